@@ -35,6 +35,7 @@ for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # Tests that start ranks, daemons and hosts, and look at rates and deadlines: others beside them would disturb.
 _ALONE = ("end_to_end", "testbed", "transports/test_transports.py")
+_ALONE_TIMEOUT_S = 300  # only what hangs lasts so long, also on a busy machine
 
 
 def pytest_sessionstart() -> None:
@@ -64,6 +65,8 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE):
             item.add_marker("alone")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S))
 
 
 @pytest.hookimpl(trylast=True)

@@ -80,14 +80,14 @@ def test_a_pattern_is_named_after_its_file_and_takes_any_number_of_ranks_or_give
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_group_that_it_refuses_still_has_a_size(name: str) -> None:
+def test_a_refused_group_still_has_a_size(name: str) -> None:
     pattern = load(name)
     for shape in (Shape(1, 0), Shape(7, 0), Shape(2, 0, root=5), Shape(3, 0, matrix=((1, 1), (1, 1)))):
         assert pattern.payload(1 << 10, shape) >= 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_docstring_says_what_moves_and_gives_commands_that_parse(name: str) -> None:
+def test_its_docstring_gives_commands_that_parse(name: str) -> None:
     module = plugins.load("pattern", name)
     first, blank, *rest = (module.__doc__ or "").splitlines()
     assert first.endswith(".") and not blank
@@ -141,7 +141,7 @@ def check_within(step: Step, send_bytes: int, recv_bytes: int, sizes: list[tuple
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_must_arrive_fills_the_receive_buffer_without_overlap(name: str, num_ranks: int) -> None:
+def test_expected_data_fills_the_receive_buffer_without_overlap(name: str, num_ranks: int) -> None:
     pattern = load(name)
     for shape in shapes(pattern, num_ranks):
         for member in range(num_ranks):
@@ -201,7 +201,7 @@ def test_a_payload_is_a_fixed_point_of_rounding_and_grows_with_the_request(name:
 
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_crosses_and_what_it_means_are_consistent(name: str, num_ranks: int) -> None:
+def test_crossing_bytes_and_bus_factor_are_consistent(name: str, num_ranks: int) -> None:
     pattern = load(name)
     for shape in shapes(pattern, num_ranks):
         assert pattern.crossing(shape, 1) == 0
@@ -296,7 +296,7 @@ def test_the_size_is_the_larger_of_the_buffers_of_the_table(name: str, num_ranks
         assert pattern.buffers(shape, member) == (size[send], size[recv])
 
 
-def test_an_incasts_size_is_what_the_root_receives_in_all() -> None:
+def test_the_size_of_an_incast_is_what_the_root_receives_in_total() -> None:
     pattern = load("incast")
     shape = shaped(pattern, 1000, num_ranks=4, root=1)
     assert shape.payload_bytes == 3 * 320
@@ -309,7 +309,7 @@ ELEMENTS = ("allreduce", "broadcast", "reduce", "sendrecv", "bisection", "pingpo
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 7, 8, 64])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_blocks_are_rounded_as_in_nccl_tests_but_never_to_nothing(name: str, num_ranks: int) -> None:
+def test_blocks_are_rounded_as_in_nccl_tests_but_never_to_zero(name: str, num_ranks: int) -> None:
     pattern = load(name)
     for requested in [8 << k for k in range(28)] + [1000, 12345]:
         theirs = num_ranks * 16 * (requested // (16 * num_ranks))
@@ -319,14 +319,14 @@ def test_blocks_are_rounded_as_in_nccl_tests_but_never_to_nothing(name: str, num
 
 @pytest.mark.parametrize("element_bytes", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("name", ELEMENTS)
-def test_one_buffer_is_rounded_to_elements_as_in_nccl_tests_but_never_to_nothing(name: str, element_bytes: int) -> None:
+def test_one_buffer_is_rounded_to_elements_as_in_nccl_tests_but_never_to_zero(name: str, element_bytes: int) -> None:
     pattern = load(name)
     for requested in [8 << k for k in range(28)] + [1000, 12345]:
         theirs = requested // element_bytes * element_bytes
         assert pattern.payload(requested, Shape(2, 0, element_bytes)) == (theirs or element_bytes)
 
 
-def test_a_barrier_has_one_size_whatever_is_asked() -> None:
+def test_a_barrier_has_size_zero_for_every_request() -> None:
     assert {load("barrier").payload(requested, Shape(4, 0)) for requested in (1, 8, 1 << 20)} == {0}
 
 
@@ -350,7 +350,7 @@ CROSSING = {
 
 
 @pytest.mark.parametrize("name", CROSSING)
-def test_what_crosses_a_nodes_boundary_is_that_of_the_table(name: str) -> None:
+def test_bytes_across_a_node_boundary_are_those_of_the_table(name: str) -> None:
     pattern = load(name)
     shape = shaped(pattern, 15 << 18, num_ranks=16)
     assert shape.payload_bytes == (0 if name == "barrier" else 15 << 18)
@@ -388,7 +388,7 @@ Label = tuple[int, int]  # (member, position in its send buffer)
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", BUS_FACTORS)
-def test_what_must_arrive_is_what_the_steps_bring(name: str, num_ranks: int) -> None:
+def test_expected_data_is_what_the_steps_deliver(name: str, num_ranks: int) -> None:
     pattern = load(name)
     for shape in shapes(pattern, num_ranks):
         if shape.payload_bytes > 5000:
@@ -478,7 +478,7 @@ def delivered(at_once: dict[int, Step], sent: list[list[set[Label]]], got: list[
 # ---- Programs of the patterns that are more than one call ----
 
 
-def test_an_isolated_ping_pong_is_there_and_back_in_two_operations() -> None:
+def test_an_isolated_ping_pong_is_a_round_trip_of_two_operations() -> None:
     pattern = load("pingpong")
     shape = shaped(pattern, 64, num_ranks=3)
     out, home = Exchange(sends=(Message(1, 64),)), Exchange(recvs=(Message(1, 64),))
@@ -498,7 +498,7 @@ def test_a_pipelined_ping_pong_is_a_window_and_an_acknowledgement() -> None:
     assert pattern.operations(shape) == 3
 
 
-def test_two_ways_are_posted_together() -> None:
+def test_both_directions_are_posted_together() -> None:
     pattern = load("pairs")
     one = shaped(pattern, 64, num_ranks=2, direction="two-way")
     assert pattern.steps(one, 0) == (Exchange((Message(1, 64),), (Message(1, 64),)),)
@@ -558,9 +558,7 @@ def test_the_blocks_of_alltoallv_follow_their_weights(matrix: tuple[tuple[int, .
 
 
 @given(MATRICES, st.integers(1, 1000))
-def test_a_size_that_divides_gives_blocks_in_exact_proportion(
-    matrix: tuple[tuple[int, ...], ...], multiple: int
-) -> None:
+def test_a_divisible_size_gives_blocks_in_exact_proportion(matrix: tuple[tuple[int, ...], ...], multiple: int) -> None:
     pattern, n = load("alltoallv"), len(matrix)
     largest = max(map(sum, (*matrix, *zip(*matrix, strict=True))))
     shape = shaped(pattern, 16 * largest * multiple, num_ranks=n, matrix=matrix)
@@ -571,7 +569,7 @@ def test_a_size_that_divides_gives_blocks_in_exact_proportion(
         assert step.send_split == tuple(16 * multiple * weight for weight in weights)
 
 
-def test_without_a_matrix_everybody_sends_blocks_of_n_different_sizes() -> None:
+def test_without_a_matrix_every_rank_sends_blocks_of_n_different_sizes() -> None:
     pattern = load("alltoallv")
     shape = shaped(pattern, 96, num_ranks=3)
     assert [step.send_split for m in range(3) for step in pattern.steps(shape, m) if isinstance(step, Collective)] == [

@@ -42,8 +42,17 @@ SEARCHES = {
     "split",
 }
 PATTERNS = {"match", "search", "fullmatch", "findall", "finditer"}
-# Rooms and files that read the text of other programs, or of the user: that is parsing, not logic over our own words.
-PARSERS = ("logs/readers/", "probes/", "config/", "core/hostlist.py", "core/units.py", "core/sweep.py")
+# Rooms and files that read the text of other programs, of the user, or of older versions' files: that is parsing.
+PARSERS = (
+    "logs/readers/",
+    "probes/",
+    "config/",
+    "core/hostlist.py",
+    "core/units.py",
+    "core/sweep.py",
+    "store/runs.py",
+    "store/older.py",
+)
 
 
 def field_of(node: ast.expr) -> str:

@@ -45,7 +45,6 @@ HOMES = {
     "subprocess": (
         "controller/batch.py",
         "controller/execute.py",
-        "controller/guard.py",
         "controller/hosts.py",
         "probes/",
         "transports/_mpi_loop.py",
@@ -61,7 +60,7 @@ OTHER_MEANINGS = {
         "nccl",
     ): "a setting: NCCL's version; in _nccl_tool.py the transport that the tool is beside",
     ("logs/readers/", "cuda_copy"): "the transport that the tool is compared with",
-    ("commands/_plan.py", "mpi"): "a feature of a tool's build",
+    ("controller/tools.py", "mpi"): "a feature of a tool's build",
     ("explain/", "nccl"): "a hint: NCCL's version",
     ("gate/certificate.py", "nccl"): "a fact: NCCL's version",
     ("core/factors.py", "nccl"): "a fact: NCCL's version",

@@ -100,8 +100,8 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
     """The folder of a new run, and why jobs of it failed, if any did."""
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
-        raise run.nothing(ran)
-    failed = "; ".join(f"{job}: {what}" for job, what in ran.failed.items())
+        raise run.nothing_measured(ran)
+    failed = "; ".join(f"{job}: {failure.what}" for job, failure in ran.failed.items())
     return ran.folder, failed or None
 
 

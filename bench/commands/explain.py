@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _plan
+from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     options = _import().options_of(args)
     if options.instance:
         catalogue.instance(options.instance)  # report a wrong name before anything is read
-    patterns = _plan.all_patterns()
+    patterns = all_patterns()
     stored = {name: _stored(name, args.results) for name in args.paths}
     found: list[tuple[Page, bool]] = []
     for path in stored.values():

@@ -1,4 +1,4 @@
-"""Hold a run to a file of rules; exit 1, each failure by its name, unless everything asked for is there and good."""
+"""Judge a run by a rules file; exit 1 with the name of each failure, unless every requested row is there and good."""
 
 from __future__ import annotations
 
@@ -7,63 +7,85 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.gate import gate as gates
 from bench.gate import junit as gate_junit
 from bench.gate import of_folder, page
-from bench.gate.rules import GateFault
+from bench.gate.gate import GateResult, JudgedDemand
+from bench.gate.nodes import NodeVerdict
+from bench.gate.publication import PublicationFinding
+from bench.gate.remeasured import Superseded
+from bench.gate.rules import RATES, GateFault
 from bench.results import grid, output
 from bench.results.table import as_json
 
 SCHEMA = "bench.gate/1"
+_CSV = (
+    "rule",
+    "demand",
+    "verdict",
+    "failure",
+    "what",
+    "job",
+    "pattern",
+    "mode",
+    "payload_bytes",
+    "group",
+    "got",
+    "limit",
+    "code",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench gate`."""
     parser.add_argument("run", help="a run's path or name, or latest")
     parser.add_argument(
-        "--rules", required=True, action="append", metavar="FILE", help="a rules file's path, or its name in rules/"
+        "--rules",
+        required=True,
+        action="append",
+        metavar="FILE",
+        help="a rules file: its path, or its name in rules/",
     )
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the verdict as JUnit XML there, too")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the verdict as JUnit XML")
     parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the verdict; 0 only when the run passed."""
+    """Print the verdict; the exit code is 0 only if the run passed."""
     _check(args.junit)
     try:
-        args.rules = _one(args.rules)
+        args.rules = _only(args.rules)
         verdict = of_folder.judged(args)
         text = _rendered(args.format, verdict)
-    except BaseException as error:  # an older JUnit file must not go on saying that all is well
-        with contextlib.suppress(UsageError):  # what went wrong first is what is told
+    except BaseException as error:  # an older JUnit file must not stay green
+        with contextlib.suppress(UsageError):  # the first error is the one to report
             _write(args.junit, gate_junit.broken(args.run, str(error) or type(error).__name__, of_folder.now()))
-        _tell_github([gate_junit.github_line("bench gate", str(error))])
+        _print_for_github([gate_junit.github_line("bench gate", str(error))])
         raise
     _write(args.junit, gate_junit.render(verdict, of_folder.now()))
-    _tell_github(gate_junit.github_lines(verdict))
+    _print_for_github(gate_junit.github_lines(verdict))
     output.emit(text, args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
-def _one(rules: Sequence[str]) -> str:
-    """The rules file; raises UsageError for several, of which all but the last would go unread."""
+def _only(rules: Sequence[str]) -> str:
+    """The only rules file. Raises UsageError for several."""
     if len(rules) > 1:
-        raise UsageError(f"--rules is there {len(rules)} times ({', '.join(rules)}): gate the run by each file in turn")
+        raise UsageError(f"--rules is given {len(rules)} times ({', '.join(rules)}): give one file at a time")
     return rules[0]
 
 
 def _check(junit: Path | None) -> None:
-    """Raises UsageError, before anything is judged, where the file can not be written."""
+    """Raise UsageError before anything is judged if the file cannot be written."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
-        raise UsageError(f"--junit {junit} can not be written: name a file in a folder that is there")
+        raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 
 
 def _write(junit: Path | None, content: bytes) -> None:
@@ -71,17 +93,17 @@ def _write(junit: Path | None, content: bytes) -> None:
         try:
             output.replace_file(junit, content)
         except OSError as error:
-            raise UsageError(f"--junit {junit} can not be written: {error.strerror}") from None
+            raise UsageError(f"--junit {junit} cannot be written: {error.strerror}") from None
 
 
-def _tell_github(lines: Sequence[str]) -> None:
-    """To stderr, which the runner reads as well: stdout may hold one JSON document and nothing else."""
+def _print_for_github(lines: Sequence[str]) -> None:
+    """Print to stderr, which the runner also reads: stdout may be one JSON document."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)
 
 
-def _rendered(form: str, verdict: gates.GateResult) -> str:
+def _rendered(form: str, verdict: GateResult) -> str:
     if form == "json":
         return as_json(plain(verdict))
     if form == "csv":
@@ -89,7 +111,7 @@ def _rendered(form: str, verdict: gates.GateResult) -> str:
     return (page.markdown if form == "markdown" else page.table)(verdict)
 
 
-def plain(verdict: gates.GateResult) -> dict[str, Any]:
+def plain(verdict: GateResult) -> dict[str, Any]:
     """The JSON document."""
     return {
         "schema": SCHEMA,
@@ -99,79 +121,130 @@ def plain(verdict: gates.GateResult) -> dict[str, Any]:
         "conclusion": page.conclusion(verdict),
         "failures": verdict.names,
         "faults": [_fault(fault) for fault in verdict.faults],
-        "demands": [
-            {
-                "rule": each.rule,
-                "metric": each.limit.metric,
-                "demand": each.limit.text,
-                "unit": unit(each),
-                "passed": each.passed,
-                "num_rows": each.num_rows,
-                "got": _finite(each.worst.got) if each.worst else None,
-                "limit": each.worst.limit if each.worst else None,
-                "margin": _finite(each.worst.margin) if each.worst else None,
-                "worst_job": each.worst.row.job if each.worst else None,
-                "worst_bytes": each.worst.row.payload_bytes if each.worst else None,
-                "worst_group": each.worst.row.group if each.worst else None,
-                "faults": [_fault(fault) for fault in each.faults],
-            }
-            for each in verdict.judged
-        ],
-        "nodes": [asdict(node) for node in verdict.nodes],
+        "demands": [_demand(demand) for demand in verdict.judged],
+        "findings": [_finding(finding) for finding in verdict.findings],
+        "nodes": [_node(node) for node in verdict.nodes],
         "retests": [asdict(retest) for retest in verdict.retests],
-        "superseded": [page.replaced(one) for one in verdict.superseded],
+        "superseded": [page.replaced(each) for each in verdict.superseded],
+        "superseded_rows": [_superseded(each) for each in verdict.superseded],
         "unjudged": verdict.unjudged,
     }
 
 
-def unit(each: gates.JudgedDemand) -> str:
-    """What `got` and `limit` of a demand are in."""
-    if each.limit.of:
+def _demand(demand: JudgedDemand) -> dict[str, Any]:
+    worst = demand.worst
+    return {
+        "rule": demand.rule,
+        "metric": demand.limit.metric,
+        "demand": demand.limit.text,
+        "unit": unit(demand),
+        "passed": demand.passed,
+        "num_rows": demand.num_rows,
+        "got": _finite(worst.got) if worst else None,
+        "limit": worst.limit if worst else None,
+        "margin": _finite(worst.margin) if worst else None,
+        "worst_job": worst.row.job if worst else None,
+        "worst_bytes": worst.row.payload_bytes if worst else None,
+        "worst_group": worst.row.group if worst else None,
+        "faults": [_fault(fault) for fault in demand.faults],
+    }
+
+
+def unit(demand: JudgedDemand) -> str:
+    """The unit of `got` and `limit` of a demand."""
+    if demand.limit.of:
         return "ratio"
-    return "bytes_per_s" if each.limit.metric in ("busbw", "algbw") else "s"
+    return "bytes_per_s" if demand.limit.metric in RATES else "s"
 
 
 def _fault(fault: GateFault) -> dict[str, Any]:
-    return asdict(fault) | {"got": _finite(fault.got), "limit": _finite(fault.limit)}
+    return {
+        "name": fault.name,
+        "what": fault.what,
+        "job": fault.job,
+        "pattern": fault.pattern,
+        "mode": fault.mode,
+        "payload_bytes": fault.payload_bytes,
+        "group": fault.group,
+        "got": _finite(fault.got),
+        "limit": _finite(fault.limit),
+        "hosts": fault.hosts,
+        "accuses": fault.accuses,
+        "code": fault.code,
+        "facts": _plain_facts(fault.facts),
+    }
+
+
+def _finding(finding: PublicationFinding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule.number,
+        "code": finding.rule,
+        "status": finding.status,
+        "faults": [_fault(fault) for fault in finding.faults],
+    }
+
+
+def _node(node: NodeVerdict) -> dict[str, Any]:
+    codes = []
+    for reason in node.reasons:
+        codes.append({"failure": reason.failure, "code": reason.code, "facts": _plain_facts(reason.facts)})
+    return {
+        "host": node.host,
+        "status": node.status,
+        "num_rows": node.num_rows,
+        "reasons": [reason.text for reason in node.reasons],
+        "reason_codes": codes,
+    }
+
+
+def _superseded(superseded: Superseded) -> dict[str, Any]:
+    first, now = superseded.first, superseded.now
+    return {
+        "first_job": first.job,
+        "judged_job": superseded.job,
+        "pattern": first.pattern,
+        "mode": first.mode,
+        "payload_bytes": first.payload_bytes,
+        "group": first.group,
+        "first_median_s": first.median_s,
+        "first_busbw_bytes_per_s": first.busbw_bytes_per_s,
+        "judged_median_s": now.median_s if now else None,
+        "judged_busbw_bytes_per_s": now.busbw_bytes_per_s if now else None,
+    }
+
+
+def _plain_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _finite(value) if isinstance(value, float) else value for name, value in facts.items()}
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _csv(verdict: gates.GateResult) -> str:
+def _csv(verdict: GateResult) -> str:
     """A line for each demand that passed, and one for each fault."""
-    names = (
-        "rule",
-        "demand",
-        "verdict",
-        "failure",
-        "what",
-        "job",
-        "pattern",
-        "mode",
-        "payload_bytes",
-        "group",
-        "got",
-        "limit",
-    )
-    lines = [_fault(fault) | {"verdict": "failed", "failure": fault.name} for fault in verdict.faults]
-    for each in verdict.judged:
-        line = {"rule": each.rule, "demand": f"{each.limit.metric} {each.limit.text}"}
-        lines += [line | _fault(fault) | {"verdict": "failed", "failure": fault.name} for fault in each.faults]
-        if each.passed and each.worst:
-            row = each.worst.row
-            lines.append(
-                line
-                | {
-                    "verdict": "passed",
-                    "job": row.job,
-                    "pattern": row.pattern,
-                    "mode": row.mode,
-                    "payload_bytes": row.payload_bytes,
-                    "group": row.group,
-                    "got": each.worst.got,
-                    "limit": each.worst.limit,
-                }
-            )
-    return grid.as_csv(lines, names)
+    lines = [_csv_fault(fault) for fault in verdict.faults]
+    for demand in verdict.judged:
+        line = {"rule": demand.rule, "demand": f"{demand.limit.metric} {demand.limit.text}"}
+        lines += [line | _csv_fault(fault) for fault in demand.faults]
+        if demand.passed and demand.worst:
+            row = demand.worst.row
+            passed = {
+                "verdict": "passed",
+                "job": row.job,
+                "pattern": row.pattern,
+                "mode": row.mode,
+                "payload_bytes": row.payload_bytes,
+                "group": row.group,
+                "got": demand.worst.got,
+                "limit": demand.worst.limit,
+            }
+            lines.append(line | passed)
+    for finding in verdict.findings:
+        line = {"rule": str(finding.rule.number), "demand": str(finding.rule)}
+        lines += [line | _csv_fault(fault) for fault in finding.faults] or [line | {"verdict": str(finding.status)}]
+    return grid.as_csv(lines, _CSV)
+
+
+def _csv_fault(fault: GateFault) -> dict[str, Any]:
+    return _fault(fault) | {"verdict": "failed", "failure": fault.name}

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench.commands import _plan
 from bench.config import clusters
 from bench.config import paths as config_paths
+from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     for sentence in (*troubles, *ignored_options(runs, options)):
         print(f"bench: {sentence}", file=sys.stderr)
     stored = not args.no_store and (args.format != "json" or args.results is not None)
-    jobs = imports.jobs(logs, options, _plan.all_patterns()) if stored or args.format != "json" else []
+    jobs = imports.jobs(logs, options, all_patterns()) if stored or args.format != "json" else []
     folder = imports.folder_of(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
     records = ((job, record) for job in jobs for record in (imports.kept(job, folder) if folder else job.records()))
     if args.format == "json":

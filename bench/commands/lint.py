@@ -1,21 +1,24 @@
-"""Hold a run to the twelve rules of scientific benchmarking; exit 1, with the offending rows, where one is broken."""
+"""Is a run fit to publish? Short for `gate RUN --rules publication`; exit 1, with the rows, if it breaks a rule."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from bench.commands import report
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
-from bench.gate import lint, lint_page
-from bench.results import collect, grid, output
+from bench.gate import of_folder, page
+from bench.gate.gate import GateResult
+from bench.gate.publication import PublicationFinding
+from bench.gate.rules import GateFault
+from bench.results import grid, output
 from bench.results.document import Document
 from bench.results.table import as_json
-from bench.store import runs
 
 SCHEMA = "bench.lint/1"
+_CSV = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what", "code")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,46 +28,64 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print what each rule says of the run."""
-    path = report.path_of(args)
-    document = collect.document(path)
-    attempts, _ = runs.attempts(path)
-    told = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    plan = runs.read_plan(path) if (path / "plan.json").exists() else None
-    outcomes = runs.read_outcomes(path) if path.is_dir() else {}
-    findings = lint.lint(document, told, plan, outcomes)
-    output.emit(_rendered(args.format, document, findings), args)
+    """Print what each publication rule finds in the run."""
+    verdict, document = of_folder.publication(args)
+    output.emit(_rendered(args.format, verdict, document), args)
     report.warn(document)
-    return EXIT_VERDICT if any(finding.status == lint.FAILED for finding in findings) else EXIT_DONE
+    return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
-def _rendered(form: str, document: Document, findings: Sequence[lint.LintFinding]) -> str:
+def _rendered(form: str, verdict: GateResult, document: Document) -> str:
     if form == "json":
-        return as_json(_plain(document, findings))
+        return as_json(_plain(verdict, document))
     if form == "csv":
-        return _csv(findings)
-    return (lint_page.markdown if form == "markdown" else lint_page.table)(document, findings)
+        return grid.as_csv([row for finding in verdict.findings for row in _csv_rows(finding)], _CSV)
+    if form == "markdown":
+        return page.markdown(verdict) + "\n" + "\n".join(f"- {line}" for line in page.looked_at(document)) + "\n"
+    return page.table(verdict) + "\n".join(f"# {line}" for line in page.looked_at(document)) + "\n"
 
 
-def _plain(document: Document, findings: Sequence[lint.LintFinding]) -> dict[str, Any]:
+def _plain(verdict: GateResult, document: Document) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "kept": not any(finding.status == lint.FAILED for finding in findings),
-        "findings": [asdict(finding) for finding in findings],
+        "kept": verdict.passed,
+        "findings": [_finding(finding) for finding in verdict.findings],
         "conflicts": [asdict(conflict) for conflict in document.conflicts],
         "notes": [note.text for note in document.notes],
     }
 
 
-def _csv(findings: Sequence[lint.LintFinding]) -> str:
-    """A line for each offending row, and one for each rule that has none."""
-    names = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "what")
-    return grid.as_csv([row for finding in findings for row in _csv_rows(finding)], names)
+def _finding(finding: PublicationFinding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule.number,
+        "code": finding.rule,
+        "title": finding.rule.template,
+        "status": finding.status,
+        "sentences": list(page.finding_sentences(finding)),
+        "rows": [_row(fault) for fault in finding.faults],
+    }
 
 
-def _csv_rows(finding: lint.LintFinding) -> Iterator[dict[str, Any]]:
-    whole: dict[str, Any] = {"rule": finding.rule, "title": finding.title, "status": finding.status}
-    if not finding.rows:
-        yield whole | {"what": "; ".join(finding.sentences)}
-    for row in finding.rows:
-        yield whole | dict(row)
+def _row(fault: GateFault) -> dict[str, Any]:
+    return {
+        "job": fault.job,
+        "mode": fault.mode,
+        "payload_bytes": fault.payload_bytes,
+        "group": fault.group,
+        "what": fault.what,
+        "code": fault.code,
+        "facts": fault.facts,
+    }
+
+
+def _csv_rows(finding: PublicationFinding) -> Iterator[dict[str, Any]]:
+    """A line for each fault, or one for a rule without any."""
+    whole: dict[str, Any] = {
+        "rule": finding.rule.number,
+        "title": finding.rule.template,
+        "status": finding.status,
+    }
+    if not finding.faults:
+        yield whole | {"what": "; ".join(page.finding_sentences(finding))}
+    for fault in finding.faults:
+        yield whole | _row(fault)

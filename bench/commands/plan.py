@@ -1,4 +1,4 @@
-"""Show what `run` would do: the exact commands, what is skipped and why, and how long it takes. Starts nothing."""
+"""Show what `run` would do: the exact commands, what is skipped and why, and the estimated time. Starts nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 import os
 
 from bench.commands import _plan
-from bench.controller import batch
+from bench.controller import batch, plan
 from bench.controller.jobs import Job, Plan
-from bench.controller.run import to_plain
 from bench.core.errors import EXIT_DONE
 from bench.core.units import format_duration
 from bench.results import output
@@ -23,26 +22,29 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the plan."""
-    planned = _plan.planned(args)
+    planned = plan.make(_plan.request(args))
     if args.format == "json":
-        text = as_json({"schema": "bench.plan/1", **to_plain(planned.plan, planned.scenario.text)})
+        text = as_json({"schema": "bench.plan/1", **planned.plan.to_plain(planned.scenario.text)})
     else:
         text = words(planned.plan)
     output.emit(text, args)
     return EXIT_DONE
 
 
-def words(plan: Plan) -> str:
-    """The plan as text: comments, then shell lines that can be pasted, or given to sbatch where Slurm starts ranks."""
-    what = "modelled on" if plan.modelled else "on"
-    lines = [batch.script(plan.jobs, plan.cluster, [])] if batch.wanted(plan.jobs, os.environ) else []
-    lines += [f"# scenario {plan.scenario} {what} cluster {plan.cluster.name}: {len(plan.jobs)} jobs"]
-    lines += [f"# {note}" for note in plan.notes]
-    for job in plan.jobs:
+def words(planned: Plan) -> str:
+    """The plan as text: comments, and shell lines to paste, or to give to sbatch if Slurm starts the ranks."""
+    what = "modelled on" if planned.modelled else "on"
+    lines = []
+    if batch.needed(planned.jobs, os.environ):
+        lines.append(batch.script(planned.jobs, planned.cluster, []))
+    lines.append(f"# scenario {planned.scenario} {what} cluster {planned.cluster.name}: {len(planned.jobs)} jobs")
+    lines += [f"# {remark.text}" for remark in planned.remarks]
+    for job in planned.jobs:
         lines += ["", f"# {job.name}: {_rows(job)}, about {format_duration(job.estimate_s)}", job.script()]
-    lines += [""] if plan.skipped else []
-    lines += [f"# skipped: {skip.what}: {skip.reason}" for skip in plan.skipped]
-    lines += ["", estimate(plan)]
+    if planned.skipped:
+        lines.append("")
+    lines += [f"# skipped: {skip.what}: {skip.reason.text}" for skip in planned.skipped]
+    lines += ["", f"# {estimate(planned)}"]
     return "\n".join(lines)
 
 
@@ -51,7 +53,7 @@ def _rows(job: Job) -> str:
     return f"{job.num_rows:,} rows{rounds}"
 
 
-def estimate(plan: Plan) -> str:
-    """One line: how long everything takes, and how much of it is measuring."""
-    budget = f"; budget for measuring {format_duration(plan.budget_s)} a launch" if plan.budget_s else ""
-    return f"# estimate: {format_duration(plan.estimate_s)} in all, starting of ranks included{budget}"
+def estimate(planned: Plan) -> str:
+    """One line: the time of everything, and the budget for measuring."""
+    budget = f"; budget for measuring {format_duration(planned.budget_s)} a launch" if planned.budget_s else ""
+    return f"estimate: {format_duration(planned.estimate_s)} in all, including the start of ranks{budget}"

@@ -1,4 +1,4 @@
-"""Run a scenario on a cluster: plan, check the place, launch every job, keep raw samples, print tables, draw plots."""
+"""Run a scenario on a cluster: plan, check, launch every job, store raw samples, print tables, draw plots."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import argparse
 import contextlib
 import importlib.util
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.commands import _plan
 from bench.commands.plan import estimate
 from bench.config import paths
-from bench.config.clusters import Cluster
-from bench.controller import preflight, retest, survey
-from bench.controller import run as desk
-from bench.controller.jobs import Job, LocalMachine
+from bench.controller import plan, preflight, retest
+from bench.controller import run as controller
+from bench.controller.jobs import Site
+from bench.controller.run import Ran
 from bench.core import plugins
 from bench.core.errors import (
     EXIT_DONE,
@@ -30,8 +30,6 @@ from bench.core.errors import (
     RefusedError,
     UsageError,
 )
-from bench.core.launcher import Launcher
-from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.gate import of_folder
 from bench.results import collect, output
@@ -46,22 +44,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench run`."""
     _plan.add_plan_arguments(parser)
     parser.set_defaults(scenario=None)  # so that --resume knows whether one was named
-    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
-    parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
+    parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
-    parser.add_argument("--no-preflight", action="store_true", help="ask no host before the run; ranks still check")
-    parser.add_argument("--resume", metavar="RUN", help="only what this run (a path, a name, or latest) still misses")
-    parser.add_argument("--retest", metavar="RUN", help="measure again what of this run failed its gate, and no more")
-    parser.add_argument("--rules", metavar="FILE", help="the gate's rules for --retest (default: the scenario's)")
-    parser.add_argument("--deadline", default="2m", metavar="TIME", help="a rank silent for so long ends its job (2m)")
+    parser.add_argument("--no-preflight", action="store_true", help="ask no hosts before the run; ranks still check")
+    parser.add_argument("--resume", metavar="RUN", help="measure what this run (path, name, or latest) still misses")
+    parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
+    parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
+    parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run, report, plot; the exit code says whether everything was measured and right."""
+    """Run, report, plot; the exit code says whether everything was measured and correct."""
     if args.retest and args.resume:
-        raise UsageError("--retest measures a finished run again, --resume finishes one: give one of them")
+        raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
     if not args.no_plots:
         _check_plots(args.plots)
     if not args.resume:
@@ -70,14 +68,14 @@ def main(args: argparse.Namespace) -> int:
     if ran.failed and not args.retest:
         _say(f"go on with: python -m bench run --resume {ran.folder}")
     if ran.failed and not runs.jobs_in(ran.folder):
-        raise nothing(ran)
+        raise nothing_measured(ran)
     document = collect.document(ran.folder)
     output.show(RunReport(document, args.show, args.notes), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
-        document = of_folder.newest(ran.folder, document)  # what was bad and is good now is good
+        document = of_folder.newest(ran.folder, document)  # the retest replaces what failed before
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn
@@ -86,15 +84,15 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def nothing(ran: desk.Ran) -> BenchError:
-    """Every job failed before its first row: each reason once."""
+def nothing_measured(ran: Ran) -> BenchError:
+    """The error of a run whose jobs all failed before their first row, with each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
-    reasons = dict.fromkeys(what.replace(f"{job}.log", "*.log") for job, what in ran.failed.items())
+    reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
 
 
-def exit_code(document: Document, ran: desk.Ran) -> int:
-    """4 when something failed or was wrong, 3 when nothing could be measured, else 0."""
+def exit_code(document: Document, ran: Ran) -> int:
+    """4 if something failed or was wrong, 3 if nothing could be measured, else 0."""
     if ran.failed and not document.summaries and ran.refused == set(ran.failed):
         return EXIT_REFUSED
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
@@ -103,7 +101,7 @@ def exit_code(document: Document, ran: desk.Ran) -> int:
 
 
 def draw(document: Document, folder: Path) -> list[Path]:
-    """Every figure that applies, as PNG and SVG. Raises UsageError where they can not be written."""
+    """Draw every figure that applies, as PNG and SVG. Raises UsageError if they cannot be written."""
     from bench.figures import _style
 
     drawn: list[Path] = []
@@ -115,113 +113,96 @@ def draw(document: Document, folder: Path) -> list[Path]:
                     drawn += _style.save(picture, folder / title)
                 except OSError as error:
                     raise UsageError(
-                        f"plots can not be written in {folder} ({error.strerror}): make room, or name another folder "
-                        "by --plots DIR"
+                        f"plots cannot be written to {folder} ({error.strerror}): make room, or use another folder "
+                        f"with --plots DIR"
                     ) from None
     return drawn
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
-    """The plots, and why there are none: what was measured is kept and told all the same."""
+    """The plots, and why there are none: the results are kept and printed in any case."""
     if args.no_plots:
         return [], None
     try:
         return draw(document, args.plots / run.name), None
-    except (UsageError, ImportError) as error:  # the latter of a matplotlib that is there and does not load
-        return [], MeasurementError(f"{error}; what was measured is kept: python -m bench plot {run} --plots DIR")
+    except (UsageError, ImportError) as error:  # ImportError: an installed matplotlib that does not load
+        return [], MeasurementError(f"{error}; the results are kept: python -m bench plot {run} --plots DIR")
 
 
 def _check_plots(folder: Path) -> None:
-    """Said before anything is measured: nothing draws; the folder, or the nearest one above it, can not be written."""
+    """Check before anything is measured that plots can be drawn and written. Raises BenchError."""
     if importlib.util.find_spec("matplotlib") is None:
         raise NotInstalledError(
             f"no plots can be drawn: Python package matplotlib is not installed for {sys.executable}: install it, or "
-            "measure without plots by --no-plots (make bench ARGS=--no-plots)"
+            f"use --no-plots (make bench ARGS=--no-plots)"
         )
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        is_folder = there.is_dir()
-        kind = RefusedError if is_folder else UsageError  # as of a results folder: no folder at all is a wrong path
-        raise kind(
-            f"--plots {folder} can not be written ({there} is {'read-only' if is_folder else 'no folder'}): "
-            "give another folder, or --no-plots"
-        )
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    remedy = "use another folder, or --no-plots"
+    if not nearest.is_dir():
+        raise UsageError(f"--plots {folder} cannot be written ({nearest} is not a folder): {remedy}")
+    if not os.access(nearest, os.W_OK):
+        raise RefusedError(f"--plots {folder} cannot be written ({nearest} is read-only): {remedy}")
 
 
-def started(args: argparse.Namespace) -> desk.Ran:
+def started(args: argparse.Namespace) -> Ran:
     """Plan the scenario on the cluster, check the place, and run every job in a new folder."""
-    planned, deadline_s = _plan.planned(args), option_duration("--deadline", args.deadline)
-    preflight.check(planned.plan, planned.machine, planned.launchers, shutil.which)
-    for note in planned.plan.notes:
-        _say(note)
+    planned = plan.make(_plan.request(args))
+    preflight.check(planned.plan, planned.site)
+    for remark in planned.plan.remarks:
+        _say(remark.text)
     for skip in planned.plan.skipped:
-        _say(f"skipped: {skip.what}: {skip.reason}")
-    _say(estimate(planned.plan).removeprefix("# "))
-    with _progress() as (say, tick):
-        ready = _ready(args, planned.machine, planned.launchers, say)
-        means = desk.RunContext(paths.PACKAGE_ROOT, planned.launchers, planned.tools, deadline_s, say, tick, ready)
-        return desk.start(planned.plan, planned.scenario.text, args.results, means)
+        _say(f"skipped: {skip.what}: {skip.reason.text}")
+    _say(estimate(planned.plan))
+    with _context(args, planned.site) as context:
+        return controller.start(planned.plan, planned.scenario.text, context)
 
 
-def _ready(
-    args: argparse.Namespace, machine: LocalMachine, launchers: Mapping[str, Launcher], say: desk.Say
-) -> desk.Ready:
-    """Asks this machine and the hosts that a cluster names.
-
-    Raises RefusedError for what is wrong with them, says what may matter.
-    """
-
-    def ready(cluster: Cluster, jobs: Sequence[Job]) -> None:
-        if args.no_preflight or all(traits(job.case.transport).modelled for job in jobs):
-            return
-        for line in survey.patience(cluster):
-            say(line)
-        found = survey.look(cluster, jobs, machine, launchers, args.results, paths.PACKAGE_ROOT)
-        for sentence in survey.refuse(found, cluster.name):
-            say(sentence)
-
-    return ready
-
-
-def _retested(args: argparse.Namespace) -> desk.Ran:
-    """What of a run failed by its rules, once more, into the same folder."""
-    reasons, again = of_folder.failed(runs.find(args.results, args.retest), args)
-    folder, deadline_s = runs.find(args.results, args.retest), option_duration("--deadline", args.deadline)
+def _retested(args: argparse.Namespace) -> Ran:
+    """Measure again what failed a run's gate, into the same folder."""
+    folder = runs.find(args.results, args.retest)
+    reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
         _say(f"nothing to measure again: {reasons[0]}")
-        return desk.Ran(folder, {})
-    stored = runs.read_plan(folder)
-    here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
-    tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
-    with _progress() as (say, tick):
-        ready = _ready(args, here, _plan.all_launchers(), say)
-        means = desk.RunContext(paths.PACKAGE_ROOT, _plan.all_launchers(), tools, deadline_s, say, tick, ready)
-        return retest.retest(folder, again, reasons, here, _plan.all_patterns(), means)
+        return Ran(folder, {})
+    with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
+        return retest.retest(folder, again, reasons, context)
 
 
-def _resumed(args: argparse.Namespace) -> desk.Ran:
-    folder, deadline_s = runs.find(args.results, args.resume), option_duration("--deadline", args.deadline)
+def _resumed(args: argparse.Namespace) -> Ran:
+    """Measure what a run still misses."""
+    folder = runs.find(args.results, args.resume)
     stored = runs.read_plan(folder)
     if stored.get("imported"):
-        raise UsageError(f"{folder} was imported from logs: there is nothing in it that could be measured again")
+        raise UsageError(f"{folder} was imported from logs: nothing in it can be measured again")
     named = Path(args.scenario).name.removesuffix(".yaml").removesuffix(".yml") if args.scenario else stored["scenario"]
     if named != stored["scenario"]:
         raise UsageError(
-            f"{folder} is a run of the scenario {stored['scenario']!r}, not {named!r}: leave the scenario out to go on "
-            "with it, or --resume to measure anew"
+            f"{folder} is a run of the scenario {stored['scenario']!r}, not {named!r}: omit the scenario to continue "
+            f"it, or omit --resume to measure anew"
         )
-    here = _plan.this_machine(stored["cluster"]["python"], stored["cluster"]["mpirun"])
-    tools = _plan.installed({job["tool"] for job in stored["jobs"] if job.get("tool")}, args.tool_path)
-    patterns, launchers = _plan.all_patterns(), _plan.all_launchers()
-    with _progress() as (say, tick):
-        ready = _ready(args, here, launchers, say)
-        means = desk.RunContext(paths.PACKAGE_ROOT, launchers, tools, deadline_s, say, tick, ready)
-        return desk.resume(folder, here, patterns, means)
+    with _context(args, _stored_site(stored, args)) as context:
+        return controller.resume(folder, context)
+
+
+def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
+    """The site of a stored plan, as seen from this machine now."""
+    tools = {job["tool"] for job in stored["jobs"] if job.get("tool")}
+    return plan.site_of(controller.cluster_of(stored["cluster"]), tools, args.tool_path)
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[tuple[desk.Say, desk.Say]]:
-    """What to call with lines that stay and with the state of the moment: a live line on a terminal, else nothing."""
+def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunContext]:
+    """What the controller needs to run jobs on a site."""
+    deadline_s = option_duration("--deadline", args.deadline)
+    with _progress() as (say, tick):
+        yield controller.RunContext(
+            site, paths.PACKAGE_ROOT, args.results, deadline_s, say, tick, check_hosts=not args.no_preflight
+        )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[tuple[controller.Say, controller.Say]]:
+    """(say, tick): print lines that stay; show what is going on now, on a terminal only."""
     if not sys.stderr.isatty():
         yield _say, lambda state: None
         return

@@ -1,10 +1,10 @@
 """The schema of a YAML file: its keys, how each value is read, and what must hold.
 
 A kind of file is one `Section`, declared in the module that needs it, and read by `load` (docs/extending.md). Reading
-takes two passes. The first finds unknown keys, so that a misspelt key is reported before the key it leaves missing. The
+takes two passes. The first finds unknown keys, because a misspelt key explains why a required one is missing. The
 second reads every value as it was typed, by the parser of the command line. Each mistake is one UsageError with file,
-line, column and key. Defaults are those of the dataclass that a section makes: a key that a file leaves out is not
-passed on.
+line, column and key. A key that a file leaves out is not passed on, so the dataclass that a section makes has the
+defaults.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def ranks_per_node(typed: str) -> int | None:
 
 
 def transports(chosen: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Several parsed transports; None for auto. Raises UsageError for auto beside others."""
+    """Several parsed transports; None for auto. Raises UsageError for auto together with others."""
     if "auto" in chosen and len(chosen) > 1:
         raise UsageError("auto chooses the transports: leave out the others, or leave out auto")
     return None if chosen == ("auto",) else chosen

@@ -1,8 +1,8 @@
-"""All jobs of a run in one allocation of Slurm: submitted by sbatch, watched by squeue, ended with the desk.
+"""All jobs of a run in one allocation of Slurm: submitted by sbatch, watched by squeue, ended with the controller.
 
-In the allocation a desk like this one runs what is missing (`run --resume FOLDER`), launch by launch with srun:
-deadlines, supervision and outcomes are those of every run. The desk outside passes on what that one says, and tells how
-the allocation itself ended.
+In the allocation a second controller runs what is missing (`run --resume FOLDER`), launch by launch with srun, with
+the deadlines, supervision and outcomes of every run. The controller outside passes its output on, and reports how the
+allocation itself ended.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.controller.jobs import Job
+from bench.controller.messages import AllocationCode, OutcomeCode
+from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, BenchError, MeasurementError, RefusedError
 from bench.core.world import World
 from bench.launchers import slurm
 from bench.logs.tool import Installed
 from bench.store import runs
+from bench.store.heartbeat import ERROR_LINE
 
 Say = Callable[[str], None]
 
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 2.0, 600.0
-_FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # thousands of users ask the same controller
-_ANSWER_S, _SILENCE_S = 60.0, 600.0  # of one question; of the controller, until it is given up
+_FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # thousands of users ask the same slurmctld
+_ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; of slurmctld until it is given up
 _FILES_S = 5.0  # a shared file system may show the last lines late
-_SAID = "bench: error: "
-_UNTOLD = "interrupted"  # what a desk that is ended writes of its job
-# Reasons to wait (squeue's %r) that no waiting ends.
+# Reasons to wait (squeue's %r) that never go away.
 _NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|"
     r"DependencyNeverSatisfied|ReservationDeleted|JobHeld\w+|(Assoc|QOS)Max\w*PerJobLimit"
@@ -44,127 +45,149 @@ _NEVER = re.compile(
 _NO_CONTROLLER = re.compile(
     r"fetch.config|contact slurm controller|Connection (refused|timed out)|Socket timed out|configuration source", re.I
 )
-_ENDS = {
-    "CANCELLED": "was cancelled",
-    "TIMEOUT": "ran into its time limit: give it more by `time` under `options:`, or less to measure",
-    "DEADLINE": "could not end before its deadline",
-    "NODE_FAIL": "ended because a node failed",
-    "BOOT_FAIL": "ended because its nodes did not boot",
-    "OUT_OF_MEMORY": "took more memory than Slurm gave it: ask for more by `mem` under `options:`",
-    "PREEMPTED": "had to make room for another job",
+_CODES = {
+    "CANCELLED": AllocationCode.CANCELLED,
+    "TIMEOUT": AllocationCode.TIMEOUT,
+    "DEADLINE": AllocationCode.DEADLINE,
+    "NODE_FAIL": AllocationCode.NODE_FAIL,
+    "BOOT_FAIL": AllocationCode.BOOT_FAIL,
+    "OUT_OF_MEMORY": AllocationCode.OUT_OF_MEMORY,
+    "PREEMPTED": AllocationCode.PREEMPTED,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """How an allocation ended. `what` is None when the desk inside told everything; `refused`: nothing could run."""
+class AllocationEnd:
+    """How an allocation ended. `failure` is None if the inner controller reported everything.
 
-    what: str | None
+    `refused`: nothing could run.
+    """
+
+    failure: Coded | None
     refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Gone:
-    """Slurm's word for how a job ended; `nodes` is empty when it never had any."""
+class _SlurmState:
+    """Slurm's state of a job that has ended; `nodes` is empty if it never had any."""
 
     state: str
     exit_code: int | None
     nodes: str
 
 
-def wanted(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
-    """Are there jobs for Slurm, and no allocation around this process?"""
+def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
+    """Whether Slurm must start jobs and this process is not inside an allocation."""
     return "SLURM_JOB_ID" not in env and any(job.launcher == "slurm" for job in jobs)
 
 
 def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str = "") -> str:
-    """The script for sbatch: room for the largest job and time for all of them; `lines` run in it."""
+    """The script for sbatch: nodes for the largest job and time for all of them; it runs `lines`."""
     room = World(max(job.world.num_nodes for job in jobs), max(job.world.ranks_per_node for job in jobs))
     limit_s = _LIMIT_FACTOR * sum(job.estimate_s for job in jobs) + _LIMIT_SLACK_S
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
 
 
-def desk(folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float) -> list[str]:
+def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float) -> list[str]:
     """The lines that run what a run's folder still misses, on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
-    places = {
-        there.tool.variable: os.path.commonpath([str(Path(program).parent) for program in there.programs.values()])
-        for there in tools.values()
-        if there.programs
-    }
+    variables = {"PYTHONPATH": path}
+    for installed in tools.values():
+        folders = [str(Path(program).parent) for program in installed.programs.values()]
+        if folders:
+            variables[installed.tool.variable] = os.path.commonpath(folders)
     words = [sys.executable, "-m", "bench", "run", "--resume", str(folder.resolve()), "--no-plots"]
     words += ["--deadline", f"{deadline_s}s"]
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in {"PYTHONPATH": path, **places}.items()]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*exports, f"exec {shlex.join(words)}"]
 
 
-def run(jobs: Sequence[Job], text: str, folder: Path, cluster: str, say: Say, tick: Say) -> End:
-    """Submit a script for these jobs and watch it to its end. What `tick` raises, and Ctrl-C, cancels it.
+def run(jobs: Sequence[Job], text: str, folder: Path, cluster: str, say: Say, tick: Say) -> AllocationEnd:
+    """Submit a script for these jobs and watch it to its end. An exception of `tick`, and Ctrl-C, cancels it.
 
-    Raises RefusedError when Slurm does not take it, or says that it can never start; MeasurementError when the
-    controller answers no more.
+    Raises RefusedError if Slurm does not accept it or reports that it can never start; MeasurementError if slurmctld
+    no longer answers.
     """
     job_id = _submit(text, folder, cluster)
     say(f"Slurm job {job_id}: submitted")
-    said = _Tail(folder / f"slurm-{job_id}.err")
+    output = _Tail(folder / f"slurm-{job_id}.err")
     try:
-        _watch(job_id, said, say, tick)
+        _watch(job_id, output, say, tick)
     except MeasurementError:
         raise
     except BaseException:
         _ask("scancel", job_id)
         with contextlib.suppress(BenchError, KeyboardInterrupt):
-            _watch(job_id, said, say, lambda state: None)
+            _watch(job_id, output, say, lambda state: None)
         raise
-    gone = _gone(job_id)
-    if gone.state in ("COMPLETED", "FAILED") and gone.nodes:
+    ended = _state_at_end(job_id)
+    if ended.state in ("COMPLETED", "FAILED") and ended.nodes:
         names = {job.name for job in jobs}
-        end = time.monotonic() + _FILES_S
-        while not (told_all := names <= _told(folder)) and not said.error and time.monotonic() < end:
+        until = time.monotonic() + _FILES_S
+        while not (all_reported := names <= _reported(folder)) and not output.error and time.monotonic() < until:
             time.sleep(_FIRST_POLL_S)
-            said.lines()
-        if told_all or gone.state == "COMPLETED":
-            return End(None)
-    return End(_sentence(job_id, gone, said.error, folder), not gone.nodes or gone.exit_code == EXIT_REFUSED)
+            output.lines()
+        if all_reported or ended.state == "COMPLETED":
+            return AllocationEnd(None)
+    failure = _failure(job_id, ended, output.error, folder)
+    return AllocationEnd(failure, not ended.nodes or ended.exit_code == EXIT_REFUSED)
 
 
-def outcomes(jobs: Sequence[Job], folder: Path, what: str | None) -> dict[str, Any]:
-    """The outcomes, with `what` for each of the jobs that did not end well: the allocation's end may be why."""
+INTERRUPTED = Coded.of(OutcomeCode.INTERRUPTED)
+
+
+def interrupted() -> dict[str, Any]:
+    """The outcome of a job whose controller was ended."""
+    return {"exit_code": None, "seconds": None, "what": INTERRUPTED.text, "code": INTERRUPTED.code, "facts": {}}
+
+
+def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[str, Any]:
+    """The outcomes, with the allocation's failure added to each job that failed: it may be the reason."""
     merged: dict[str, Any] = dict(runs.read_outcomes(folder))
-    for name in (job.name for job in jobs if what is not None):
-        outcome = merged.get(name, {"exit_code": None, "seconds": None, "what": _UNTOLD})
-        if outcome["what"] is not None:
-            merged[name] = {**outcome, "what": what if outcome["what"] == _UNTOLD else f"{outcome['what']}; {what}"}
+    if failure is None:
+        return merged
+    for job in jobs:
+        outcome = merged.get(job.name, interrupted())
+        if outcome["what"] is None:
+            continue
+        if outcome.get("code") == OutcomeCode.INTERRUPTED:
+            outcome = {**outcome, "what": failure.text, "code": failure.code, "facts": dict(failure.facts)}
+        else:
+            facts = {**outcome.get("facts", {}), "allocation": failure.code}
+            outcome = {**outcome, "what": f"{outcome['what']}; {failure.text}", "facts": facts}
+        merged[job.name] = outcome
     return merged
 
 
-def _told(folder: Path) -> set[str]:
-    """The jobs whose end the desk inside has told."""
-    return {name for name, outcome in runs.read_outcomes(folder).items() if outcome["what"] != _UNTOLD}
+def _reported(folder: Path) -> set[str]:
+    """The jobs whose end the inner controller has reported."""
+    found = runs.read_outcomes(folder)
+    return {name for name, outcome in found.items() if outcome.get("code") != OutcomeCode.INTERRUPTED}
 
 
-def _sentence(job_id: str, gone: _Gone, error: str, folder: Path) -> str:
-    """How the allocation ended, and what is known of why."""
-    if gone.state == "NODE_FAIL":
-        why = f": node {nodes}" if (nodes := _failed_nodes(gone.nodes)) else ""
-    elif gone.state == "CANCELLED":
-        why = "" if gone.nodes else " before it could start"
-    elif gone.state in _ENDS:
-        why = ""
-    else:
+def _failure(job_id: str, ended: _SlurmState, error: str, folder: Path) -> Coded:
+    """How the allocation ended, and why if known."""
+    code = _CODES.get(ended.state, AllocationCode.OTHER)
+    why = ""
+    if code == AllocationCode.NODE_FAIL:
+        nodes = _failed_nodes(ended.nodes)
+        why = f": node {nodes}" if nodes else ""
+    elif code == AllocationCode.CANCELLED:
+        why = "" if ended.nodes else " before it could start"
+    elif code == AllocationCode.OTHER:
         why = f": {error}" if error else f"; its output is in {folder}/slurm-{job_id}.out and .err"
-    return f"Slurm job {job_id} {_ENDS.get(gone.state, f'ended as {gone.state} with exit code {gone.exit_code}')}{why}"
+    return Coded.of(code, job_id=job_id, why=why, state=ended.state, exit_code=ended.exit_code)
 
 
 class _Tail:
-    """The lines of a growing file, each given once."""
+    """The lines of a growing file, each returned once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
-        self.error = ""  # the sentence of the desk inside, when it had one
+        self.error = ""  # the inner controller's error, if it had one
 
     def lines(self) -> list[str]:
-        """Whole lines that are new; errors are kept back, for the sentence that tells the end."""
+        """New whole lines, without errors: these are kept for the report of the end."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -174,8 +197,13 @@ class _Tail:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         lines = whole.decode(errors="replace").splitlines()
-        self.error = next((line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)), self.error)
-        return [line for line in lines if not line.startswith(_SAID)]
+        others = []
+        for line in lines:
+            if line.startswith(ERROR_LINE):
+                self.error = line.removeprefix(ERROR_LINE)
+            else:
+                others.append(line)
+        return others
 
 
 def _submit(text: str, folder: Path, cluster: str) -> str:
@@ -184,50 +212,49 @@ def _submit(text: str, folder: Path, cluster: str) -> str:
     code, out, err = _ask("sbatch", "--parsable", str(file))
     number = out.strip().partition(";")[0]  # jobid;cluster in a federation
     if code != 0 or not number.isdecimal():
-        raise RefusedError(_not_taken(cluster, err.strip() or out.strip()))
+        refused = _not_taken(cluster, err.strip() or out.strip())
+        raise RefusedError.of(refused[0], **refused[1])
     return number
 
 
-def refusal(jobs: Sequence[Job], cluster: Cluster) -> str | None:
-    """Why Slurm would not take these jobs, by its own test, which submits nothing; None when it would."""
+def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
+    """Why Slurm would not accept these jobs, by its own test, which submits nothing; None if it would."""
     with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
         file.write(script(jobs, cluster, []))
         file.flush()
         code, out, err = _ask("sbatch", "--test-only", file.name)
-    return _not_taken(cluster.name, err.strip() or out.strip()) if code != 0 else None
+    if code == 0:
+        return None
+    refused = _not_taken(cluster.name, err.strip() or out.strip())
+    return Coded.of(refused[0], **refused[1])
 
 
-def _not_taken(cluster: str, told: str) -> str:
-    said = [line.removeprefix("sbatch: error: ") for line in told.splitlines() if line.startswith("sbatch: error: ")]
-    why = "; ".join(said) or told
-    if _NO_CONTROLLER.search(told):
-        return (
-            f"Slurm's controller can not be reached from here for cluster {cluster!r} ({why}): see that slurmctld runs "
-            "(`scontrol ping`) and that slurm.conf is right here, or run this on the cluster's login node"
-        )
-    return f"Slurm does not take the job of cluster {cluster!r} ({why}): mend its `options:`, or its `nodes:`"
+def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, str]]:
+    """Why sbatch refused a job: (code, facts), from what it printed."""
+    errors = []
+    for line in printed.splitlines():
+        if line.startswith("sbatch: error: "):
+            errors.append(line.removeprefix("sbatch: error: "))
+    code = AllocationCode.NO_CONTROLLER if _NO_CONTROLLER.search(printed) else AllocationCode.NOT_TAKEN
+    return code, {"cluster": cluster, "why": "; ".join(errors) or printed}
 
 
-def _watch(job_id: str, said: _Tail, say: Say, tick: Say) -> None:
-    """Until squeue knows the job no more."""
-    reason_told, wait_s, answered = "", _FIRST_POLL_S, time.monotonic()
+def _watch(job_id: str, output: _Tail, say: Say, tick: Say) -> None:
+    """Wait until squeue no longer knows the job."""
+    reason_shown, wait_s, answered = "", _FIRST_POLL_S, time.monotonic()
     while True:
         state, reason = _state(job_id)
         if state != "?":
             answered = time.monotonic()
         elif time.monotonic() - answered > _SILENCE_S:
-            raise MeasurementError(
-                f"Slurm's controller has not answered for {_SILENCE_S:.0f} s; job {job_id} may still run"
-            )
+            raise MeasurementError.of(AllocationCode.NO_ANSWER, silent_s=_SILENCE_S, job_id=job_id)
         if state == "PENDING":
             if _NEVER.fullmatch(reason):
-                raise RefusedError(
-                    f"Slurm job {job_id} can never start ({reason}): mend `options:` or `nodes:` of the cluster"
-                )
-            if reason not in (reason_told, "None", "Priority"):
+                raise RefusedError.of(AllocationCode.NEVER_STARTS, job_id=job_id, reason=reason)
+            if reason not in (reason_shown, "None", "Priority"):
                 say(f"Slurm job {job_id} waits: {reason}")
-                reason_told = reason
-        for line in said.lines():
+                reason_shown = reason
+        for line in output.lines():
             say(line)
         if not state:
             break
@@ -237,7 +264,7 @@ def _watch(job_id: str, said: _Tail, say: Say, tick: Say) -> None:
 
 
 def _state(job_id: str) -> tuple[str, str]:
-    """Slurm's word and reason; '' when the job has left the queue, '?' when the controller did not answer."""
+    """Slurm's state and reason; '' if the job has left the queue, '?' if slurmctld did not answer."""
     code, out, err = _ask("squeue", "-h", "-j", job_id, "-o", "%T|%r")
     if code != 0:
         return ("" if "Invalid job id" in err else "?"), ""
@@ -245,17 +272,18 @@ def _state(job_id: str) -> tuple[str, str]:
     return state, reason
 
 
-def _gone(job_id: str) -> _Gone:
-    """Of a job that has ended: what the controller, which forgets, still knows, else accounting."""
+def _state_at_end(job_id: str) -> _SlurmState:
+    """The state of a job that has ended: slurmctld's if it still knows the job, else accounting's."""
     code, out, _ = _ask("scontrol", "show", "job", "-o", job_id)
     if code == 0:
         found = dict(word.split("=", 1) for word in out.split() if "=" in word)
-        return _Gone(found["JobState"], _exit_code(found.get("ExitCode", "")), _nodes(found.get("NodeList", "")))
+        nodes = _nodes(found.get("NodeList", ""))
+        return _SlurmState(found["JobState"], _exit_code(found.get("ExitCode", "")), nodes)
     code, out, _ = _ask("sacct", "-j", job_id, "-X", "-n", "-P", "-o", "State,ExitCode,NodeList")
     if code == 0 and out.strip():
         state, ended, nodes = out.splitlines()[0].split("|")
-        return _Gone(state.split()[0], _exit_code(ended), _nodes(nodes))
-    return _Gone("unknown to scontrol and sacct", None, "?")
+        return _SlurmState(state.split()[0], _exit_code(ended), _nodes(nodes))
+    return _SlurmState("unknown to scontrol and sacct", None, "?")
 
 
 def _nodes(text: str) -> str:
@@ -263,27 +291,26 @@ def _nodes(text: str) -> str:
 
 
 def _exit_code(text: str) -> int | None:
-    """Of Slurm's `code:signal`."""
+    """The exit code in Slurm's `code:signal`."""
     code = text.partition(":")[0]
     return int(code) if code.isdecimal() else None
 
 
 def _failed_nodes(nodes: str) -> str:
-    """`n3 (down: power lost)` of each node that is out of order now."""
+    """`n3 (down: power lost)` of each node that is not usable now."""
     _, out, _ = _ask("sinfo", "-h", "-N", "-n", nodes, "-o", "%N|%T|%E")
     rows = dict.fromkeys(tuple(line.split("|", 2)) for line in out.splitlines() if line.count("|") == 2)
-    return ", ".join(
-        f"{name} ({state}: {why})" for name, state, why in rows if state.startswith(("down", "fail", "drain"))
-    )
+    failed = [row for row in rows if row[1].startswith(("down", "fail", "drain"))]
+    return ", ".join(f"{name} ({state}: {why})" for name, state, why in failed)
 
 
 def answers() -> bool:
-    """Is there a controller behind the programs of Slurm? A machine may have them and belong to no cluster."""
+    """Whether slurmctld answers. A machine may have Slurm's programs and belong to no cluster."""
     return _ask("sinfo", "-h")[0] == 0
 
 
 def _ask(*words: str) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr of a client of Slurm; a code of its own when there is no answer."""
+    """Exit code, stdout and stderr of a Slurm command; exit code 127 without an answer."""
     try:
         done = subprocess.run(
             words,

@@ -1,8 +1,8 @@
-"""Starts one job in a session of its own, watches it, and leaves nothing of it behind.
+"""Run one job in a session of its own, watch it, and leave nothing of it behind.
 
-The command runs under a shell with the cluster's set-up lines. Its ranks write the results file; what they print goes
-to the job's log. Every process of the job carries BENCH_JOB=<id> in its environment, which is how the ones that a
-launcher left behind are found: only our own processes are ever ended.
+The command runs under a shell with the cluster's set-up lines. Its ranks write the results file; their output goes to
+the job's log. Every process of the job has BENCH_JOB=<id> in its environment. By this id the controller finds processes
+that a launcher left behind, and ends no others.
 """
 
 from __future__ import annotations
@@ -16,35 +16,46 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from bench.controller import guard, root_cause, supervise
+from bench.controller import root_cause, watch
 from bench.controller.jobs import Job
-from bench.controller.root_cause import FailureEvidence, RootCause
+from bench.controller.messages import ControllerError, OutcomeCode
+from bench.controller.root_cause import FailureEvidence
+from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
-from bench.core.launcher import Launcher
+from bench.core.launcher import BlameCode, Launcher
+from bench.core.record import Failure
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
 
 _POLL_S = 0.1
-_LOOK_S = 1.0  # between looks at all ranks' heartbeats
+_LOOK_S = 1.0  # between checks of all ranks' heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
-# What a launcher, or the shell that starts it, says of its own failure: `run.py: error: unrecognized arguments: --x`.
+# What a launcher, or the shell that starts it, prints of its own failure: `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
-_NO_END = "no end within"
-_SLOW = "; nothing hung, it is only far slower than the estimate: measure less at a time (sizes, ranks), or --resume"
-_RANKS_LATER_S = 8.0  # a rank ends itself only when the desk, which knows more, has not done so
+_RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
+# torchrun gives its ranks, each a session of its own, 30 s to end before it kills them, so it must not be killed first.
+_WAIT_THEN_END = """
+read -r _ && exit
+kill -s TERM -- "-$0"
+left=35
+while [ $left -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
+kill -s KILL -- "-$0"
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended. `what` is None when it ended well; `exit_code` is the launcher's.
+    """How a job ended. `what` (words), `code` and `facts` say why it failed; `what` is None if it ended well.
 
-    `rank` and `host` are those at fault, where that is known.
+    `exit_code` is the launcher's. `rank` and `host` are those at fault, if known. `refused`: the ranks found before the
+    first row that they are not what was requested.
     """
 
     job: str
@@ -53,83 +64,94 @@ class Outcome:
     what: str | None = None
     rank: int | None = None
     host: str | None = None
-    refused: bool = False  # its ranks found, before the first row, that they are not what was asked for
+    refused: bool = False
+    code: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def failed(self, failure: Failure) -> Outcome:
+        """The same outcome with this failure."""
+        return replace(
+            self, what=failure.what, rank=failure.rank, host=failure.host, code=failure.code, facts=failure.facts
+        )
 
 
 def run(
     job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float, on_poll: Callable[[float], None]
 ) -> Outcome:
-    """Run a job to its end. `on_poll` gets the seconds so far; what it raises ends the job.
+    """Run a job to its end. `on_poll` gets the seconds so far; an exception that it raises ends the job.
 
-    It is ended when one of its ranks gives no sign of life for `deadline_s`, or when it takes far longer than planned.
-    What another tool's job prints on stdout is kept by itself (runs.output_file), for its parser.
+    The job is ended if one of its ranks gives no sign of life for `deadline_s`, or if it takes far longer than
+    estimated. The stdout of another tool's job is stored separately (runs.output_file) for the tool's parser.
     """
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
     _empty(beats)
-    runs.document_file(folder, job.name).unlink(missing_ok=True)  # nobody writes over what is there
+    runs.document_file(folder, job.name).unlink(missing_ok=True)  # tools do not overwrite an existing file
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
-    reached = supervise.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
+    hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
     silence = _Silence(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
-    late = None
-    evidence = None
+    late: Coded | None = None
+    evidence: FailureEvidence | None = None
     with contextlib.ExitStack() as files:
         log = files.enter_context(runs.log_file(folder, job.name).open("ab", buffering=0))
         log_from = log.tell()
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, out.fileno(), log.fileno())
         try:
-            files.enter_context(guard.guarded(process.pid))
+            files.enter_context(ended_with_controller(process.pid))
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began, limit_s)
             if process.returncode != 0 or _cut_short(beats):
-                said = _said(folder, job, log_from)
-                evidence = supervise.gather(
+                printed = _printed(folder, job, log_from)
+                evidence = watch.gather(
                     job_id,
                     job.world.num_ranks,
                     beats,
-                    said,
-                    launcher.blamed(said),
-                    reached,
+                    printed,
+                    launcher.blamed(printed),
+                    hosts,
                     late is not None,
                     silence.silent_s(),
                 )
                 evidence = replace(evidence, no_room=runs.write_error(folder))
         finally:
-            left = _end(process, job_id, reached, well=process.returncode == 0)
+            left = _end(process, job_id, hosts, well=process.returncode == 0)
             with contextlib.suppress(OSError):
-                log.write(supervise.stacks(beats).encode())
-    seconds = time.monotonic() - began
-    guilt = _explain(process.returncode, late, evidence, folder, job)
-    shutil.rmtree(beats, ignore_errors=True)  # a rank that nobody reaches any more may still write there
-    if guilt is None:
-        return Outcome(job.name, process.returncode, seconds)
+                log.write(watch.stacks(beats).encode())
+    outcome = Outcome(job.name, process.returncode, time.monotonic() - began)
+    failure = _explain(process.returncode, late, evidence, folder, job)
+    shutil.rmtree(beats, ignore_errors=True)  # a rank that no host reaches any more may still write there
+    if failure is None:
+        return outcome
     if left:
-        guilt = replace(guilt, what=f"{guilt.what}; what still runs on {', '.join(left)} could not be ended from here")
-    refused = process.returncode == EXIT_REFUSED or _blames_refusal(evidence)
-    return Outcome(job.name, process.returncode, seconds, guilt.what, guilt.rank, guilt.host, refused)
+        what = f"{failure.what}; processes on {', '.join(left)} could not be ended from here"
+        failure = replace(failure, what=what, facts={**failure.facts, "not_ended_on": left})
+    refused = process.returncode == EXIT_REFUSED or _lost_a_refused_rank(evidence)
+    return replace(outcome.failed(failure), refused=refused)
 
 
-def _blames_refusal(evidence: FailureEvidence | None) -> bool:
-    """torchrun ends with an exit code of its own, and tells the rank's."""
-    lost = evidence.launcher if evidence is not None else None
-    return lost is not None and lost.how == f"ended with exit code {EXIT_REFUSED}"
+def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
+    """Whether the launcher reports that a rank was refused: torchrun's own exit code is another one."""
+    if evidence is None or evidence.launcher is None:
+        return False
+    how = evidence.launcher.how
+    return how.code == BlameCode.EXITED and how.facts["exit_code"] == EXIT_REFUSED
 
 
 class _Silence:
-    """Knows for how long each rank has given no new sign of life, by this machine's clock alone."""
+    """How long each rank has given no new sign of life, by this machine's clock alone."""
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
         self._folder, self._deadline_s = folder, deadline_s
         self._seen: dict[int, tuple[float, float]] = {}
         self._looked = self._began = time.monotonic()
 
-    def late(self) -> str | None:
-        """What has taken too long, in words; None when nothing has."""
+    def late(self) -> Coded | None:
+        """What has taken too long; None if nothing has."""
         now = time.monotonic()
         if now - self._looked < min(_LOOK_S, self._deadline_s / 4):
             return None
@@ -140,22 +162,24 @@ class _Silence:
                 self._seen[beat.rank] = (beat.time_s, now)
         if not beats:
             allowed_s = heartbeat.allowance_s(heartbeat.STARTING, self._deadline_s)
-            return f"no sign of life of any rank within {allowed_s:g} s" if now - self._began > allowed_s else None
+            if now - self._began <= allowed_s:
+                return None
+            return Coded.of(OutcomeCode.NO_SIGN_OF_LIFE, allowed_s=allowed_s)
         silent_s = self.silent_s()
         late = [
             silent_s[beat.rank]
             for beat in beats
             if beat.ended is None and silent_s[beat.rank] > heartbeat.allowance_s(beat.doing, self._deadline_s)
         ]
-        return f"no sign of life for {max(late):.0f} s" if late else None
+        return Coded.of(OutcomeCode.SILENCE, silent_s=max(late)) if late else None
 
     def silent_s(self) -> dict[int, float]:
-        """For how long each rank that was ever heard has said nothing new."""
+        """How long each rank that ever gave a sign of life has given no new one."""
         return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
 
 
-def _too_long(seconds: float, limit_s: float) -> str | None:
-    return f"{_NO_END} {limit_s:.0f} s" if seconds > limit_s else None
+def _too_long(seconds: float, limit_s: float) -> Coded | None:
+    return Coded.of(OutcomeCode.TOO_LONG, limit_s=limit_s) if seconds > limit_s else None
 
 
 def _start(
@@ -190,7 +214,7 @@ def _start(
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
-    # For hosts.py, which reaches the other hosts: a login there knows nothing of this.
+    # For hosts.py, which reaches the other hosts: a login there has none of these variables.
     env["BENCH_PYTHON"] = sys.executable
     env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", "PYTHONPATH"])
     env["BENCH_SETUP"] = "\n".join(job.setup)
@@ -199,19 +223,56 @@ def _start(
             ["/bin/sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
         )
     except OSError as error:
-        raise RefusedError(f"job {job.name} could not be started ({error.strerror}): {job.command[0]}") from None
+        raise RefusedError.of(
+            ControllerError.NOT_STARTED, job=job.name, why=error.strerror, program=job.command[0]
+        ) from None
 
 
 def _expected(job: Job) -> str:
-    """The world of a job as its ranks are told it, with the names of its hosts where their order is known."""
+    """The world of a job as its ranks' `--expect`, with the names of its hosts if their order is known."""
     hosts = "" if any("--rdzv-backend" in word for word in job.command) else ",".join(job.hosts)
     return f"{hosts or job.world.num_nodes}x{job.world.ranks_per_node}"
 
 
-def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.JobHosts, well: bool) -> tuple[str, ...]:
-    """TERM, then KILL, of the job's process group and of whatever else still carries its id, on every host.
+@contextlib.contextmanager
+def ended_with_controller(group: int) -> Iterator[None]:
+    """Inside, a process group is ended (TERM, later KILL) when this process dies: by SIGKILL, or without memory.
 
-    Returns the hosts that could not be asked to.
+    A shell waits at the end of a pipe that only this process holds open: it needs no CPU time while a job measures, and
+    a controller that is only stopped (Ctrl-Z) is still there. Raises RefusedError if no process can be started.
+    """
+    reading, writing = os.pipe()
+    try:
+        guard = _guard(group, reading)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BrokenPipeError):  # another program ended the guard
+                os.write(writing, b"\n")
+            guard.wait()
+    finally:
+        os.close(writing)
+
+
+def _guard(group: int, reading: int) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _WAIT_THEN_END, str(group)],
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RefusedError.of(ControllerError.NO_GUARD, why=error.strerror) from None
+    finally:
+        os.close(reading)
+
+
+def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:
+    """TERM, then KILL, of the job's process group and of all processes with its id, on every host.
+
+    Returns the hosts that did not answer.
     """
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
@@ -225,11 +286,11 @@ def _end(process: subprocess.Popen[bytes], job_id: str, reached: supervise.JobHo
     if well:
         processes.end_job(job_id)
         return ()
-    return supervise.end_everywhere(job_id, reached)
+    return watch.end_everywhere(job_id, hosts)
 
 
-def _said(folder: Path, job: Job, start: int) -> str:
-    """What this attempt's ranks and launcher have written so far."""
+def _printed(folder: Path, job: Job, start: int) -> str:
+    """What this attempt's ranks and launcher have printed so far."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
@@ -237,33 +298,44 @@ def _said(folder: Path, job: Job, start: int) -> str:
 
 def _explain(
     exit_code: int,
-    late: str | None,
+    late: Coded | None,
     evidence: FailureEvidence | None,
     folder: Path,
     job: Job,
-) -> RootCause | None:
-    """Why a job failed, and by whom, where that is known.
+) -> Failure | None:
+    """Why a job failed, with rank and host if known; None if it did not fail.
 
-    A job whose rows are all there did not fail, whatever its launcher says: every row may have been skipped.
+    A job with all its rows did not fail, whatever its launcher reports: every row may have been skipped.
     """
-    guilt = root_cause.judge(evidence) if evidence is not None else None
+    cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
-        at = root_cause.doing(evidence) if evidence is not None else ""
-        slow = _SLOW if at and late.startswith(_NO_END) else ""
-        return replace(guilt, what=f"{late}: {guilt.what}") if guilt else RootCause(f"{late}{at}{slow}")
+        return _explain_late(late, cause, evidence)
     if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
         return None
-    if guilt is not None and (exit_code >= 0 or guilt.rank is not None):
-        return guilt
-    where = f"its output is in {runs.log_file(folder, job.name)}"
-    if exit_code >= 0 and evidence is not None and (words := root_cause.last_words(evidence)):
-        return RootCause(f"{words}; {where}")
+    if cause is not None and (exit_code >= 0 or cause.rank is not None):
+        return cause
+    log = str(runs.log_file(folder, job.name))
+    words = root_cause.last_words(evidence) if evidence is not None else None
+    if exit_code >= 0 and words is not None:
+        return replace(words, what=f"{words.what}; its output is in {log}", rank=None, host=None)
     how = f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-    own = _OWN_WORDS.findall(_said(folder, job, 0))
-    why = f", saying {own[-1]!r}," if own else ""
-    if job.tool:  # whose rows say what they can
-        return RootCause(f"{job.tool} {how}{why}; {where} and {runs.output_file(folder, job.name)}")
-    return RootCause(f"the launcher ({Path(job.command[0]).name}) {how}{why} and no rank said why; {where}")
+    own = _OWN_WORDS.findall(_printed(folder, job, 0))
+    saying = f", saying {own[-1]!r}," if own else ""
+    facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
+    if job.tool:  # its rows hold what it could measure
+        output = str(runs.output_file(folder, job.name))
+        return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
+    return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher=Path(job.command[0]).name, **facts)
+
+
+def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence | None) -> Failure:
+    """Why a job that the controller ended took too long."""
+    if cause is not None:
+        return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
+    doing = root_cause.doing(evidence) if evidence is not None else ""
+    if doing and late.code == OutcomeCode.TOO_LONG:
+        return Failure.of(OutcomeCode.TOO_SLOW, late=late.text, doing=doing, **late.facts)
+    return Failure(f"{late.text}{doing}", None, None, late.code, late.facts)
 
 
 def _is_whole(folder: Path, job: Job) -> bool:
@@ -275,8 +347,8 @@ def _is_whole(folder: Path, job: Job) -> bool:
 
 
 def _cut_short(beats: Path) -> bool:
-    """Did a rank end without saying that all went well? Some launchers take exit code 0 for that."""
-    return any(beat.ended != "" for beat in heartbeat.read_all(beats))
+    """Whether a rank ended without having done everything. Some launchers report exit code 0 for that."""
+    return any(not beat.ended_well for beat in heartbeat.read_all(beats))
 
 
 def _empty(beats: Path) -> None:

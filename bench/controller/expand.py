@@ -1,123 +1,100 @@
-"""A scenario on a cluster becomes a plan: the jobs to launch, what is skipped and why, and how long it will take.
+"""A scenario on a cluster becomes a plan: the jobs to launch, what is skipped and why, and the estimated time.
 
 Pure: the same input gives the same plan, and nothing is started. The time budget is that of one launch of all jobs,
-which share it equally; a job that has more rows than its share can hold (MIN_ROW_S each) measures fewer sizes, evenly
-thinned, and the plan says so.
+which share it equally. A job with more rows than its share can hold (MIN_ROW_S each) measures fewer sizes, evenly
+thinned, with a remark in the plan.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
-from bench.controller.jobs import NO_TOOLS, Job, LocalMachine, Plan, PlanSkip, count_rounds, job_of
+from bench.controller.jobs import Job, JobSpec, LocalMachine, Plan, PlanSkip, Site, count_rounds, job_of
+from bench.controller.messages import ControllerError, PlanRemark, PlanSkipCode
 from bench.core import hostlist
 from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, ignored_option, preset_fields
+from bench.core.codes import Coded
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
 from bench.core.factors import Factor
-from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
+from bench.core.remarks import CodedRemark, RemarkCode
 from bench.core.sweep import thin
 from bench.core.topology import IN_TURN
 from bench.core.traits import auto_choices, names_with, traits
-from bench.core.units import format_duration
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
-from bench.logs.tool import Installed
 
-# The model knows messages over links, not copies, products, or what products take from messages.
+# The model has messages over links, but no copies, products, or what products take from messages.
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
 MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
-_ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs say nothing of theirs
+_ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs do not matter for their ranks
 _DEFAULT = Case(pattern="")
 # Job names list factors in this order, and nested loops vary the last one fastest.
-_RANKED = sorted((each for each in FACTORS if each.name_rank is not None), key=lambda each: each.name_rank or 0)
-_UNRANKED = [each for each in FACTORS if each.name_rank is None and each.keys]
+_RANKED = sorted(
+    (factor for factor in FACTORS if factor.name_rank is not None), key=lambda factor: factor.name_rank or 0
+)
+_UNRANKED = [factor for factor in FACTORS if factor.name_rank is None and factor.keys]
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """One combination of a scenario's lists, before it is known whether it can run."""
-
-    case: Case
-    world: World
-    env: tuple[tuple[str, str], ...]
-    max_s: float
-    tool: str = ""
-
-
-def expand(
-    scenario: Scenario,
-    cluster: Cluster,
-    machine: LocalMachine,
-    patterns: Mapping[str, Pattern],
-    launchers: Mapping[str, Launcher],
-    modelled: bool,
-    tools: Mapping[str, Installed] = NO_TOOLS,
-) -> Plan:
-    """The plan of a scenario. `tools`: those that it names, as they were found here.
-
-    Raises UsageError when a modelled cluster names no instance type.
-    """
+def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
+    """The plan of a scenario on a site. Raises UsageError if a modelled cluster names no instance type."""
+    cluster = site.cluster
     if cluster.differs:
-        raise UsageError(f"cluster {cluster.name}: {cluster.differs}")
+        raise UsageError.of(ControllerError.HOSTS_DIFFER, cluster=cluster.name, why=cluster.differs)
     if modelled and cluster.instance is None:
-        raise UsageError(
-            f"cluster {cluster.name!r} can not be modelled: bench.yaml gives it no instance type whose links are known"
-        )
-    wishes, skipped, notes = [], [], _spare_hosts(cluster)
+        raise UsageError.of(ControllerError.NO_INSTANCE, cluster=cluster.name)
+    specs: list[JobSpec] = []
+    skipped: list[tuple[JobSpec, Coded]] = []
     for measurement in scenario.measurements:
-        for wish in _wishes(measurement, scenario, cluster, machine, patterns, modelled, tools):
-            reason = _why_not(wish, cluster, machine, patterns) or _why_no_tool(wish, tools)
-            reason = reason or _why_too_few(wish, measurement)
+        for spec in _specs(measurement, scenario, site, modelled):
+            reason = _skip_reason(spec, measurement, site)
             if reason is None:
-                wishes.append(wish)
+                specs.append(spec)
             else:
-                skipped.append((wish, reason))
-    wishes = list(dict.fromkeys(wishes))  # lists of a scenario may name the same thing twice
-    jobs = []
-    share_s = scenario.budget_s / len(wishes) if scenario.budget_s and wishes else None
+                skipped.append((spec, reason))
+    specs = list(dict.fromkeys(specs))  # lists of a scenario may name the same thing twice
+    share_s = scenario.budget_s / len(specs) if scenario.budget_s and specs else None
+    jobs: list[Job] = []
+    remarks = _spare_hosts(cluster)
     names: set[str] = set()
     for launch in range(1, scenario.launches + 1):
-        # Launch by launch, there and back: a machine that drifts hits all alike.
-        for wish in wishes if launch % 2 else reversed(wishes):
-            case, note = _fitted(wish, share_s, patterns)
-            notes += [note] if note else []
-            name = _name(wish, launch, names)
+        # Forth and back, launch by launch: a drifting machine affects all jobs alike.
+        for spec in specs if launch % 2 else reversed(specs):
+            case = _fitted(spec, share_s, site)
+            remarks += _thinned(spec.case, case, share_s)
+            name = _name(spec, launch, names)
             names.add(name)
-            job = job_of(
-                name, case, wish.world, dict(wish.env), cluster, machine, patterns, launchers, launch, wish.tool, tools
-            )
+            job = job_of(replace(spec, name=name, case=case, launch=launch), site)
             jobs.append(job)
-            notes += _out_of_proportion(job, share_s, len(wishes))
+            remarks += _out_of_proportion(job, share_s, len(specs))
     return Plan(
         scenario.name,
         cluster,
         modelled,
         tuple(jobs),
         _together(skipped),
-        tuple(dict.fromkeys(notes)),
+        tuple({_key(remark): remark for remark in remarks}.values()),
         scenario.budget_s,
     )
 
 
-def _wishes(
-    measurement: Measurement,
-    scenario: Scenario,
-    cluster: Cluster,
-    machine: LocalMachine,
-    patterns: Mapping[str, Pattern],
-    modelled: bool,
-    tools: Mapping[str, Installed],
-) -> Iterator[Combination]:
+def _key(coded: Coded) -> tuple[str, str]:
+    """What two coded values have in common if they mean the same."""
+    return coded.code, repr(sorted(coded.facts.items()))
+
+
+def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: bool) -> Iterator[JobSpec]:
+    """Every combination of a measurement's lists, still without a name."""
+    cluster, machine, patterns = site.cluster, site.machine, site.patterns
     m = measurement
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
@@ -129,7 +106,7 @@ def _wishes(
     for (num_nodes, per_node), (name, transport) in product(worlds, by):
         pattern = patterns[name]
         world = World(num_nodes, _ranks_per_node(per_node, cluster, machine, transport))
-        factors = {each.name: _values(each, m, pattern, transport) for each in (*_RANKED, *_UNRANKED)}
+        factors = {factor.name: _values(factor, m, pattern, transport) for factor in (*_RANKED, *_UNRANKED)}
         for *chosen, env in product(*factors.values(), product(*variables)):
             case = Case(
                 pattern=name,
@@ -142,14 +119,14 @@ def _wishes(
                 **dict(zip(factors, chosen, strict=True)),
             )
             case = _with_preset(case)
-            if case.dtype != "float32":  # only of float32 there are two kinds of product
+            if case.dtype != "float32":  # only float32 has two kinds of product
                 case = replace(case, tf32=False)
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
-            yield Combination(case, world, tuple(env), scenario.max_s)
+            yield JobSpec("", case, world, tuple(env))
             for tool in m.tools if not modelled else ():
-                for part in tools[tool].tool.starts(case):
-                    yield Combination(part, world, tuple(env), scenario.max_s, tool)
+                for part in site.tools[tool].tool.starts(case):
+                    yield JobSpec("", part, world, tuple(env), tool=tool)
 
 
 def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -157,7 +134,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
-    """The values to try of a factor. One that can be varied has its default where it does not matter."""
+    """The values to try of a factor; its default if it does not matter for this pattern and transport."""
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
     if unused or (varied.several and not applies(varied, pattern, transport)):
@@ -169,8 +146,9 @@ def _with_preset(case: Case) -> Case:
     """The case with the settings that its `like` fixes. Raises UsageError if it sets one of them otherwise."""
     fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
-        if getattr(case, name) not in (value, getattr(_DEFAULT, name)):
-            raise UsageError(f"like: {case.like} measures with {name} {value}: leave {getattr(case, name)} out")
+        given = getattr(case, name)
+        if given not in (value, getattr(_DEFAULT, name)):
+            raise UsageError.of(ControllerError.LIKE_DIFFERS, like=case.like, name=name, fixed=value, given=given)
     return replace(case, **fixed)
 
 
@@ -188,138 +166,178 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
     asked = asked or cluster.ranks_per_node
     if asked is not None:
         return asked
-    if cluster.instance is not None:  # a login node's GPUs and CPUs say nothing of it
+    if cluster.instance is not None:  # the GPUs and CPUs of a login node do not matter
         return catalogue.instance(cluster.instance).gpus
     if traits(transport).on_gpu and machine.num_gpus:
         return machine.num_gpus
     return min(max(2, machine.num_cpus), _MOST_AUTO_RANKS)
 
 
-def _spare_hosts(cluster: Cluster) -> list[str]:
-    """A note where more hosts are named than there are nodes."""
+def _spare_hosts(cluster: Cluster) -> list[CodedRemark]:
+    """A remark if the cluster names more hosts than it has nodes."""
     spare = cluster.hosts[cluster.nodes :]
     if not spare:
         return []
-    named = f"cluster {cluster.name!r} has nodes: {cluster.nodes}, and hosts: names {len(cluster.hosts)}"
-    return [f"{named}: {hostlist.compress(spare)} stay unused (leave nodes: out to use all)"]
+    facts = {"num_nodes": cluster.nodes, "num_hosts": len(cluster.hosts), "spare": hostlist.compress(spare)}
+    return [CodedRemark.of(PlanRemark.SPARE_HOSTS, cluster=cluster.name, **facts)]
 
 
-def _why_not(wish: Combination, cluster: Cluster, machine: LocalMachine, patterns: Mapping[str, Pattern]) -> str | None:
-    case, pattern = wish.case, patterns[wish.case.pattern]
-    if traits(case.transport).modelled and case.pattern in NOT_MODELLED:
-        return "the model knows messages between ranks: it has neither copies of GPUs nor products of matrices"
-    # A cluster that names its instance type is a claim about this machine, which the preflight holds it to.
+def _skip_reason(spec: JobSpec, measurement: Measurement, site: Site) -> Coded | None:
+    """Why a job is not launched; None if it can be."""
+    return (
+        _unsupported_here(spec, site)
+        or _unsupported_world(spec, site)
+        or _unsupported_by_tool(spec, site)
+        or _too_few_ranks(spec, measurement)
+    )
+
+
+def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
+    """Why the transport, the launcher or the tool cannot run the job on this site."""
+    case, cluster, machine = spec.case, site.cluster, site.machine
+    its = traits(case.transport)
+    if its.modelled and case.pattern in NOT_MODELLED:
+        return Coded.of(PlanSkipCode.NOT_MODELLED)
+    # A cluster with an instance type is a claim about this machine, which the preflight checks.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
-        return machine.lacks[case.transport]
+        return Coded.of(PlanSkipCode.UNAVAILABLE, transport=case.transport, why=machine.lacks[case.transport])
     if (ignored := ignored_option(case, case.transport)) is not None:
-        return ignored.text
-    if wish.tool and cluster.launcher == "kubernetes":
-        return f"{wish.tool} is started where its programs are, not in containers"
-    if cluster.launcher == "torchrun" and traits(case.transport).over_mpi:
-        return "torchrun starts no MPI ranks: let mpirun or slurm start them"
-    if wish.world.num_nodes > cluster.nodes:
-        return f"needs {wish.world.num_nodes} nodes, cluster {cluster.name!r} has {cluster.nodes}"
-    if case.topology.removesuffix(IN_TURN) in ("node", "rail") and wish.world.num_nodes == 1:
-        return f"one node: topology {case.topology} is {'the world' if 'node' in case.topology else 'between nodes'}"
-    return _why_no_groups(wish, machine, pattern)
+        return ignored
+    if spec.tool and cluster.launcher == "kubernetes":
+        return Coded.of(PlanSkipCode.TOOL_IN_CONTAINERS, tool=spec.tool)
+    if cluster.launcher == "torchrun" and its.over_mpi:
+        return Coded.of(PlanSkipCode.TORCHRUN_WITHOUT_MPI)
+    return None
 
 
-def _why_too_few(wish: Combination, measurement: Measurement) -> str | None:
-    there = wish.world.num_ranks
-    if there >= measurement.least_ranks:
-        return None
-    if there == 1:
-        return "one rank by itself: nothing would cross a link"
-    return f"the scenario measures this from {measurement.least_ranks} ranks on, there are {there}"
+def _unsupported_world(spec: JobSpec, site: Site) -> Coded | None:
+    """Why the job's world, or its groups, cannot be made here."""
+    case, world, cluster, pattern = spec.case, spec.world, site.cluster, site.patterns[spec.case.pattern]
+    if world.num_nodes > cluster.nodes:
+        return Coded.of(
+            PlanSkipCode.TOO_FEW_NODES, num_nodes=world.num_nodes, cluster=cluster.name, found=cluster.nodes
+        )
+    if case.topology.removesuffix(IN_TURN) in ("node", "rail") and world.num_nodes == 1:
+        what = "the world" if "node" in case.topology else "between nodes"
+        return Coded.of(PlanSkipCode.ONE_NODE, topology=case.topology, what=what)
+    if world.num_ranks < pattern.min_ranks:
+        return Coded.of(PlanSkipCode.TOO_FEW_RANKS, least=pattern.min_ranks, num_ranks=world.num_ranks)
+    separates = site.machine.separates
+    if case.aggressor and case.transport not in separates:
+        others = " and ".join(sorted(separates))
+        return Coded.of(PlanSkipCode.NOT_SEPARABLE, transport=case.transport, others=others)
+    return _unsupported_groups(case, world, pattern)
 
 
-def _why_no_groups(wish: Combination, machine: LocalMachine, pattern: Pattern) -> str | None:
-    case = wish.case
-    if wish.world.num_ranks < pattern.min_ranks:
-        return f"{pattern.name} needs at least {pattern.min_ranks} ranks, there are {wish.world.num_ranks}"
-    return _why_no_rounds(case, wish.world, machine, pattern)
-
-
-def _why_no_rounds(case: Case, world: World, machine: LocalMachine, pattern: Pattern) -> str | None:
-    """Why the groups of a case can not be made."""
-    if case.aggressor and case.transport not in machine.separates:
-        return f"{case.transport} can not run two patterns at once, {' and '.join(sorted(machine.separates))} can"
+def _unsupported_groups(case: Case, world: World, pattern: Pattern) -> Coded | None:
     if case.schedule == "ladder":
         if case.aggressor:
-            return LADDER_ALONE
-        return None if pattern.topology == "pairs" else f"a ladder is climbed by pairs, {pattern.name} has none"
+            return Coded.of(PlanSkipCode.LADDER_ALONE, why=LADDER_ALONE)
+        if pattern.topology != "pairs":
+            return Coded.of(PlanSkipCode.LADDER_OF_PAIRS, pattern=pattern.name)
+        return None
     try:
         split = parts(case, world)
         if split and len(split.victims.ranks) < pattern.min_ranks:
-            return f"{pattern.name} needs at least {pattern.min_ranks} victims, there are {len(split.victims.ranks)}"
+            facts = {"least": pattern.min_ranks, "num_ranks": len(split.victims.ranks)}
+            return Coded.of(PlanSkipCode.TOO_FEW_VICTIMS, pattern=pattern.name, **facts)
         if split:
             shape_of_aggressors(case, len(split.aggressors.ranks))
         rounds(case, world, pattern.topology_of(case.topology))
     except UsageError as error:
-        return str(error)
+        return Coded.of(PlanSkipCode.NO_GROUPS, why=str(error))
     return None
 
 
-def _why_no_tool(wish: Combination, tools: Mapping[str, Installed]) -> str | None:
-    if not wish.tool:
+def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
+    """Why the job's tool cannot measure it."""
+    if not spec.tool:
         return None
-    there = tools[wish.tool]
-    if wish.case.transport != there.tool.transport:
-        return f"{there.tool.title} stands beside {there.tool.transport}, not {wish.case.transport}"
-    reason = there.unsupported_reason(wish.case, wish.world)
-    return reason.text if reason else None
+    installed = site.tools[spec.tool]
+    if spec.case.transport != installed.tool.transport:
+        return Coded.of(
+            PlanSkipCode.OTHER_TRANSPORT,
+            tool=installed.tool.title,
+            wanted=installed.tool.transport,
+            transport=spec.case.transport,
+        )
+    return installed.unsupported_reason(spec.case, spec.world)
 
 
-def _fitted(wish: Combination, share_s: float | None, patterns: Mapping[str, Pattern]) -> tuple[Case, str | None]:
-    """The case with its share of the budget, its sizes thinned where they would not fit; and a note if they were."""
-    case = wish.case
+def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
+    """Whether the scenario wants more ranks than there are."""
+    num_ranks = spec.world.num_ranks
+    if num_ranks >= measurement.least_ranks:
+        return None
+    if num_ranks == 1:
+        return Coded.of(PlanSkipCode.ONE_RANK)
+    return Coded.of(PlanSkipCode.SCENARIO_LEAST, least=measurement.least_ranks, num_ranks=num_ranks)
+
+
+def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
+    """The case with its share of the budget, and its sizes thinned if they would not fit."""
+    case = spec.case
     if share_s is None or traits(case.transport).modelled:
-        return case, None
-    rows = len(case.sizes) * len(case.modes) * count_rounds(case, wish.world, patterns[case.pattern])
-    sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // rows)
-    fitted = replace(case, sizes=sizes, budget_s=round(share_s, 3))
-    if len(sizes) == len(case.sizes):
-        return fitted, None
-    return fitted, (
-        f"sizes thinned from {len(case.sizes)} to {len(sizes)} (first and last kept) so that each row has at least "
-        f"{MIN_ROW_S} s of the {format_duration(share_s)} that each job has of the budget"
-    )
+        return case
+    num_rows = len(case.sizes) * len(case.modes) * count_rounds(case, spec.world, site.patterns[case.pattern])
+    sizes = thin(case.sizes, int(share_s / MIN_ROW_S) * len(case.sizes) // num_rows)
+    return replace(case, sizes=sizes, budget_s=round(share_s, 3))
 
 
-def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[str]:
-    """A note when a job's rows, thinned as far as they may be, are still more than its share of the budget holds."""
+def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRemark]:
+    """A remark if sizes were thinned."""
+    num_asked, num_kept = len(asked.sizes), len(fitted.sizes)
+    if num_asked == num_kept:
+        return []
+    facts = {"num_asked": num_asked, "num_kept": num_kept, "row_s": MIN_ROW_S, "share_s": share_s}
+    return [CodedRemark.of(RemarkCode.SIZES_THINNED, **facts)]
+
+
+def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
+    """A remark if a job's rows, thinned as far as possible, still exceed its share of the budget."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
         return []
-    fewer = ", or let ranks_per_node: 1 compare nodes" if job.world.ranks_per_node > 1 else ""
-    return [
-        f"{job.name}: {job.num_rounds:,} rounds over {job.world.num_ranks:,} ranks are {job.num_rows:,} rows and need "
-        f"{format_duration(least_s)} at least ({MIN_ROW_S} s each); its share of the budget is "
-        f"{format_duration(share_s)}, so most are left out: give --budget {math.ceil(least_s * num_jobs / 60)}m{fewer}"
-    ]
+    fewer = ", or compare nodes only with ranks_per_node: 1" if job.world.ranks_per_node > 1 else ""
+    remark = CodedRemark.of(
+        RemarkCode.ROWS_LEFT_OUT,
+        job=job.name,
+        num_rounds=job.num_rounds,
+        num_ranks=job.world.num_ranks,
+        num_rows=job.num_rows,
+        least_s=least_s,
+        row_s=MIN_ROW_S,
+        share_s=share_s,
+        needed_minutes=math.ceil(least_s * num_jobs / 60),
+        fewer=fewer,
+    )
+    return [remark]
 
 
-def _together(skipped: Iterable[tuple[Combination, str]]) -> tuple[PlanSkip, ...]:
-    """One entry for all patterns that are left out over one transport for the same reason."""
-    patterns: dict[tuple[str, str], dict[str, None]] = {}
-    for wish, reason in skipped:
-        by = " ".join([wish.tool or wish.case.transport, *(f"{name}={value}" for name, value in wish.env)])
-        patterns.setdefault((by, reason), {})[wish.case.pattern] = None
-    return tuple(PlanSkip(f"{', '.join(names)} {by}", reason) for (by, reason), names in patterns.items())
+def _together(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
+    """One skip for all patterns that are left out on one transport for the same reason."""
+    patterns: dict[tuple[str, str, str], dict[str, None]] = {}
+    reasons: dict[tuple[str, str, str], Coded] = {}
+    for spec, reason in skipped:
+        by = " ".join([spec.tool or spec.case.transport, *(f"{name}={value}" for name, value in spec.factors)])
+        key = (by, *_key(reason))
+        reasons[key] = reason
+        patterns.setdefault(key, {})[spec.case.pattern] = None
+    return tuple(PlanSkip(f"{', '.join(names)} {key[0]}", reasons[key]) for key, names in patterns.items())
 
 
-def _name(wish: Combination, launch: int, taken: set[str]) -> str:
-    """A job's name from what tells it from others: allreduce-mpi-2x8, with a number where that is not enough."""
-    case, world = wish.case, wish.world
-    parts = [case.pattern, wish.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
+def _name(spec: JobSpec, launch: int, taken: set[str]) -> str:
+    """A job's name from what distinguishes it: allreduce-mpi-2x8, with a number if that is not enough."""
+    case, world = spec.case, spec.world
+    words = [case.pattern, spec.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
     default = replace(_DEFAULT, **preset_fields(case.like, case.pattern))
-    for each in _RANKED:
-        value = getattr(case, each.name)
-        if value != getattr(default, each.name):
-            parts.append(each.name_part(value))
-    parts += [f"{name}.{value}" for name, value in wish.env]
-    parts += [f"launch{launch}"] * (launch > 1)
-    name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(parts))[:120]
+    for factor in _RANKED:
+        value = getattr(case, factor.name)
+        if value != getattr(default, factor.name):
+            words.append(factor.name_part(value))
+    words += [f"{name}.{value}" for name, value in spec.factors]
+    words += [f"launch{launch}"] * (launch > 1)
+    name = "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in "-".join(words))[:120]
     number = 2
     unique = name
     while unique in taken:

@@ -1,7 +1,7 @@
-"""What the answers of a cluster's hosts say about a run to come: pure functions from facts to findings.
+"""What the replies of a cluster's hosts mean for a run: pure functions from facts to findings.
 
-A finding that refuses is one that would end the run, make it hang, or make its figures those of something else; the
-others are said and the run goes on. Each is one sentence that names the host and the remedy.
+A finding that refuses would end the run, make it hang, or make its results those of something else. Other findings are
+printed and the run goes on. Each finding names the host and the remedy.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from bench.controller.messages import FindingCode
+from bench.core.codes import UNCODED, Code, Coded
 from bench.core.inventory import MIN_LOCKED_BYTES
 from bench.core.traits import traits
 from bench.probes.host import Facts
+from bench.probes.ports import PeerReply
 
 _MIB = 1 << 20
 _MIN_RESULTS_BYTES = 16 * _MIB
@@ -21,6 +25,11 @@ _MIN_SHM_RANK_BYTES = 16 * _MIB  # NCCL and MPI between ranks of one host; conta
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
 _MOST_NAMED = 4
+_CLOCK_S = 1.0
+_OPEN = "open the ports above 1023 between the hosts in both directions (cables, routes, firewall)"
+
+Reach = Mapping[str, Mapping[str, PeerReply]]  # [a][b]: the reply of b when a tried to connect
+_Failed = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +38,18 @@ class NamedNic:
 
     where: str
     name: str
-    adapter: bool = False  # may it be an RDMA port, which is no network interface?
-    begins: bool = False  # does it stand for all that begin so (NCCL)?
+    adapter: bool = False  # whether it may be an RDMA port, which is no network interface
+    begins: bool = False  # whether it means all names that begin with it (NCCL)
 
-    def among(self, told: Facts) -> bool:
-        """Is it there?"""
-        known = (*told.interfaces, *(told.adapters if self.adapter else ()))
+    def among(self, facts: Facts) -> bool:
+        """Whether a host has it."""
+        known = (*facts.interfaces, *(facts.adapters if self.adapter else ()))
         return any(name.startswith(self.name) if self.begins else name == self.name for name in known)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the jobs of a plan need of each host. `port`: where ranks meet on the first host, None for nowhere."""
+    """What the jobs of a plan need of each host. `port`: where ranks meet on the first host; None if they do not."""
 
     hosts: tuple[str, ...]
     ranks_per_node: int = 1
@@ -52,223 +61,260 @@ class Wanted:
     source: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[NamedNic, ...] = ()
-    node: bool = False  # is it wanted to know what hosts are made of?
+    node: bool = False  # whether the hosts' hardware is asked for, too
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightFinding:
-    """Something that is not as it must be (`refuses`), or that may matter. `hosts`: those that it is about."""
+    """Something that is wrong (`refuses`) or may matter. `hosts`: those that it is about. `what` is its words."""
 
     hosts: tuple[str, ...]
     what: str
     refuses: bool = True
+    code: str = UNCODED
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, code: Code, hosts: Sequence[str], refuses: bool = True, **facts: Any) -> PreflightFinding:
+        """A code with its facts. The template may also use `host` (the first) and `named` ("hosts h1, h2")."""
+        known = {"host": hosts[0] if hosts else "", "named": named_hosts(hosts) if hosts else "", **facts}
+        return cls(tuple(hosts), code.words(known), refuses, code, facts)
+
+    @classmethod
+    def refused(cls, reason: Coded) -> PreflightFinding:
+        """A reason to refuse that is about no host."""
+        return cls((), reason.text, True, reason.code, reason.facts)
 
 
-def judge(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
-    """Everything that is wrong with hosts that answered, host by host, then between them."""
-    found = [
-        PreflightFinding((host,), f"`hosts:` names {host} {times} times: name each host once")
-        for host, times in Counter(wanted.hosts).items()
-        if times > 1
-    ]
-    found += [finding for host, told in facts.items() for finding in _alone(host, told, wanted)]
+def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
+    """Everything that is wrong with hosts that answered: host by host, then between them."""
+    found = []
+    for host, times in Counter(wanted.hosts).items():
+        if times > 1:
+            found.append(PreflightFinding.of(FindingCode.NAMED_TWICE, (host,), times=times))
+    for host, own in facts.items():
+        found += _of_host(host, own, wanted)
     found += _devices(facts, wanted)
     same = list(_same_machine(facts))
-    one = {host for finding in same for host in finding.hosts}  # what they say of each other is no news
-    found += _names({host: told for host, told in facts.items() if host not in one}, wanted)
+    one_machine = {host for finding in same for host in finding.hosts}  # their names for each other mean nothing
+    found += _names({host: own for host, own in facts.items() if host not in one_machine}, wanted)
     found += same
     found += _versions(facts, wanted)
     return found
 
 
-def _alone(host: str, told: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """One host by itself."""
-    first = host == wanted.hosts[0]
-    if first and wanted.port is not None and told.port_taken is not None:
-        yield PreflightFinding(
-            (host,),
-            f"port {wanted.port} of host {host}, where the ranks are to meet, is taken ({told.port_taken.lower()}): "
-            "end what holds it, or name another by `port:` of the cluster",
-        )
-    if first and told.results_shared is False:
-        yield PreflightFinding(
-            (host,),
-            f"host {host}, where rank 0 writes, does not see the folder {wanted.results} of this machine: give one "
-            f"that both share by --results DIR, or start the run on {host}",
-        )
-    elif first and told.results_problem is not None:
-        yield PreflightFinding(
-            (host,),
-            f"host {host} can not write to {wanted.results} ({told.results_problem}): "
-            "make room or give it the right to, or choose another folder by --results DIR",
-        )
-    elif first and told.results_free_bytes is not None and told.results_free_bytes < _MIN_RESULTS_BYTES:
-        yield PreflightFinding(
-            (host,),
-            f"host {host} has {told.results_free_bytes // _MIB} MiB left in {wanted.results}: make room, "
-            "or choose another folder by --results DIR",
-        )
-    if any(traits(name).on_gpu for name in wanted.transports) and told.num_gpus < wanted.ranks_per_node:
-        yield PreflightFinding(
-            (host,),
-            f"host {host} has {told.num_gpus} GPUs for {wanted.ranks_per_node} ranks, which need one each: "
-            "lower `ranks_per_node`, or leave the host out of `hosts:`",
-        )
-    need = wanted.ranks_per_node * _MIN_RANK_BYTES
-    if told.memory_bytes is not None and told.memory_bytes < need:
-        yield PreflightFinding(
-            (host,),
-            f"host {host} has {told.memory_bytes // _MIB} MiB of free memory for {wanted.ranks_per_node} ranks: "
-            "end what uses it, or start fewer ranks there",
-        )
+def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
+    """What is wrong with one host by itself."""
+    if host == wanted.hosts[0]:
+        yield from _of_first_host(host, facts, wanted)
+    on_gpu = any(traits(name).on_gpu for name in wanted.transports)
+    if on_gpu and facts.num_gpus < wanted.ranks_per_node:
+        counts: dict[str, Any] = {"num_gpus": facts.num_gpus, "num_ranks": wanted.ranks_per_node}
+        yield PreflightFinding.of(FindingCode.TOO_FEW_GPUS, (host,), **counts)
+    if facts.memory_bytes is not None and facts.memory_bytes < wanted.ranks_per_node * _MIN_RANK_BYTES:
+        free: dict[str, Any] = {"free_mib": facts.memory_bytes // _MIB, "num_ranks": wanted.ranks_per_node}
+        yield PreflightFinding.of(FindingCode.LITTLE_MEMORY, (host,), **free)
     files = _FILES_OF_A_RANK + _FILES_OF_A_PEER * wanted.num_ranks
-    if told.max_files is not None and told.max_files < files:
-        yield PreflightFinding(
-            (host,),
-            f"a process on host {host} may open {told.max_files} files, and one of {wanted.num_ranks} ranks may need "
-            f"{files}: raise it by `ulimit -n` or in /etc/security/limits.conf",
-        )
+    if facts.max_files is not None and facts.max_files < files:
+        counts = {"max_files": facts.max_files, "num_ranks": wanted.num_ranks, "needed": files}
+        yield PreflightFinding.of(FindingCode.FEW_FILES, (host,), **counts)
     shm = wanted.ranks_per_node * _MIN_SHM_RANK_BYTES
-    if wanted.ranks_per_node > 1 and told.shm_free_bytes is not None and told.shm_free_bytes < shm:
-        yield PreflightFinding(
+    if wanted.ranks_per_node > 1 and facts.shm_free_bytes is not None and facts.shm_free_bytes < shm:
+        yield PreflightFinding.of(
+            FindingCode.LITTLE_SHM,
             (host,),
-            f"/dev/shm of host {host} has {told.shm_free_bytes // _MIB} MiB left for {wanted.ranks_per_node} ranks: "
-            f"give a container --shm-size={2 * shm // _MIB}m",
             refuses=any(traits(name).needs_shm for name in wanted.transports),
+            free_mib=facts.shm_free_bytes // _MIB,
+            num_ranks=wanted.ranks_per_node,
+            needed_mib=2 * shm // _MIB,
         )
-    if told.has_rdma and told.max_locked_bytes is not None and told.max_locked_bytes < MIN_LOCKED_BYTES:
-        yield PreflightFinding(
-            (host,),
-            f"host {host} lets a process lock {told.max_locked_bytes // 1024} KiB of memory, too little for its RDMA "
-            "ports: set `ulimit -l unlimited`",
-            refuses=False,
-        )
+    if facts.has_rdma and facts.max_locked_bytes is not None and facts.max_locked_bytes < MIN_LOCKED_BYTES:
+        max_kib = facts.max_locked_bytes // 1024
+        yield PreflightFinding.of(FindingCode.LITTLE_LOCKED_MEMORY, (host,), refuses=False, max_kib=max_kib)
+
+
+def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
+    """What is wrong with the host where the ranks meet and rank 0 writes."""
+    if wanted.port is not None and facts.port_taken is not None:
+        why = facts.port_taken.lower()
+        yield PreflightFinding.of(FindingCode.PORT_TAKEN, (host,), port=wanted.port, why=why)
+    folder = wanted.results
+    if facts.results_shared is False:
+        yield PreflightFinding.of(FindingCode.RESULTS_NOT_SHARED, (host,), folder=folder)
+    elif facts.results_problem is not None:
+        why = facts.results_problem
+        yield PreflightFinding.of(FindingCode.RESULTS_NOT_WRITABLE, (host,), folder=folder, why=why)
+    elif facts.results_free_bytes is not None and facts.results_free_bytes < _MIN_RESULTS_BYTES:
+        free_mib = facts.results_free_bytes // _MIB
+        yield PreflightFinding.of(FindingCode.RESULTS_FULL, (host,), folder=folder, free_mib=free_mib)
 
 
 def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Network devices that the cluster names must be there, on every host."""
+    """Network devices that the cluster names and some host does not have."""
     for device in wanted.devices:
-        lacking = [host for host, told in facts.items() if not device.among(told)]
+        lacking = [host for host, own in facts.items() if not device.among(own)]
         if lacking:
-            there = ", ".join(facts[lacking[0]].interfaces) or "none"
-            yield PreflightFinding(
-                tuple(lacking),
-                f"{_hosts(lacking)} {_has(lacking)} no network device {device.name}, which {device.where} names: "
-                f"correct it (on {lacking[0]} there are {there})",
-            )
+            found = ", ".join(facts[lacking[0]].interfaces) or "none"
+            where: dict[str, Any] = {"device": device.name, "where": device.where, "first": lacking[0], "found": found}
+            yield PreflightFinding.of(FindingCode.NO_DEVICE, lacking, **where)
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Each host must find every other one by name, and Gloo its own name at an address that others reach."""
+    """Hosts that do not find another one by name, or whose own name has no address that others reach."""
     several = len(wanted.hosts) > 1
     for name in wanted.hosts:
-        lacking = [host for host, told in facts.items() if isinstance(told.addresses.get(name), str)]
+        lacking = [host for host, own in facts.items() if isinstance(own.addresses.get(name), str)]
         if lacking and several:
-            reason = facts[lacking[0]].addresses[name]
-            yield PreflightFinding(
-                (name,),
-                f"the name {name} is unknown on {_hosts(lacking)} ({str(reason).lower()}): "
-                "correct it in `hosts:`, or add it to DNS or /etc/hosts there",
+            why = str(facts[lacking[0]].addresses[name]).lower()
+            yield PreflightFinding.of(
+                FindingCode.NAME_UNKNOWN, (name,), named=named_hosts(lacking), on=lacking, why=why
             )
-        here = [h for h, told in facts.items() if h != name and _is_loopback(told.addresses.get(name, ()))]
-        if here:
-            yield PreflightFinding(
-                (name,),
-                f"{_hosts(here)} {_takes(here)} the name {name} for itself (127.*): correct /etc/hosts there",
-            )
+        wrong = [host for host, own in facts.items() if host != name and _is_loopback(own.addresses.get(name, ()))]
+        if wrong:
+            yield PreflightFinding.of(FindingCode.NAME_IS_LOOPBACK, (name,), named=named_hosts(wrong), on=wrong)
     variables = {traits(name).host_name_variable for name in wanted.transports} - {""}
-    by_name = several and bool(variables - set(wanted.env))
-    for host, told in facts.items():
-        if not by_name:
-            break
-        if isinstance(told.own_addresses, str):
-            yield PreflightFinding(
-                (host,),
-                f"host {host} does not know its own name {told.host} ({told.own_addresses.lower()}), by which Gloo "
-                "finds the network: add it to /etc/hosts there, or name the interface by "
-                "`env: {GLOO_SOCKET_IFNAME: ...}`",
-            )
-        elif _is_loopback(told.own_addresses[:1]):  # the first is the one that Gloo takes
-            yield PreflightFinding(
-                (host,),
-                f"host {host} has its own name {told.host} at {told.own_addresses[0]}, where no other host reaches "
-                "Gloo: take that line out of its /etc/hosts, or name the interface by `env: {GLOO_SOCKET_IFNAME: ...}`",
-            )
+    if not several or not variables - set(wanted.env):
+        return
+    for host, own in facts.items():
+        if isinstance(own.own_addresses, str):
+            why = own.own_addresses.lower()
+            yield PreflightFinding.of(FindingCode.OWN_NAME_UNKNOWN, (host,), name=own.host, why=why)
+        elif _is_loopback(own.own_addresses[:1]):  # Gloo takes the first one
+            address = own.own_addresses[0]
+            yield PreflightFinding.of(FindingCode.OWN_NAME_IS_LOOPBACK, (host,), name=own.host, address=address)
 
 
 def _same_machine(facts: Mapping[str, Facts]) -> Iterator[PreflightFinding]:
-    """Ranks tell their hosts apart by host name."""
-    called: dict[str, list[str]] = {}
-    for host, told in facts.items():
-        called.setdefault(told.host, []).append(host)
-    for name, hosts in called.items():
-        if len(hosts) < 2:
-            continue
-        one = len({facts[host].boot_id for host in hosts}) == 1
-        remedy = "name it once in `hosts:`" if one else "give each machine a host name of its own"
-        yield PreflightFinding(tuple(hosts), f"{_hosts(hosts)} call themselves {name} alike: {remedy}")
+    """Hosts with the same host name: ranks distinguish their hosts by it."""
+    hosts_of: dict[str, list[str]] = {}
+    for host, own in facts.items():
+        hosts_of.setdefault(own.host, []).append(host)
+    for name, hosts in hosts_of.items():
+        if len(hosts) > 1:
+            one = len({facts[host].boot_id for host in hosts}) == 1
+            remedy = "name it once in `hosts:`" if one else "give each machine its own host name"
+            yield PreflightFinding.of(FindingCode.SAME_MACHINE, hosts, name=name, remedy=remedy, one_machine=one)
 
 
 def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    told = {host: dict(each.software) for host, each in facts.items()}
+    software = {host: dict(own.software) for host, own in facts.items()}
     if wanted.mpirun is not None:
-        for host, each in facts.items():
-            told[host][f"mpirun ({wanted.mpirun})"] = each.mpi or "none"
+        for host, own in facts.items():
+            software[host][f"mpirun ({wanted.mpirun})"] = own.mpi or "none"
     different = False
-    for name in sorted({name for each in told.values() for name in each}):
-        for finding in _odd(name, {host: each.get(name, "none") for host, each in told.items()}):
+    for name in sorted({name for own in software.values() for name in own}):
+        for finding in _unusual(name, {host: own.get(name, "none") for host, own in software.items()}):
             different = True
             yield finding
-    if different:  # which of them has other files would be no news
+    if different:  # then other files of the suite are no news
         return
-    yield from _odd("the suite's own files", {host: each.source for host, each in facts.items()}, "copy one checkout")
-    sources = {each.source for each in facts.values()}
+    yield from _unusual("the suite's own files", {host: own.source for host, own in facts.items()}, "copy one checkout")
+    sources = {own.source for own in facts.values()}
     if len(sources) == 1 and wanted.source and wanted.source not in sources:
-        yield PreflightFinding(
-            tuple(facts),
-            f"{_hosts(list(facts))} {_runs(list(facts))} other files of the suite ({sources.pop()}) than this machine "
-            f"({wanted.source}): copy this checkout to them",
-        )
+        yield PreflightFinding.of(FindingCode.SOURCE_DIFFERS, list(facts), source=sources.pop(), own=wanted.source)
 
 
-def _odd(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
-    """One sentence for each value that is not what most hosts have."""
+def _unusual(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
+    """One finding for each value that most hosts do not have."""
     counts = Counter(values.values())
     if len(counts) < 2:
         return
     usual = counts.most_common(1)[0][0]
-    others = [host for host, value in values.items() if value == usual]
+    others = named_hosts([host for host, value in values.items() if value == usual])
     for value in counts:
         if value != usual:
             hosts = [host for host in values if values[host] == value]
-            yield PreflightFinding(
-                tuple(hosts),
-                f"{what} is {value} on {_hosts(hosts)} and {usual} on {_hosts(others)}: {remedy} on all of them",
-            )
+            facts: dict[str, Any] = {"what": what, "value": value, "usual": usual, "others": others, "remedy": remedy}
+            yield PreflightFinding.of(FindingCode.VERSIONS_DIFFER, hosts, **facts)
 
 
 def _is_loopback(addresses: Sequence[str] | str) -> bool:
-    return (
-        bool(addresses)
-        and not isinstance(addresses, str)
-        and all(address.startswith("127.") or address == "::1" for address in addresses)
-    )
+    if not addresses or isinstance(addresses, str):
+        return False
+    return all(address.startswith("127.") or address == "::1" for address in addresses)
 
 
-def _hosts(hosts: Sequence[str]) -> str:
+def named_hosts(hosts: Sequence[str]) -> str:
     """`host h1`, `hosts h1, h2`, `hosts h1, h2, h3, h4 and 12 more`."""
-    named = ", ".join(hosts[:_MOST_NAMED])
+    listed = ", ".join(hosts[:_MOST_NAMED])
     more = f" and {len(hosts) - _MOST_NAMED} more" if len(hosts) > _MOST_NAMED else ""
-    return f"host{'s' if len(hosts) > 1 else ''} {named}{more}"
+    return f"host{'s' if len(hosts) > 1 else ''} {listed}{more}"
 
 
-def _takes(hosts: Sequence[str]) -> str:
-    return "takes" if len(hosts) == 1 else "each take"
+# -- connections and clocks between hosts
 
 
-def _has(hosts: Sequence[str]) -> str:
-    return "has" if len(hosts) == 1 else "have"
+def connection_findings(reached: Reach, silent: Mapping[str, str]) -> list[PreflightFinding]:
+    """What is wrong between hosts: whole hosts first, then pairs, then clocks.
+
+    `silent`: hosts that could not take part, and why.
+    """
+    found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
+    failed: _Failed = {}
+    for a, peers in reached.items():
+        for b, reply in peers.items():
+            if reply.error and b not in silent:
+                failed[a, b] = reply.error
+    cut, rest = _whole_hosts(reached, failed)
+    return [*found, *cut, *_pairs(rest), *_clocks(reached)]
 
 
-def _runs(hosts: Sequence[str]) -> str:
-    return "runs" if len(hosts) == 1 else "run"
+def _whole_hosts(reached: Reach, failed: _Failed) -> tuple[list[PreflightFinding], _Failed]:
+    """Hosts that no other host reaches, or that reach no other; and the failures that this does not explain."""
+    found: list[PreflightFinding] = []
+    explained: set[tuple[str, str]] = set()
+    for host in reached:
+        inward = [pair for pair in failed if pair[1] == host]
+        outward = [pair for pair in failed if pair[0] == host]
+        num_tried = sum(host in peers for peers in reached.values())
+        no_way_in = 1 < num_tried == len(inward)
+        no_way_out = 1 < len(reached[host]) == len(outward)
+        if no_way_in:
+            explained |= set(inward)
+        if no_way_out:
+            explained |= set(outward)
+        if no_way_in:
+            facts: dict[str, Any] = {"why": failed[inward[0]], "remedy": _OPEN}
+            found.append(PreflightFinding.of(FindingCode.NOBODY_CONNECTS, (host,), **facts))
+        elif no_way_out:
+            facts = {"why": failed[outward[0]], "remedy": _OPEN}
+            found.append(PreflightFinding.of(FindingCode.CONNECTS_TO_NOBODY, (host,), **facts))
+    return found, {pair: why for pair, why in failed.items() if pair not in explained}
+
+
+def _pairs(failed: _Failed) -> list[PreflightFinding]:
+    found = []
+    for (a, b), why in failed.items():
+        facts: dict[str, Any] = {"a": a, "b": b, "why": why, "remedy": _OPEN}
+        if (b, a) not in failed:
+            found.append(PreflightFinding.of(FindingCode.NOT_CONNECTED, (a, b), **facts))
+        elif a < b:
+            found.append(PreflightFinding.of(FindingCode.NEITHER_CONNECTED, (a, b), **facts))
+    more = len(found) - _MOST_NAMED
+    if more > 0:
+        return [*found[:_MOST_NAMED], PreflightFinding.of(FindingCode.MORE_PAIRS, (), num=more)]
+    return found
+
+
+def _clocks(reached: Reach) -> list[PreflightFinding]:
+    """Hosts that most others find to be off by more than a second, beyond the error of the round trip."""
+    off: dict[str, list[float]] = {}
+    seen: Counter[str] = Counter()
+    for a, peers in reached.items():
+        for b, reply in peers.items():
+            if reply.clock_offset_s is None or reply.round_trip_s is None:
+                continue
+            seen.update((a, b))
+            if abs(reply.clock_offset_s) - reply.round_trip_s / 2 > _CLOCK_S:
+                off.setdefault(b, []).append(reply.clock_offset_s)
+                off.setdefault(a, []).append(-reply.clock_offset_s)
+    wrong = [host for host in reached if 2 * len(off.get(host, ())) > seen[host]]
+    if len(wrong) == 2 and len(reached) == 2:  # either of the two may be right
+        facts: dict[str, Any] = {"a": wrong[0], "b": wrong[1], "apart_s": abs(off[wrong[0]][0])}
+        return [PreflightFinding.of(FindingCode.CLOCKS_APART, wrong, **facts)]
+    found = []
+    for host in wrong:
+        off_s = abs(sorted(off[host])[len(off[host]) // 2])
+        direction = "ahead of" if off[host][0] > 0 else "behind"
+        found.append(PreflightFinding.of(FindingCode.CLOCK_OFF, (host,), off_s=off_s, direction=direction))
+    return found

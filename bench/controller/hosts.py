@@ -1,13 +1,13 @@
-"""How another host is reached: by the site's own words (`agent:` in bench.yaml), ssh unless it says otherwise.
+"""Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
-The words get one more: the command as one string for the far side's shell, as ssh takes it. Whatever understands that
-serves: ssh with options, `kubectl exec POD -- sh -c`, `docker exec NAME sh -c`.
+The agent's words get one more: the command as one string for the remote shell, as ssh takes it. Any program with this
+form works: ssh with options, `kubectl exec POD -- sh -c`, `docker exec NAME sh -c`.
 
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
-    python -m bench.controller.hosts --as-ssh HOST WORDS ...  what an MPI calls in ssh's place (launchers/agent.sh)
+    python -m bench.controller.hosts --as-ssh HOST WORDS ...  what an MPI calls instead of ssh (launchers/agent.sh)
 
-Both read BENCH_AGENT, the words; BENCH_CARRY, the names of the variables that go along; BENCH_SETUP, shell lines to
-run on the host first. A login on another host knows none of the caller's variables.
+Both read BENCH_AGENT, the agent's words; BENCH_CARRY, the names of variables to pass on; and BENCH_SETUP, shell lines
+to run first on the host. A login on another host has none of the caller's variables.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bench.core.launcher import SSH
 
 MARK = "bench-reached"
 MOST_AT_ONCE = 64
-_OTHERS_GRACE_S = 10.0  # for the other hosts, once one has failed
+_OTHERS_GRACE_S = 10.0  # for the other hosts after one has failed
 _POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class CommandReply:
-    """What a host said. `exit_code` None: it did not end in time, or its agent could not be started."""
+    """A host's reply. `exit_code` None: the command did not end in time, or the agent could not be started."""
 
     exit_code: int | None
     out: str
@@ -39,7 +39,7 @@ class CommandReply:
 
 
 def agent_words(agent: Sequence[str], host: str) -> list[str]:
-    """The agent's words for one host; it is added at the end where no word holds `{host}`."""
+    """The agent's words for one host; the host is added at the end if no word has `{host}`."""
     words = [word.replace("{host}", host) for word in agent or SSH]
     return words if words != list(agent or SSH) else [*words, host]
 
@@ -50,23 +50,23 @@ def command(agent: Sequence[str], host: str, words: Sequence[str]) -> list[str]:
 
 
 def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, CommandReply]:
-    """Run each host's words there, all hosts at once, each for `timeout_s` seconds at most."""
+    """Run each host's words there, on all hosts at once, each for at most `timeout_s`."""
     if not words_of:
         return {}
     with ThreadPoolExecutor(min(len(words_of), MOST_AT_ONCE)) as pool:
-        answers = pool.map(lambda item: _one(command(agent, *item), timeout_s), words_of.items())
+        answers = pool.map(lambda item: _run(command(agent, *item), timeout_s), words_of.items())
         return dict(zip(words_of, answers, strict=True))
 
 
 def ask_here(words: Sequence[str], timeout_s: float) -> CommandReply:
-    """The same of this machine, without an agent."""
-    return _one(list(words), timeout_s)
+    """Run words on this machine, without an agent."""
+    return _run(list(words), timeout_s)
 
 
 def in_place(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str) -> list[str]:
-    """The words as ranks' interpreters are started on a host: after the set-up lines, with the cluster's variables.
+    """The words in the environment of ranks on a host: after the set-up lines, with the cluster's variables.
 
-    The shell says MARK first: whatever comes of it, the host was reached.
+    The shell prints MARK first, which proves that the host was reached.
     """
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     variables = [f"{name}={value}" for name, value in {**env, "PYTHONPATH": path}.items()]
@@ -74,7 +74,7 @@ def in_place(words: Sequence[str], setup: Sequence[str], env: Mapping[str, str],
     return ["sh", "-c", script, "sh", "env", *variables, *words]
 
 
-def _one(words: Sequence[str], timeout_s: float) -> CommandReply:
+def _run(words: Sequence[str], timeout_s: float) -> CommandReply:
     try:
         done = subprocess.run(
             words,
@@ -94,14 +94,14 @@ def _one(words: Sequence[str], timeout_s: float) -> CommandReply:
 
 
 def carried(line: str, env: Mapping[str, str]) -> str:
-    """A line of shell for the far side, preceded by the variables that go along and the site's set-up lines."""
+    """A line for the remote shell, after the passed variables and the site's set-up lines."""
     names = [name for name in env.get("BENCH_CARRY", "").split(",") if name in env]
     exports = [f"export {name}={shlex.quote(env[name])}" for name in names]
     return "\n".join([*exports, *filter(None, (env.get("BENCH_SETUP"),)), line])
 
 
 def everywhere(hosts: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run the words on every host at once. Returns the exit code of the first that fails, else 0."""
+    """Run the words on every host at once. Returns the exit code of the first host that fails, else 0."""
     agent = shlex.split(env.get("BENCH_AGENT", ""))
     running = [
         subprocess.Popen([*agent_words(agent, host), carried(f"exec {shlex.join(_of_node(words, node))}", env)])
@@ -109,7 +109,7 @@ def everywhere(hosts: Sequence[str], words: Sequence[str], env: Mapping[str, str
     ]
     code, deadline = 0, float("inf")
     while running and time.monotonic() < deadline:
-        for process in [each for each in running if each.poll() is not None]:
+        for process in [process for process in running if process.poll() is not None]:
             running.remove(process)
             if process.returncode and not code:
                 code = process.returncode if process.returncode > 0 else 128 - process.returncode
@@ -125,7 +125,7 @@ def _of_node(words: Sequence[str], node: int) -> list[str]:
 
 
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
-    """Become the agent. MPIs call `ssh [-x] HOST WORDS...`, and the far side's shell reads the words."""
+    """Become the agent. MPIs call `ssh [-x] HOST WORDS...`, and the remote shell reads the words."""
     while words and words[0].startswith("-"):
         words = words[1:]
     if len(words) < 2:

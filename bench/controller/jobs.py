@@ -1,6 +1,6 @@
-"""A job is one launch: the very command that a person would type, its world, and how long it should take.
+"""A job is one launch: the command that a person would type, its world, and its estimated time.
 
-Pure: nothing is started. A plan (expand.py) is made of jobs; `bench diagnose` makes one without a plan.
+Pure: nothing is started. A plan (expand.py) consists of jobs.
 """
 
 from __future__ import annotations
@@ -8,32 +8,34 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 from bench.config.clusters import Cluster
-from bench.core.case import Case, to_argv
+from bench.controller.messages import ControllerError
+from bench.core.case import Case, from_argv, to_argv
+from bench.core.codes import Coded
 from bench.core.contention import rounds
 from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
+from bench.core.remarks import CodedRemark
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in config/paths.py
-_ROW_OVERHEAD_S = 0.15  # warm-up and checks beside the timed part of a row
+_ROW_OVERHEAD_S = 0.15  # warm-up and checks besides the timed part of a row
 _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
-_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to come
-_LADDER_MOST = 6  # times the rounds that a ladder takes where nothing is slow
-NO_TOOLS: Mapping[str, Installed] = MappingProxyType({})
+_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to start
+_LADDER_MOST = 6  # times the rounds of a ladder if nothing is slow
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """What the machine at hand offers, where ranks are started on it. `lacks`: transport -> why it can not run here."""
+    """What this machine offers to ranks that run on it. `lacks`: transport -> why it cannot run here."""
 
     num_cpus: int
     num_gpus: int
@@ -41,8 +43,43 @@ class LocalMachine:
     python: str
     mpirun: str
     default_launcher: Mapping[str, str]  # of each transport
-    mpi: str = ""  # whose mpirun that is: mpich or openmpi; empty: not known
+    mpi: str = ""  # whose mpirun it is: mpich or openmpi; empty if unknown
     separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A cluster as seen from this machine, with the patterns, launchers and tools for jobs on it."""
+
+    cluster: Cluster
+    machine: LocalMachine
+    patterns: Mapping[str, Pattern]
+    launchers: Mapping[str, Launcher]
+    tools: Mapping[str, Installed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a job measures, as plan.json stores it. `factors`: variables of the scenario; `tool`: empty for ours."""
+
+    name: str
+    case: Case
+    world: World
+    factors: tuple[tuple[str, str], ...] = ()
+    launch: int = 1
+    tool: str = ""
+
+    @classmethod
+    def from_plain(cls, stored: Mapping[str, Any]) -> JobSpec:
+        """A job of a stored plan."""
+        return cls(
+            stored["name"],
+            from_argv(stored["case"]),
+            World(**stored["world"]),
+            tuple(stored["factors"].items()),
+            stored.get("launch", 1),
+            stored.get("tool", ""),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +97,16 @@ class Job:
     num_rows: int
     estimate_s: float
     launch: int = 1
-    tool: str = ""  # whose program it is; '' for ours
-    hosts: tuple[str, ...] = ()  # where the ranks are, where the site names them
+    tool: str = ""  # whose program it is; empty for ours
+    hosts: tuple[str, ...] = ()  # of the ranks, if the site names them
     agent: tuple[str, ...] = ()  # the words that reach them
-    manifest: str = ""  # shell lines in the command's place, where no command of this machine starts ranks
+    manifest: str = ""  # shell lines instead of the command, if no command of this machine starts ranks
     python: str = "python3"  # the ranks' interpreter
-    keeps: bool = False  # does the script keep the samples, since no desk is there to watch it?
-    num_records: int | None = None  # rows times the groups of a round; of a ladder they are not known before
+    stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
+    num_records: int | None = None  # rows times the groups of a round; unknown beforehand for a ladder
 
     def script(self) -> str:
-        """The whole of it as shell text: set-up lines, variables, command."""
+        """The whole job as shell text: set-up lines, variables, command."""
         if self.manifest:
             return self.manifest
         carried = {
@@ -81,36 +118,59 @@ class Job:
         words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
         path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
         line = " ".join([*words, path, shlex.join(self.command)])
-        if not self.keeps:
+        if not self.stores_samples:
             return "\n".join([*self.setup, line])
-        where = 'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-' + self.launcher + '}"'
-        told = shlex.join(["--job", self.name, "--launch", str(self.launch), "--expect", self.expected])
-        return "\n".join([where, *self.setup, f'{line} {told} --records "$RESULTS"/{shlex.quote(self.name)}.jsonl'])
+        folder = 'mkdir -p "${RESULTS:=results/$(date -u +%Y%m%d-%H%M%S)-' + self.launcher + '}"'
+        described = shlex.join(["--job", self.name, "--launch", str(self.launch), "--expect", self.expected])
+        records = f'--records "$RESULTS"/{shlex.quote(self.name)}.jsonl'
+        return "\n".join([folder, *self.setup, f"{line} {described} {records}"])
 
     @property
     def expected(self) -> str:
-        """The world as `--expect` of its ranks takes it."""
+        """The world, as its ranks' `--expect` takes it."""
         return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
+
+    def to_plain(self, cluster: Cluster) -> dict[str, Any]:
+        """The job as plan.json stores it."""
+        return {
+            "name": self.name,
+            "case": to_argv(self.case),
+            "world": asdict(self.world),
+            "launcher": self.launcher,
+            "command": list(self.command),
+            "script": self.script(),
+            "factors": {name: value for name, value in self.env.items() if name not in cluster.env},
+            "launch": self.launch,
+            "tool": self.tool,
+            "num_rounds": self.num_rounds,
+            "num_rows": self.num_rows,
+            "estimate_s": self.estimate_s,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSkip:
-    """A job that will not be launched, and why."""
+    """Jobs of a scenario that are not launched, and why."""
 
     what: str
-    reason: str
+    reason: Coded
+
+    def to_plain(self) -> dict[str, Any]:
+        """The skip as plan.json stores it."""
+        reason = self.reason
+        return {"what": self.what, "reason": reason.text, "code": reason.code, "facts": dict(reason.facts)}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will happen. `notes` say every choice that was made for the user."""
+    """What will run. `remarks` name every choice that was made for the user."""
 
     scenario: str
     cluster: Cluster
     modelled: bool
     jobs: tuple[Job, ...]
     skipped: tuple[PlanSkip, ...]
-    notes: tuple[str, ...]
+    remarks: tuple[CodedRemark, ...]
     budget_s: float | None
 
     @property
@@ -118,89 +178,93 @@ class Plan:
         """Seconds that all jobs together should take."""
         return sum(job.estimate_s for job in self.jobs)
 
+    def to_plain(self, scenario_text: str) -> dict[str, Any]:
+        """The plan as plan.json stores it and `bench plan --format json` prints it."""
+        return {
+            "scenario": self.scenario,
+            "scenario_text": scenario_text,
+            "cluster": asdict(self.cluster),
+            "modelled": self.modelled,
+            "budget_s": self.budget_s,
+            "estimate_s": self.estimate_s,
+            "notes": [remark.text for remark in self.remarks],
+            "remarks": [asdict(remark) for remark in self.remarks],
+            "skipped": [skip.to_plain() for skip in self.skipped],
+            "jobs": [job.to_plain(self.cluster) for job in self.jobs],
+        }
 
-def job_of(
-    name: str,
-    case: Case,
-    world: World,
-    env: Mapping[str, str],
-    cluster: Cluster,
-    machine: LocalMachine,
-    patterns: Mapping[str, Pattern],
-    launchers: Mapping[str, Launcher],
-    launch: int = 1,
-    tool: str = "",
-    tools: Mapping[str, Installed] = NO_TOOLS,
-) -> Job:
-    """One launch of a case: the very command that a person would type, of ours or of another tool."""
-    processes = tools[tool].tool.processes(world, tools[tool].build(case)) if tool else world
-    launcher = _launcher(case.transport, processes, cluster, machine, tool)
-    site = LaunchSite(
-        python=cluster.python or launchers[launcher].python or machine.python,
+
+def job_of(spec: JobSpec, site: Site) -> Job:
+    """The launch of what a job measures: the command that a person would type, of our pattern or of another tool."""
+    case, world, cluster, machine = spec.case, spec.world, site.cluster, site.machine
+    tool = site.tools[spec.tool] if spec.tool else None
+    processes = tool.tool.processes(world, tool.build(case)) if tool else world
+    name = _launcher(case.transport, processes, cluster, machine, spec.tool)
+    launcher = site.launchers[name]
+    launch_site = LaunchSite(
+        python=cluster.python or launcher.python or machine.python,
         options=cluster.options,
-        hosts=() if launchers[launcher].remote else cluster.hosts[: world.num_nodes],
+        hosts=() if launcher.remote else cluster.hosts[: world.num_nodes],
         agent=cluster.agent or SSH,
         rendezvous_port=cluster.port,
         mpirun=cluster.mpirun or machine.mpirun,
         mpi=machine.mpi if traits(case.transport).over_mpi or tool else "",
     )
-    pattern, *arguments = to_argv(case)
-    words = ["-m", f"bench.{pattern}", *arguments]
+    pattern_name, *arguments = to_argv(case)
+    words = ["-m", f"bench.{pattern_name}", *arguments]
     if tool:
-        there = tools[tool]
-        site = replace(site, python=there.programs[there.tool.program(case)])  # in the interpreter's place
-        words = there.tool.arguments(case, world, there.build(case))
-    variables = {**launchers[launcher].environment(site), **cluster.env, **env}
+        launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])  # instead of the interpreter
+        words = tool.tool.arguments(case, world, tool.build(case))
+    variables = {**launcher.environment(launch_site), **cluster.env, **dict(spec.factors)}
     try:
-        command = launchers[launcher].command(words, processes, site, variables)
+        command = launcher.command(words, processes, launch_site, variables)
     except UsageError as error:
-        raise UsageError(f"cluster {cluster.name!r}: {error}") from None
-    num_rounds = count_rounds(case, world, patterns[case.pattern])
+        raise UsageError.of(ControllerError.LAUNCHER, cluster=cluster.name, why=str(error)) from None
+    pattern = site.patterns[case.pattern]
+    num_rounds = count_rounds(case, world, pattern)
     num_rows = num_rounds * len(case.sizes) * len(case.modes)
     estimate_s = _estimate_s(case, num_rows, world)
-    if launchers[launcher].by_hand and cluster.setup:
-        raise UsageError(f"cluster {cluster.name!r}: `setup:` does not reach into containers: put it into their image")
-    told = ["--job", name, "--launch", str(launch), "--expect", f"{world.num_nodes}x{world.ranks_per_node}"]
+    if launcher.by_hand and cluster.setup:
+        raise UsageError.of(ControllerError.SETUP_IN_CONTAINERS, cluster=cluster.name)
+    expected = f"{world.num_nodes}x{world.ranks_per_node}"
+    described = ["--job", spec.name, "--launch", str(spec.launch), "--expect", expected]
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
-    manifest = launchers[launcher].manifest(name, [*words, *told], world, site, variables, limit_s)
+    manifest = launcher.manifest(spec.name, [*words, *described], world, launch_site, variables, limit_s)
+    num_records = None
+    if case.schedule != "ladder":
+        num_records = num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
     return Job(
-        name,
+        spec.name,
         case,
         world,
-        launcher,
+        name,
         tuple(command),
         variables,
         cluster.setup,
         num_rounds,
         num_rows,
         estimate_s,
-        launch,
-        tool,
-        site.hosts,
-        site.agent,
+        spec.launch,
+        spec.tool,
+        launch_site.hosts,
+        launch_site.agent,
         manifest,
         cluster.python or machine.python,
-        launchers[launcher].remote and not tool,
-        _num_records(case, num_rows, world, patterns[case.pattern]),
+        launcher.remote and not tool,
+        num_records,
     )
 
 
-def _num_records(case: Case, num_rows: int, world: World, pattern: Pattern) -> int | None:
-    if case.schedule == "ladder":
-        return None
-    return num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
-
-
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
-    """Rounds of groups, for each size and mode; of a ladder, those that it takes where nothing is slow."""
+    """Rounds of groups for each size and mode; for a ladder, its rounds if nothing is slow."""
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)
     return len(rounds(case, world, pattern.topology_of(case.topology)))
 
 
-def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str = "") -> str:
-    if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # which start ranks of ours; a tool's have MPI
+def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str) -> str:
+    if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # those start our ranks; a tool's ranks use MPI
         return "direct" if world.num_ranks == 1 and not cluster.hosts else "mpirun"
     if traits(transport).modelled:
         return "direct"

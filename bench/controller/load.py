@@ -1,4 +1,4 @@
-"""Data over the links of this machine's GPUs while they are looked at: idle links slow down and tell nothing."""
+"""Copies over the links of this machine's GPUs while they are read: idle links report lower rates."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ def under_load(
     ask: Callable[[Sequence[str], float], hosts.CommandReply] = hosts.ask_here,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
-    """The facts of this machine with its PCIe links as they are while a child of each GPU copies; or why they are not.
+    """(facts of this machine with its PCIe links under load, why some GPU could not copy or None).
 
-    Seconds. The fastest that was seen counts: a child needs a while before it copies. One that fails shows nothing.
+    One child process per GPU copies. The fastest rate seen counts: a child needs a while before it copies. A GPU whose
+    child fails keeps its idle facts.
     """
-    told: dict[int, hosts.CommandReply] = {}
+    replies: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]
 
     def copy(index: int) -> None:
-        only = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}  # NVML counts in this order
+        only = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}  # NVML's order
         words = hosts.in_place([python, *_COPY], (), only, str(package_root))
-        told[index] = ask(words, _LOAD_S)
+        replies[index] = ask(words, _LOAD_S)
 
     children = [threading.Thread(target=copy, args=(index,)) for index in indices]
     for child in children:
@@ -43,22 +44,21 @@ def under_load(
     best: dict[int, Gpu] = {}
     with nvml.held_open():
         while any(child.is_alive() for child in children):
-            for each in look():
-                seen = best.get(each.index)
-                if seen is None or _speed(each) > _speed(seen):
-                    best[each.index] = each
+            for gpu in look():
+                seen = best.get(gpu.index)
+                if seen is None or _speed(gpu) > _speed(seen):
+                    best[gpu.index] = gpu
             time.sleep(_EVERY_S)
     for child in children:
         child.join()
-    failed = [index for index in indices if told[index].exit_code != 0]
-    gpus = [
-        _plain(best[index]) if index in best and index not in failed else dict(gpu)
-        for index, gpu in zip(indices, node.get("gpus") or (), strict=True)
-    ]
+    failed = [index for index in indices if replies[index].exit_code != 0]
+    gpus = []
+    for index, idle in zip(indices, node.get("gpus") or (), strict=True):
+        gpus.append(_plain(best[index]) if index in best and index not in failed else dict(idle))
     why = None
     if failed:
-        said = [line for line in told[failed[0]].err.splitlines() if line.strip()]
-        why = f"no copies could be made on gpu{failed[0]} ({said[-1] if said else 'nothing was said'})"
+        lines = [line for line in replies[failed[0]].err.splitlines() if line.strip()]
+        why = f"gpu{failed[0]} could not copy ({lines[-1] if lines else 'without a message'})"
     return {**node, "gpus": gpus}, why
 
 

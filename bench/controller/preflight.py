@@ -1,92 +1,148 @@
-"""Can this plan run from here? Asked before anything is started, and before any host is.
+"""Can this plan run from here? Checked before anything is started and before any host is asked.
 
-What is checked is the place where the ranks would start: a login node without GPUs is no error for a cluster launched
-by Slurm, a missing srun is. controller/survey.py asks the hosts themselves;
-rank/preflight.py checks what only ranks can see (their world, variables and GPUs).
+These checks concern the place where the ranks would start: a login node without GPUs is no error for a cluster that
+Slurm launches, but a missing srun is. controller/survey.py asks the hosts; rank/preflight.py checks what only ranks
+can see (their world, variables and GPUs).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from bench.config.clusters import Cluster
+from bench.controller import hosts
 from bench.controller.expand import NOT_MODELLED
-from bench.controller.jobs import Job, LocalMachine, Plan
+from bench.controller.host_checks import PreflightFinding
+from bench.controller.jobs import Job, Plan, Site
+from bench.controller.messages import ControllerError, FindingCode
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
+from bench.core.plugins import nearest
 
+_SETUP_S, _HELP_S = 60.0, 60.0
+_SHELL = re.compile(r"^\S*sh: (?:line )?\d+: ")
 _ELSEWHERE = (
-    "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one "
-    "with GPUs (`python -m bench list` names them)"
+    "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one with "
+    "GPUs (`python -m bench list` names them)"
 )
+Which = Callable[[str], str | None]
 
 
-def check(
-    plan: Plan, machine: LocalMachine, launchers: Mapping[str, Launcher], which: Callable[[str], str | None]
-) -> None:
-    """Raise RefusedError (exit 3) saying what was expected, what was found, what to do. The model needs nothing."""
+def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
+    """Raise RefusedError (exit code 3) if the plan cannot run from here. A modelled plan needs nothing."""
     if not plan.jobs:
-        reasons = "; ".join(dict.fromkeys(skip.reason for skip in plan.skipped)) or "the scenario has no rows"
-        can = "be modelled" if plan.modelled else "run"
-        where = "leave --model (MODEL=1) out to measure it" if plan.modelled else _ELSEWHERE.format(plan.scenario)
-        raise RefusedError(
-            f"nothing of scenario {plan.scenario!r} can {can} on cluster {plan.cluster.name!r}: {reasons}; {where}"
-        )
+        raise _no_jobs(plan)
     if plan.modelled:
         return
-    cluster = plan.cluster
     for name in dict.fromkeys(job.launcher for job in plan.jobs):
-        if launchers[name].by_hand:
-            raise RefusedError(
-                f"the jobs of cluster {cluster.name!r} are given to {name} by you: "
-                "type `plan` in place of `run` (make plan), and pipe what it prints into sh"
-            )
-        reason = launchers[name].unavailable(lambda program: _found(program, plan, machine, which))
-        if reason is not None and name == "mpirun" and cluster.mpirun:
-            raise RefusedError(
-                f"cluster {cluster.name!r} starts its ranks by `mpirun: {cluster.mpirun}`, and here is no such "
-                "program: correct it, or leave it out for the one of the interpreter's environment, else on PATH"
-            )
-        if reason is not None:
-            raise RefusedError(
-                f"cluster {cluster.name!r} starts its ranks by {name}, and here {reason}: "
-                f"run this where {cluster.name} can be reached; {_instead(plan)}"
-            )
-        if launchers[name].remote:
+        launcher = site.launchers[name]
+        _check_launcher(name, launcher, plan, site, which)
+        if launcher.remote:
             continue
         job = next(job for job in plan.jobs if job.launcher == name)
+        cluster = plan.cluster
         if job.world.num_nodes > max(1, len(cluster.hosts)):
-            raise RefusedError(
-                f"cluster {cluster.name!r} has {job.world.num_nodes} nodes, but its `hosts:` names "
-                f"{len(cluster.hosts)}: name the hosts, or use a launcher that knows them (slurm)"
-            )
-        if not cluster.hosts:  # those answer for themselves
-            _check_here(job, plan, machine)
+            facts = {"num_nodes": job.world.num_nodes, "num_hosts": len(cluster.hosts)}
+            raise RefusedError.of(ControllerError.HOSTS_MISSING, cluster=cluster.name, **facts)
+        if not cluster.hosts:  # named hosts are asked themselves
+            _check_this_machine(job, plan, site)
+
+
+def _no_jobs(plan: Plan) -> RefusedError:
+    reasons = "; ".join(dict.fromkeys(skip.reason.text for skip in plan.skipped)) or "the scenario has no rows"
+    remedy = "leave --model (MODEL=1) out to measure it" if plan.modelled else _ELSEWHERE.format(plan.scenario)
+    return RefusedError.of(
+        ControllerError.NO_JOBS,
+        scenario=plan.scenario,
+        verb="be modelled" if plan.modelled else "run",
+        cluster=plan.cluster.name,
+        reasons=reasons,
+        codes=[skip.reason.code for skip in plan.skipped],
+        remedy=remedy,
+    )
+
+
+def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which: Which) -> None:
+    cluster = plan.cluster
+    if launcher.by_hand:
+        raise RefusedError.of(ControllerError.BY_HAND, cluster=cluster.name, launcher=name)
+
+    def find(program: str) -> str | None:
+        return which((cluster.mpirun or site.machine.mpirun) if program == "mpirun" else program)
+
+    why = launcher.unavailable(find)
+    if why is None:
+        return
+    if name == "mpirun" and cluster.mpirun:
+        raise RefusedError.of(ControllerError.NO_MPIRUN, cluster=cluster.name, mpirun=cluster.mpirun)
+    raise RefusedError.of(
+        ControllerError.NO_LAUNCHER, cluster=cluster.name, launcher=name, why=why, instead=_instead(plan)
+    )
 
 
 def _instead(plan: Plan) -> str:
-    """What works here, of a plan that has commands."""
+    """What works here with this plan."""
     shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands for that place"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
     return f"{shown}, `--model` (MODEL=1) models it here"
 
 
-def _check_here(job: Job, plan: Plan, machine: LocalMachine) -> None:
-    """A cluster that names its instance type claims that this machine, where its ranks start, is one."""
-    cluster, num_gpus = plan.cluster, job.world.ranks_per_node
+def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
+    """A cluster with an instance type claims that this machine, where its ranks start, is one."""
+    cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
         return
+    facts = {"cluster": cluster.name, "instead": _instead(plan)}
     if machine.num_gpus < num_gpus:
-        raise RefusedError(
-            f"cluster {cluster.name!r} is {cluster.instance} with {num_gpus} ranks per node, one GPU each; this "
-            f"machine has {machine.num_gpus} GPUs: run this on such a machine; {_instead(plan)}"
-        )
-    lacking = next(filter(None, (machine.lacks.get(job.case.transport) for job in plan.jobs)), None)
-    if lacking is not None:
-        raise RefusedError(f"cluster {cluster.name!r} can not be measured from here: {lacking}; {_instead(plan)}")
+        counts = {"num_ranks": num_gpus, "num_gpus": machine.num_gpus}
+        raise RefusedError.of(ControllerError.TOO_FEW_GPUS, instance=cluster.instance, **counts, **facts)
+    for planned in plan.jobs:
+        why = machine.lacks.get(planned.case.transport)
+        if why is not None:
+            raise RefusedError.of(ControllerError.UNAVAILABLE, why=why, **facts)
 
 
-def _found(program: str, plan: Plan, machine: LocalMachine, which: Callable[[str], str | None]) -> str | None:
-    if program == "mpirun":
-        return which(plan.cluster.mpirun or machine.mpirun)
-    return which(program)
+def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[PreflightFinding]:
+    """What is wrong on this machine for jobs that it starts: set-up lines and launcher options.
+
+    Jobs that a scheduler starts are not checked.
+    """
+    names = dict.fromkeys(job.launcher for job in jobs)
+    ours = [site.launchers[name] for name in names if not site.launchers[name].remote]
+    findings = list(_setup(cluster)) if ours else []
+    for launcher in ours:
+        findings += _options(cluster, launcher)
+    return findings
+
+
+def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
+    """Run the set-up lines as each job's shell does, which ends at the first that fails."""
+    if not cluster.setup:
+        return
+    script = "\n".join(["set -e", *cluster.setup, f"echo {hosts.MARK}"])
+    variables = [f"{name}={value}" for name, value in cluster.env.items()]
+    answer = hosts.ask_here(["env", *variables, "/bin/sh", "-c", script], _SETUP_S)
+    if answer.exit_code is None or hosts.MARK in answer.out:
+        return
+    lines = [line for line in answer.err.splitlines() if line.strip()]
+    why = _SHELL.sub("", lines[-1]) if lines else f"exit code {answer.exit_code}"
+    yield PreflightFinding.of(FindingCode.SETUP_FAILS, (socket.gethostname(),), cluster=cluster.name, why=why)
+
+
+def _options(cluster: Cluster, launcher: Launcher) -> Iterator[PreflightFinding]:
+    """Compare the options with the launcher's own help: its next release may have more. Without help, accept all."""
+    if not cluster.options or not launcher.help:
+        return
+    words = [cluster.python or sys.executable, *launcher.help]
+    known = re.findall(r"(?<![\w-])--?([A-Za-z][\w-]*)", hosts.ask_here(words, _HELP_S).out)
+    for name in cluster.options if known else ():
+        if name not in known:
+            others = nearest(name, sorted({word for word in known if "_" not in word}))
+            facts: dict[str, Any] = {"launcher": cluster.launcher, "option": name, "nearest": others}
+            yield PreflightFinding.of(FindingCode.NO_OPTION, (), cluster=cluster.name, **facts)

@@ -1,6 +1,6 @@
-"""What the hosts of a cluster say before anything is started: all at once are asked for facts, then reach each other.
+"""Ask the hosts of a cluster before anything is started: all at once for facts, then for connections between them.
 
-What only ranks can see they check themselves: rank/preflight.py.
+Ranks check what only they can see: rank/preflight.py.
 """
 
 from __future__ import annotations
@@ -14,44 +14,45 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.config.clusters import Cluster
-from bench.controller import connect, host_checks, hosts, local_checks
+from bench.controller import host_checks, hosts, preflight
 from bench.controller.host_checks import NamedNic, PreflightFinding, Wanted
-from bench.controller.jobs import Job, LocalMachine
+from bench.controller.jobs import Job, LocalMachine, Site
+from bench.controller.messages import FindingCode
 from bench.core import hostlist
 from bench.core.errors import RefusedError
-from bench.core.launcher import Launcher
 from bench.core.traits import traits
 from bench.probes import host as probe
 from bench.probes import ports, versions
 from bench.store import runs
 
 _FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
-_AT_ONCE = 64  # hosts that try each other's ports together; more of them take turns, the first host always among them
-_MOST_TOLD = 3
+_AT_ONCE = 64  # hosts that try each other's ports together; more of them in turns, each with the first host
+_MOST_SHOWN = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.CommandReply]]
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What all hosts together said. `facts` has those that answered."""
+    """The replies of all hosts, and what they mean. `facts` has the hosts that answered."""
 
     wanted: Wanted
     facts: Mapping[str, probe.Facts]
     findings: tuple[PreflightFinding, ...]
 
 
-def patience(cluster: Cluster) -> list[str]:
-    """A line to say before hosts are asked, where there are so many that it may take a while."""
+def waiting_note(cluster: Cluster) -> str | None:
+    """A line to print before so many hosts are asked that it may take a while; None for fewer."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
-        return []
-    return [f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"]
+        return None
+    return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """What jobs need of the hosts that their cluster names; no hosts, nothing to ask."""
+    """What jobs need of the hosts that their cluster names; without names no host is asked."""
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
     return Wanted(
@@ -85,9 +86,9 @@ def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
     return tuple(found)
 
 
-def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, ask: Ask | None = None) -> Survey:
+def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, agent_ask: Ask | None = None) -> Survey:
     """Ask every host, all at once. `python`, `package_root`: the interpreter and the suite's folder on each of them."""
-    asked = ask or partial(hosts.ask, cluster.agent)
+    asked = agent_ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
@@ -95,75 +96,76 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
         questions = {host: asdict(question if number else first) for number, host in enumerate(wanted.hosts)}
         answers = asked({host: words(q) for host, q in questions.items()}, _FACTS_S + _SLACK_S)
     facts: dict[str, probe.Facts] = {}
-    silent: dict[str, list[str]] = {}
+    silent: dict[tuple[FindingCode, str], list[str]] = {}
+    reasons: dict[tuple[FindingCode, str], dict[str, Any]] = {}
     for host, answer in answers.items():
-        told = _told(answer)
-        if told is not None and told.facts is not None:
-            facts[host] = told.facts
-        else:
-            why = _why_silent(host, answer, cluster.agent, python, package_root)
-            silent.setdefault(_without(host, why), []).append(host)
-    findings = [PreflightFinding(tuple(named), _of_each(named, why)) for why, named in silent.items()]
-    findings += host_checks.judge(facts, wanted)
+        report = _report(answer)
+        if report is not None and report.facts is not None:
+            facts[host] = report.facts
+            continue
+        code, own = _silence(host, answer, cluster.agent, python, package_root)
+        key = code, repr(own)  # the same for all hosts that are silent for the same reason
+        reasons[key] = own
+        silent.setdefault(key, []).append(host)
+    findings = []
+    for key, named in silent.items():
+        findings.append(PreflightFinding.of(key[0], named, **_for_hosts(named, reasons[key])))
+    findings += host_checks.findings(facts, wanted)
     findings += _connections(facts, wanted, words, asked)
     return Survey(wanted, facts, tuple(findings))
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
-    """The same for a cluster without named hosts whose ranks start on this machine."""
+    """The same for a cluster without named hosts, whose ranks start on this machine."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         answer = hosts.ask_here(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
-    this, told = replace(wanted, hosts=(me,)), _told(answer)
-    if told is None or told.facts is None:
-        why = f"host {me} {_why_silent(me, answer, cluster.agent, python, package_root)}"
-        return Survey(this, {}, (PreflightFinding((me,), why),))
-    return Survey(this, {me: told.facts}, tuple(host_checks.judge({me: told.facts}, this)))
+    this, report = replace(wanted, hosts=(me,)), _report(answer)
+    if report is None or report.facts is None:
+        code, own = _silence(me, answer, cluster.agent, python, package_root)
+        return Survey(this, {}, (PreflightFinding.of(code, (me,), **_for_hosts((me,), own)),))
+    return Survey(this, {me: report.facts}, tuple(host_checks.findings({me: report.facts}, this)))
 
 
-def look(
-    cluster: Cluster,
-    jobs: Sequence[Job],
-    machine: LocalMachine,
-    launchers: Mapping[str, Launcher],
-    results: Path,
-    package_root: Path,
-    *,
-    node: bool = False,
-) -> Survey:
-    """All that can be known of the place of these jobs before they start: this machine, then the hosts.
+def ask(site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, node: bool = False) -> Survey:
+    """Ask this machine, then the hosts, about everything that jobs need before they start.
 
-    `node`: what hosts are made of is asked, too.
+    `node`: ask for the hosts' hardware, too.
     """
+    cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
-    found = local_checks.look(cluster, [job for job in jobs if not traits(job.case.transport).modelled], launchers)
+    real = [job for job in jobs if not traits(job.case.transport).modelled]
+    found = preflight.local_findings(cluster, real, site)
     python = cluster.python or machine.python
     if needs.hosts:
-        asked = of_hosts(needs, cluster, python, package_root)
-    elif found or any(launchers[job.launcher].remote for job in jobs):
-        asked = Survey(needs, {}, ())
+        survey = of_hosts(needs, cluster, python, package_root)
+    elif found or any(site.launchers[job.launcher].remote for job in jobs):
+        survey = Survey(needs, {}, ())
     else:
-        asked = of_this_machine(needs, cluster, python, package_root)
-    return replace(asked, findings=(*found, *asked.findings))
+        survey = of_this_machine(needs, cluster, python, package_root)
+    return replace(survey, findings=(*found, *survey.findings))
 
 
-def refuse(found: Survey, cluster: str) -> list[str]:
-    """Raise RefusedError (exit 3) for what is wrong; returns the sentences of what may matter."""
-    wrong = [finding.what for finding in found.findings if finding.refuses]
+def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
+    """Raise RefusedError (exit code 3) for what is wrong; returns the findings that may matter."""
+    wrong = [finding for finding in found.findings if finding.refuses]
     if not wrong:
-        return [finding.what for finding in found.findings]
-    more = len(wrong) - _MOST_TOLD
-    shown = f"; and {more} more: python -m bench doctor --cluster {cluster}" if more > 0 else ""
-    raise RefusedError("; ".join(wrong[:_MOST_TOLD]) + shown)
+        return list(found.findings)
+    more = len(wrong) - _MOST_SHOWN
+    rest = f"; and {more} more: python -m bench doctor --cluster {cluster}" if more > 0 else ""
+    error = RefusedError("; ".join(finding.what for finding in wrong[:_MOST_SHOWN]) + rest)
+    error.code = wrong[0].code
+    error.facts = {"findings": [{"code": each.code, "hosts": each.hosts, "facts": each.facts} for each in wrong]}
+    raise error
 
 
 def _connections(
     facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]], asked: Ask
 ) -> list[PreflightFinding]:
-    """Every host listens and connects to the others of its turn whose names it knows.
+    """Let every host listen, and connect to the others of its turn whose names it knows.
 
-    A turn is the first host, where ranks meet, and _AT_ONCE - 1 others: of more hosts not every pair is tried.
+    A turn is the first host, where ranks meet, and _AT_ONCE - 1 others: with more hosts not every pair is tried.
     """
     names = list(facts)
     if len(names) < 2:
@@ -171,7 +173,7 @@ def _connections(
     reached: dict[str, Mapping[str, ports.PeerReply]] = {host: {} for host in names}
     silent: dict[str, str] = {}
     meeting = wanted.hosts[0]
-    port_of = {host: told.free_port for host, told in facts.items()}
+    port_of = {host: own.free_port for host, own in facts.items()}
     if wanted.port is not None and meeting in facts and facts[meeting].port_taken is None:
         port_of[meeting] = wanted.port
     others = names[1:]
@@ -185,21 +187,23 @@ def _connections(
         }
         answers = asked({a: words(asdict(question)) for a, question in questions.items()}, _ROUND_S + _SLACK_S)
         for host, answer in answers.items():
-            told = _told(answer)
-            if told is None or told.problem is not None:
-                silent[host] = told.problem or "" if told else _last_line(answer)
+            report = _report(answer)
+            if report is None:
+                silent[host] = _last_line(answer)
+            elif report.problem is not None:
+                silent[host] = report.problem
             else:
-                reached[host] = {**reached[host], **told.reached}
-    return connect.judge(reached, silent)
+                reached[host] = {**reached[host], **report.reached}
+    return host_checks.connection_findings(reached, silent)
 
 
-def _knows(told: probe.Facts, host: str) -> bool:
-    return not isinstance(told.addresses.get(host), str)
+def _knows(facts: probe.Facts, host: str) -> bool:
+    return not isinstance(facts.addresses.get(host), str)
 
 
 @contextlib.contextmanager
 def _mark_in(results: Path) -> Iterator[str]:
-    """A file in the results folder by which a host tells that it sees the same folder; gone afterwards."""
+    """A file in the results folder, by which a host proves that it sees the same folder; removed afterwards."""
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
     try:
@@ -220,43 +224,43 @@ def _words(cluster: Cluster, python: str, package_root: Path, question: object) 
     return hosts.in_place(words, cluster.setup, cluster.env, str(package_root))
 
 
-def _told(answer: hosts.CommandReply) -> probe.HostReport | None:
-    """The last line that is an answer: a login may print what it likes before."""
+def _report(answer: hosts.CommandReply) -> probe.HostReport | None:
+    """The last line that is a report: a login may print anything before it."""
     found = (probe.parse(line) for line in reversed(answer.out.splitlines()))
-    return next((told for told in found if told is not None), None)
+    return next((report for report in found if report is not None), None)
 
 
-def _why_silent(host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path) -> str:
-    """What is missing on a host that did not answer, as far as its shell came; a clause that follows its name."""
-    last = _last_line(answer)
+def _silence(
+    host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path
+) -> tuple[FindingCode, dict[str, str]]:
+    """Why a host did not answer: how far its shell came. (code, facts); in facts HOST stands for the host."""
+    why = _without(host, _last_line(answer))
     if hosts.MARK not in answer.out:
-        words = " ".join(hosts.agent_words(agent, host))
+        words = _without(host, " ".join(hosts.agent_words(agent, host)))
         if answer.exit_code == 0:
-            return f"answered nothing to `{words}`: the words of `agent:` must run the command that follows them there"
-        return f"can not be reached by `{words}` ({last}): correct its name in `hosts:`, or `agent:`, of the cluster"
+            return FindingCode.NO_REPLY, {"agent": words}
+        return FindingCode.NOT_REACHED, {"agent": words, "why": why}
     if answer.exit_code is None:
-        return "was reached but did not answer in time: see whether it, or its name server, hangs"
+        return FindingCode.NO_REPLY_IN_TIME, {}
     if answer.exit_code in (126, 127):
-        return f"has no interpreter {python}: install it there, or name the right one by `python:`"
-    if "No module named" in last:
-        return (
-            f"can not import the suite ({last.rpartition(': ')[2]}): "
-            f"{package_root} and what the interpreter needs must be there, too"
-        )
+        return FindingCode.NO_INTERPRETER, {"python": python}
+    if "No module named" in why:  # Python's own words
+        return FindingCode.NO_SUITE, {"why": why.rpartition(": ")[2], "folder": str(package_root)}
     if any('"schema"' in line for line in answer.out.splitlines()):
-        return "has another version of the suite than this machine: copy this checkout to it"
-    return f"could not answer ({last}): run `{python} -m {probe.__name__}` there to see why"
+        return FindingCode.OTHER_SUITE, {}
+    return FindingCode.PROBE_FAILED, {"why": why, "command": f"{python} -m {probe.__name__}"}
 
 
-def _without(host: str, why: str) -> str:
-    """The same words for every host that they are true of."""
-    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, why)
+def _without(host: str, text: str) -> str:
+    """The same text for every host that it is true of."""
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 
-def _of_each(named: Sequence[str], why: str) -> str:
+def _for_hosts(named: Sequence[str], facts: Mapping[str, str]) -> dict[str, Any]:
+    """The facts for these hosts: one host by its name, several by their number."""
     if len(named) == 1:
-        return f"host {named[0]} {why.replace(_HOST, named[0])}"
-    return f"each of {len(named)} hosts ({hostlist.compress(named)}) {why}"
+        return {**{name: text.replace(_HOST, named[0]) for name, text in facts.items()}, "named": f"host {named[0]}"}
+    return {**facts, "named": f"each of {len(named)} hosts ({hostlist.compress(named)})"}
 
 
 def _last_line(answer: hosts.CommandReply) -> str:

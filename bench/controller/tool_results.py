@@ -1,4 +1,4 @@
-"""What another tool printed becomes a results file of the run, as ranks of ours would have written it."""
+"""Turn another tool's output into a results file of the run, in the form that our ranks write."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.controller.jobs import Job
+from bench.controller.messages import OutcomeCode
 from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape, traffic_of
-from bench.core.record import Flag, Header, Record
+from bench.core.record import Failure, Flag, Header, Record
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import ForeignRow, ForeignRun
 from bench.logs.tool import Tool
@@ -20,19 +21,19 @@ from bench.probes import versions
 from bench.store import jsonl, runs
 
 
-def keep(job: Job, tool: Tool, folder: Path, began: datetime) -> str | None:
-    """Write the results file of a job that another tool ran. Returns what is wrong with its output; None when nothing.
+def keep(job: Job, tool: Tool, folder: Path, began: datetime) -> Failure | None:
+    """Write the results file of a job that another tool ran. Returns what is wrong with its output; None if nothing.
 
-    Raises MeasurementError when the file can not be written.
+    Raises MeasurementError if the file cannot be written.
     """
     output = runs.output_file(folder, job.name)
     text = output.read_text(encoding="utf-8", errors="replace")
     try:
-        records = tool.records(text, job.case, job.world, _taken(runs.document_file(folder, job.name)))
+        records = tool.records(text, job.case, job.world, _read_once(runs.document_file(folder, job.name)))
     except UsageError as error:
-        return f"{tool.title}: {error}; its output is in {output}"
+        return Failure.of(OutcomeCode.TOOL_OUTPUT, tool=tool.title, why=str(error), output=str(output))
     if not records:
-        return f"{tool.title} ended without a result of a size that was asked for; its output is in {output}"
+        return Failure.of(OutcomeCode.TOOL_NO_RESULT, tool=tool.title, output=str(output))
     writer = jsonl.Writer(runs.results_file(folder, job.name), _header(job, tool, text, began))
     pattern: Pattern = plugins.load("pattern", job.case.pattern).PATTERN
     for record in records:
@@ -40,8 +41,8 @@ def keep(job: Job, tool: Tool, folder: Path, began: datetime) -> str | None:
     return None
 
 
-def _taken(file: Path) -> str:
-    """What the tool wrote; '' where it did not. It is not kept: nccl-tests puts its whole environment there."""
+def _read_once(file: Path) -> str:
+    """What the tool wrote, else ''. The file is removed: nccl-tests writes its whole environment into it."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
         file.unlink()
@@ -51,9 +52,9 @@ def _taken(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """A record with the factors of our own definitions, where it tells rates or samples; one against them is flagged.
+    """A record with the factors of our own definitions, if it has rates or samples; contradictions are flagged.
 
-    A bandwidth that the tool does not tell is size / time, and that times the factor.
+    A bandwidth that the tool does not report is size / time, times the factor for busbw.
     """
     reported = dict(record.reported or {})
     if record.num_ranks is None or not record.payload_bytes or not (record.samples or "algbw_bytes_per_s" in reported):
@@ -81,7 +82,7 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
     if record.samples:
         return record
     algbw, busbw = reported["algbw_bytes_per_s"], reported.get("busbw_bytes_per_s")
-    if traffic.bus_factor is None:  # one rank: nothing moves, which is no bandwidth of 0
+    if traffic.bus_factor is None:  # one rank: nothing moves, so there is no bandwidth
         return replace(record, reported={k: v for k, v in reported.items() if k != "busbw_bytes_per_s"})
     if busbw is None:
         return replace(record, reported=reported | {"busbw_bytes_per_s": algbw * traffic.bus_factor})

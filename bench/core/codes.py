@@ -24,7 +24,8 @@ class Code(StrEnum):
 
     A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes as options
     spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a fraction), `list` (a
-    sequence, comma-separated) and `n noun` (a count with its noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
+    sequence, comma-separated; `list 4` shows 4 and counts the rest) and `n noun` (a count with its noun:
+    `{num_nodes:n node}` gives "1 node", "2 nodes").
     """
 
     template: str
@@ -92,8 +93,10 @@ class Coded:
 
 class _Words(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec == "list":
-            return ", ".join(map(str, value))
+        if format_spec.startswith("list"):
+            most = int(format_spec[5:] or len(value))
+            rest = [f"and {len(value) - most} more"] if len(value) > most else []
+            return " ".join([", ".join(map(str, value[:most])), *rest])
         if format_spec.startswith("n "):
             return f"{value}{format_spec[1:]}" + ("" if value == 1 else "s")
         if format_spec in _SPECS:

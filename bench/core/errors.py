@@ -1,12 +1,13 @@
-"""What can go wrong, and the exit code that each kind of failure promises.
+"""Errors, and the exit code of each kind.
 
-One sentence per error: it names the file and line, key, host or rank at fault, and what to do next.
+A message is one sentence, or two: it names the file and line, key, host or rank, and what to do next.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
 
 EXIT_DONE = 0
 EXIT_VERDICT = 1
@@ -15,28 +16,66 @@ EXIT_REFUSED = 3
 EXIT_MEASUREMENT = 4
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # what a shell reports of a program whose reader (`| head`) wanted no more
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # as a shell reports a program whose reader (`| head`) has ended
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says of an error, as far as a sentence can take it in; the error's kind where it says nothing."""
+    """The first line of a library's error message; the error's type if it has no message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+class _Words(Protocol):
+    """A code of core/codes.py, which imports this module."""
+
+    def words(self, facts: Mapping[str, Any]) -> str: ...
+
+
+class _Reason(Protocol):
+    """A coded value of core/codes.py."""
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    @property
+    def text(self) -> str: ...
+
+
 class BenchError(Exception):
-    """An error told to the user as one sentence; `exit_code` is what the process ends with."""
+    """An error that the user sees as one sentence; `exit_code` is the process's exit code.
+
+    `code` and `facts` are for program logic; an error without a code of its own is "uncoded".
+    """
 
     exit_code = EXIT_MEASUREMENT
+    code: str = "uncoded"
+    facts: Mapping[str, Any] = {}
+
+    @classmethod
+    def of(cls, code: _Words, **facts: Any) -> Self:
+        """A code with its facts, in the words of its template."""
+        error = cls(code.words(facts))
+        error.code, error.facts = str(code), facts
+        return error
+
+    @classmethod
+    def coded(cls, reason: _Reason) -> Self:
+        """An error for a reason that is already in words."""
+        error = cls(reason.text)
+        error.code, error.facts = reason.code, reason.facts
+        return error
 
 
 class UsageError(BenchError):
-    """The command line, a file or an input can not be used as it is."""
+    """The command line, a file or other input is invalid."""
 
     exit_code = EXIT_USAGE
 
 
 class UnknownRateError(UsageError):
-    """The rate of a link that traffic crosses is unknown; `link` as --links calls it, `whose`: the nodes, in words."""
+    """The rate of a link in use is unknown. `link`: its name in --links; `whose`: the nodes, in words."""
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:
         remedy = remedy or f"give it, such as --links {link}=10GB/s"
@@ -45,9 +84,9 @@ class UnknownRateError(UsageError):
 
 
 class RefusedError(BenchError):
-    """This machine or cluster is not what was asked for: nothing was measured.
+    """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: other ranks may have found something else, or nothing, so that this one must say it by itself.
+    `of_one_rank`: other ranks may have found another problem, or none, so this rank must report it itself.
     """
 
     exit_code = EXIT_REFUSED
@@ -58,11 +97,11 @@ class RefusedError(BenchError):
 
 
 class NotInstalledError(RefusedError):
-    """A library that a transport needs is missing, does not load, or was built without what is needed of it."""
+    """A library that a transport needs is missing, does not load, or lacks a required feature."""
 
 
 class AbsentError(RefusedError):
-    """Ranks that gave no sign of life when all were to meet; `ranks` in rising order."""
+    """Some ranks did not arrive at the first barrier. `ranks`: in rising order."""
 
     def __init__(self, ranks: Sequence[int], waited_s: float) -> None:
         super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive within {waited_s:.0f} s")
@@ -76,11 +115,11 @@ class MeasurementError(BenchError):
 
 
 class LostContactError(MeasurementError):
-    """A peer no longer answers. What ended that peer is the cause; this is its consequence."""
+    """A peer no longer answers. It is the consequence of whatever ended that peer."""
 
 
 class Interrupted(BenchError):
-    """Ctrl-C, or a terminate signal: what was measured before is kept."""
+    """Ctrl-C or a terminate signal. Measured rows are kept."""
 
     def __init__(self, message: str, exit_code: int = EXIT_INTERRUPTED) -> None:
         super().__init__(message)

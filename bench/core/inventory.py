@@ -137,13 +137,13 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
     Raises UsageError for a device that lacks a required field, such as its name.
     """
     gpus = []
-    for told in facts.get("gpus") or ():
-        links = tuple(NvLink(**_known(NvLink, link)) for link in told.get("nvlinks") or ())
-        gpus.append(Gpu(**_known(Gpu, told) | {"nvlinks": links, "throttle": tuple(told.get("throttle") or ())}))
+    for plain in facts.get("gpus") or ():
+        links = tuple(NvLink(**_known(NvLink, link)) for link in plain.get("nvlinks") or ())
+        gpus.append(Gpu(**_known(Gpu, plain) | {"nvlinks": links, "throttle": tuple(plain.get("throttle") or ())}))
     return Inventory(
         gpus=tuple(gpus),
-        adapters=tuple(Adapter(**_known(Adapter, told)) for told in facts.get("adapters") or ()),
-        paths=tuple(_path(told) for told in facts.get("paths") or ()),
+        adapters=tuple(Adapter(**_known(Adapter, plain)) for plain in facts.get("adapters") or ()),
+        paths=tuple(_path(plain) for plain in facts.get("paths") or ()),
         lost=tuple(facts.get("lost") or ()),
         nvlinks_told=bool(facts.get("nvlinks_told", True)),
         told_by=str(facts.get("told_by") or ""),
@@ -154,17 +154,17 @@ def from_facts(facts: Mapping[str, Any]) -> Inventory:
 _CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
 
 
-def _path(told: Mapping[str, Any]) -> Path:
+def _path(plain: Mapping[str, Any]) -> Path:
     """A path of a file. Files of older versions hold the words of `why_not` only."""
-    found = Path(**_known(Path, told))
+    found = Path(**_known(Path, plain))
     return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))
 
 
-def _known(kind: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+def _known(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
     for each in fields(kind):
-        if each.default is MISSING and told.get(each.name) is None:
+        if each.default is MISSING and plain.get(each.name) is None:
             raise UsageError(
                 f"the facts of a node hold a device ({kind.__name__}) without `{each.name}`: "
                 "the results file was edited, or another program wrote it"
             )
-    return {each.name: told[each.name] for each in fields(kind) if each.name in told}
+    return {each.name: plain[each.name] for each in fields(kind) if each.name in plain}

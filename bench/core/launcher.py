@@ -1,4 +1,4 @@
-"""How ranks start: what every file in `launchers/` offers. Launchers build text and read environments, nothing else."""
+"""How ranks start: the interface of every file in `launchers/`. Launchers only build text and read environments."""
 
 from __future__ import annotations
 
@@ -6,76 +6,89 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bench.core.codes import Code, Coded
 from bench.core.world import RankInfo, World
 
-# How a host is reached where the site says nothing: without questions, and not for ever.
+# The default way to reach a host: without prompts, and with a timeout.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "{host}")
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchSite:
-    """What a cluster says about starting ranks there (from bench.yaml)."""
+    """A cluster's settings for starting ranks (from bench.yaml)."""
 
     python: str = "python"
     options: Mapping[str, str] = field(default_factory=dict)  # launcher options, name without dashes -> value
     hosts: tuple[str, ...] = ()
-    agent: tuple[str, ...] = SSH  # the words that reach a host, which stands for {host}; a command follows them
-    mpirun: str = "mpirun"  # the site's own, when the cluster names it
-    mpi: str = ""  # mpich or openmpi, where ranks speak MPI and it is known which; else empty
+    agent: tuple[str, ...] = SSH  # the command prefix that reaches {host}
+    mpirun: str = "mpirun"  # the cluster's own, if it names one
+    mpi: str = ""  # mpich or openmpi, if ranks use MPI and it is known which
     rendezvous_port: int = 29500
+
+
+class BlameCode(Code):
+    """How a rank ended, as its launcher reports it. The words follow a name: "rank 3 on h1 ..."."""
+
+    KILLED = "killed-by-signal", "was killed by signal {signal}"
+    EXITED = "exited", "ended with exit code {exit_code}"
+    EXITED_OR_KILLED = "exited-or-killed", "ended with exit code or signal {number}"
+    DISCONNECTED = "disconnected", "ended while its peers were connected to it"
+    NOT_STARTED = "not-started", "was not started: mpirun's process there was {why}"
+    DAEMON_LOST = "daemon-lost", "was lost by mpirun together with its daemon there"
+    REPORTED = "reported", "ended ({launcher} reports: {how})"
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The rank that ended first by a launcher's own account, and how: 'killed by signal 9'.
+    """The rank that ended first by its launcher's own account, and how it ended (BlameCode).
 
-    Some launchers know its process id on its host only, or no more than the host.
+    Some launchers know only its process id on its host, or only the host.
     """
 
     rank: int | None
     host: str | None
-    how: str
+    how: Coded
     process: int | None = None
 
 
 class Launcher(ABC):
     """One way to start ranks."""
 
-    program: str  # the executable that must be there, empty for none
-    precedence: int  # whose variables win when several launchers' are there: the smallest
-    remote = False  # are ranks started elsewhere (by a scheduler), so that this machine says nothing about theirs?
+    program: str  # the executable that it needs; empty: none
+    precedence: int  # with the variables of several launchers set, the smallest wins
+    remote = False  # does a scheduler start ranks elsewhere, so this machine says nothing about theirs?
 
-    by_hand = False  # are its jobs given to the cluster by the user, as `bench plan` prints them?
-    help: tuple[str, ...] = ()  # what, after the interpreter, prints the options it knows; empty: it can not be asked
-    python: str | None = None  # the ranks' interpreter, where this machine's own means nothing to them
+    by_hand = False  # does the user submit its jobs, as `bench plan` prints them?
+    help: tuple[str, ...] = ()  # arguments, after the interpreter, that print its options; empty: none
+    python: str | None = None  # the ranks' interpreter, if this machine's path does not exist there
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Where this launcher put this process, from its environment; None when it did not start it.
+        """This process's rank, from its environment; None if this launcher did not start it.
 
-        Raises UsageError when its variables are there but make no sense.
+        Raises UsageError if the launcher's variables are invalid.
         """
 
     @abstractmethod
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """The command line that starts `program` (without the interpreter) as `world`. `env` are variables to set."""
+        """The command that starts `program` (without the interpreter) as `world`, with the variables `env`."""
 
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Shell lines that carry out a whole job, where no command of this machine starts its ranks; else nothing."""
+        """Shell lines that run a whole job, if no command on this machine can start its ranks; else ''."""
         return ""
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Variables that the launcher itself needs, whatever the cluster's own say."""
+        """Variables that the launcher needs. They override the cluster's."""
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Which rank, on which host, this launcher says that it lost; None when `log` does not say."""
+        """The lost rank and host that this launcher reports in `log`; None if it reports none."""
         return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:
-        """Why it can not start anything here; None when it can. `which` finds programs."""
+        """Why the launcher cannot run on this machine; None if it can. `which` finds programs."""
         if self.program and which(self.program) is None:
             return f"no {self.program} was found on PATH"
         return None

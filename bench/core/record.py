@@ -1,7 +1,7 @@
 """What was measured: the header of a results file and its records.
 
-Raw seconds and the factors used are kept; bandwidths, percentiles and fractions of a bound are derived at will.
-None is "unknown", never -1, 0.0 or infinity.
+Raw seconds and the factors used are stored; bandwidths, percentiles and fractions of a bound are derived on demand.
+None means unknown; -1, 0.0 and infinity never do.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
+from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
     """What a reader must know of a row's figure. The words are in results/messages.py."""
 
     INVALID = "invalid"  # wrong data arrived
+    WRONG_DATA = "wrong-data"  # as above; `Record.first_wrong` has the first wrong data
     MODELLED = "modelled"
     IMPORTED = "imported"  # from another tool's log
     REPORTED = "reported"  # another tool's own statistic
@@ -36,7 +38,7 @@ class Flag(StrEnum):
     LAUNCH_BOUND = "launch-bound"
     SYNC_LIMITED = "sync-limited"
     CONTRADICTS = "contradicts"
-    THROUGH_HOST = "through-host"  # copied by way of the host's memory: no figure of a peer link
+    THROUGH_HOST = "through-host"  # copied through the host's memory, so no figure of a peer link
     SHARED_GPU = "shared_gpu"  # of ranks that share one GPU; also a fact of the header
 
 
@@ -46,7 +48,7 @@ class StopReason(StrEnum):
     CONVERGED = "ci"
     MAX_SAMPLES = "max_n"
     MAX_TIME = "max_time"
-    FIXED = "fixed"  # the number of samples was asked for
+    FIXED = "fixed"  # the number of samples was requested
     EXACT = "exact"  # modelled
 
 
@@ -57,11 +59,11 @@ LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 class Samples:
     """Raw seconds per operation. `seconds[i]` is the slowest rank's share of sample i.
 
-    `by_rank[r][i]`: each member's own seconds, in member order (empty beyond a cap, which the record's flags then say).
-    `calls_per_sample`: how many back-to-back calls one sample averages (1 in isolated mode). `rank_mean_s` and
-    `slowest_counts` are kept where `by_rank` is not: each member's mean, and in how many samples it was the slowest.
-    Where a device's clock told the seconds: `host_s[i]` until the last host saw sample i complete, `enqueue_s[i]` until
-    the last had issued it, both from its begin and per operation.
+    `by_rank[r][i]`: each member's own seconds, in member order; empty above a limit, which sets a flag. `rank_mean_s`
+    and `slowest_counts` replace it then: each member's mean, and the number of samples in which it was the slowest.
+    `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode). If a device's clock
+    measured the seconds: `host_s[i]` until the last host saw sample i complete, `enqueue_s[i]` until the last host had
+    issued it, both from its beginning and per operation.
     """
 
     seconds: Sequence[float]
@@ -75,7 +77,7 @@ class Samples:
     enqueue_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
-        """Pack the seconds: ten million of them are 80 MB as an array, and 320 as a tuple."""
+        """Pack the seconds: ten million of them take 80 MB as an array and 320 MB as a tuple."""
         for name in ("seconds", "warmup", "host_s", "enqueue_s"):
             object.__setattr__(self, name, array("d", getattr(self, name)))
         object.__setattr__(self, "by_rank", tuple(array("d", own) for own in self.by_rank))
@@ -83,12 +85,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """What disturbed the samples of a record, and the same ranks' samples without it, in blocks that took turns.
+    """The aggressors of a record's samples, and the same ranks' samples without them, in alternating blocks.
 
-    `alone_s[i]`: the slowest rank's share of sample i without aggressors. Block k of both holds the samples
-    k x samples_per_block and following. `aggressor_bytes`: the payload of the aggressors' pattern; their rates are
-    bytes per second of its busbw, alone and in each disturbed block. `busy`: the least share of each disturbed block
-    that one of them spent inside its calls (None of all: modelled).
+    `alone_s[i]`: the slowest rank's share of sample i without aggressors. Block k of both kinds begins with sample
+    k x samples_per_block. `aggressor_bytes`: the payload of the aggressors' pattern. Their rates are bytes per second
+    of its busbw, alone and in each disturbed block. `busy`: per disturbed block, the least share of it that an
+    aggressor spent inside its calls; empty if modelled.
     """
 
     aggressor: str
@@ -103,13 +105,14 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSamples:
-    """The allreduces of a record alone, and the products that ran beside them, in blocks of three kinds by turns.
+    """The allreduces of a record alone, and the matrix products that overlapped them, in three alternating blocks.
 
-    The record's samples are of the collective beside the products. Products are of matrices of `order` rows of `dtype`;
-    a sample began `num_products` of them, of which the first `num_counted` are timed, together and alone: seconds of
-    one. `alone_s[i]`, `product_alone_s[i]`, `product_s[i]`: the slowest rank's share of sample i; block k of each holds
-    the samples k x samples_per_block and following. `num_not_covered`: samples in which the collective went on after
-    the last product had ended, or ended before the counted ones: their factors are too low.
+    The record's own samples are those of the collective with products. Products are of matrices of `order` rows of
+    `dtype`. A sample starts `num_products` of them, of which the first `num_counted` are timed. `alone_s[i]` (the
+    collective alone), `product_alone_s[i]` and `product_s[i]` (one product, alone and with the collective): the slowest
+    rank's share of sample i. Block k of each kind begins with sample k x samples_per_block. `num_not_covered`: samples
+    in which the collective outlasted the last product, or ended before the counted ones; their slowdowns are
+    too low.
     """
 
     dtype: str
@@ -126,6 +129,19 @@ class OverlapSamples:
 @dataclass(frozen=True, slots=True)
 class Skip(Coded):
     """Why a row was not measured."""
+
+
+class WrongCode(Code):
+    """Where the first wrong data of a row were found."""
+
+    ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
+    GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
+    STRAY = "stray", "rank {rank} received bytes in a place that no rank sends to"
+
+
+@dataclass(frozen=True, slots=True)
+class WrongData(Coded):
+    """The first wrong data of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +164,9 @@ class Failure:
 class Record:
     """One (payload, mode, group) of a case: exactly one of samples, reported, skipped, failed.
 
-    `requested_bytes` lists every asked size that rounds to this payload. `verified`: True all bytes were right, False
-    some were wrong (`num_wrong` elements), None nothing was moved (modelled) or nothing was checked. `reported` is a
-    foreign tool's statistics by name, SI units. Only a log that was imported leaves `num_ranks` or `num_nodes` unknown.
+    `requested_bytes`: all requested sizes that round to this payload. `verified`: True if all bytes were right, False
+    if some were wrong (`num_wrong` elements), None if nothing was moved (modelled) or checked. `reported`: another
+    tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported logs.
     """
 
     mode: str
@@ -163,37 +179,38 @@ class Record:
     dst: int | None = None
     in_place: bool = False
     bus_factor: float | None = None
-    rank_bytes: float | None = None  # per operation and direction that one rank's port must carry (Pattern.crossing)
+    rank_bytes: float | None = None  # through one rank's port, per operation and direction (Pattern.crossing)
     node_bytes: float | None = None  # the same for one node's network; None on one node
-    algorithm: str | None = None  # by which it was modelled, or which the library said that it used
+    algorithm: str | None = None  # the modelled one, or the one that the library reported
     min_steps: int = 1  # messages that must follow one another (Pattern.min_steps)
-    cache: str | None = None  # what it really was: buffers smaller than the rotation can make cold are hot
+    cache: str | None = None  # the real state: small buffers cannot always be made cold
     num_buffer_sets: int = 1
     verified: bool | None = None
     num_wrong: int | None = None
-    compared: str | None = None  # how much of what arrived: "full", or "sampled" (docs/metrics.md)
+    first_wrong: WrongData | None = None
+    compared: str | None = None  # how much of the received data: "full" or "sampled" (docs/metrics.md)
     modelled: bool = False
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
-    clock_bound_s: float | None = None  # one-way: the most by which each sample is wrong because two clocks differ
+    clock_bound_s: float | None = None  # one-way: largest error of each sample by the difference of two clocks
     samples: Samples | None = None
-    contention: Contention | None = None  # what disturbed the samples, where it was meant to
-    overlap: OverlapSamples | None = None  # what was computed beside the samples, where it was meant to be
+    contention: Contention | None = None  # if the case has an aggressor
+    overlap: OverlapSamples | None = None  # if products overlapped the samples
     reported: Mapping[str, float] | None = None
     skipped: Skip | None = None
     failed: Failure | None = None
 
     def __post_init__(self) -> None:
-        """Hold the rule that a record is exactly one thing."""
+        """Check that a record is exactly one of these."""
         given = [x for x in (self.samples, self.reported, self.skipped, self.failed) if x is not None]
         if len(given) != 1:
             raise ValueError("a record is exactly one of samples, reported, skipped, failed")
 
 
-# What `Header.imported` tells: the tool's word and its version (null: unknown), the file as it was named and its
-# SHA-256, the line at which the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), what
-# was recomputed by our definitions (texts and codes), and [{"line", "text", "code", "facts"}] of what was lost, is
-# doubtful or worth knowing. Files of older versions have no codes.
+# Keys of `Header.imported`: the tool's name and version (null: unknown), the file's name and SHA-256, the line at which
+# the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), the values recomputed by our
+# definitions (texts and codes), and remarks: [{"line", "text", "code", "facts"}] of lost, doubtful or notable lines.
+# Files of older versions have no codes.
 IMPORTED_KEYS = (
     "tool",
     "tool_version",
@@ -212,12 +229,12 @@ IMPORTED_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a results file: what is needed to repeat and to judge its numbers.
+    """The first line of a results file: what is needed to repeat and to judge its figures.
 
-    `case` is the argv of the case; `nodes` the facts of each host by name; `ranks` each rank's host, local rank,
-    process and CPU mask; `calibration` the ceilings and overheads measured at start; `settings` how time was taken;
-    `links` the links of one node of the named instance (core/links.py: NodeLinks), which bound the run. `imported` is
-    where rows that another tool's log gave come from, and how its run ended (see IMPORTED_KEYS); {} for rows of ours.
+    `case`: the argv of the case. `nodes`: the facts of each host by name. `ranks`: each rank's host, local rank,
+    process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
+    `links`: the links of one node (core/links.py: NodeLinks), which bound the run. `imported`: the origin of rows of
+    another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this suite.
     """
 
     job: str
@@ -245,13 +262,14 @@ class Header:
     calibration: Mapping[str, Any] = field(default_factory=dict)
     instance: str | None = None
     links: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    launch: int = 1  # which of the launches of the same case this is
+    notes: tuple[str, ...] = ()  # the remarks in words, for people; files before bench.results/6 have only these
+    remarks: tuple[CodedRemark, ...] = ()
+    launch: int = 1  # the number of this launch of the case
     imported: Mapping[str, Any] = field(default_factory=dict)
 
 
 def known(count: int | None) -> int:
-    """A count of ranks or nodes that every measured row tells. Raises ValueError for one that a log left out."""
+    """A count of ranks or nodes. Raises ValueError if it is unknown, as in some imported logs."""
     if count is None:
-        raise ValueError("the number of ranks or nodes is not known: it was imported from a log that does not tell it")
+        raise ValueError("the number of ranks or nodes is not stated in the imported log")
     return count

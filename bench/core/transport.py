@@ -1,7 +1,7 @@
-"""How bytes move: what every file in `transports/` offers.
+"""How bytes move: the interface of every file in `transports/`.
 
-A transport opens its library in its constructor, compiles steps into the library's best form so that as little Python
-as possible runs inside the timed region, and owns the clock because it owns the completion.
+A transport opens its library in its constructor. It compiles steps into the library's best form, to keep Python out of
+the timed region, and it owns the clock because it owns the completion.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Which = Literal["send", "recv"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of successive samples on this rank, and which loop took them (`python`, `compiled`, `virtual`, `graph`).
+    """Seconds of successive samples on this rank, and their loop (`python`, `compiled`, `virtual`, `graph`).
 
-    Where a device's events tell the seconds, the host's clock tells of the same samples: `host_s` until their
-    completion was seen, `enqueue_s` until the last call had returned, both from the same begin; as many as `seconds`,
-    and like them per call. A batch whose calls took nearly all of it to issue measured the software, not the device.
+    If a device's events measure the seconds, the host's clock measures the same samples: `host_s` until the host saw
+    their completion, `enqueue_s` until the last call had returned. Both begin with the sample, are as many as `seconds`
+    and are per call. A batch that spent nearly all its time issuing calls measured the software, not the device.
     """
 
     seconds: tuple[float, ...]
@@ -42,11 +42,11 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a transport is to be opened; each uses what concerns it.
+    """Options of opening a transport; each transport uses those that concern it.
 
-    `mpi`: 'mpich' or 'openmpi' where the launcher tells which of them started us. `timeout_s`: of one operation, in
-    libraries that have one. The rest as in a Case: MPI thread level, synchronisation, timing loop, buffer alignment,
-    what copies, what kind of host memory, CUDA graphs, products in TF32, shared GPUs, what NCCL is held to.
+    `mpi`: 'mpich' or 'openmpi' if the launcher reports which one started this rank. `timeout_s`: of one operation, in
+    libraries that have a timeout. `case` holds all factors; those with a field here are set only if the pattern has
+    them.
     """
 
     mpi: str | None = None
@@ -68,18 +68,18 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Element type and operation of a program (the operation matters to reductions only)."""
+    """Element type and reduce operation of a program. The operation only matters to reductions."""
 
     dtype: str
     reduce_op: str
 
 
 class Buffers(ABC):
-    """Some sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
+    """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
 
-    A kind of buffers says where they lie (`memory`, `guards`); they are filled and compared there, whatever that is.
-    A device does so on the current stream of torch or CuPy: calls that run on another one must wait for it, as
-    `Transport.sync` does, and be complete before `count_wrong`.
+    A subclass gives their memory (`memory`, `guards`), and they are filled and compared there. A device does so on the
+    current stream of torch or CuPy. Calls on another stream must wait for it, as `Transport.sync` does, and must be
+    complete before `count_wrong`.
     """
 
     num_sets: int
@@ -88,14 +88,14 @@ class Buffers(ABC):
 
     @abstractmethod
     def memory(self, which: Which, index: int) -> Sequence[Memory]:
-        """A buffer of set `index`: one piece, or several one after the other where it lies in several places."""
+        """A buffer of set `index`: one piece of memory, or several that together form it."""
 
     @abstractmethod
     def guards(self, index: int) -> Sequence[Memory]:
-        """What lies around both buffers of a set and held GUARD in every byte when it was allocated."""
+        """The guards around both buffers of a set. Every byte is GUARD after allocation."""
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
-        """Put a whole buffer's bytes (numpy uint8 array, or one byte for all) into set `index`."""
+        """Write a whole buffer of set `index`: a numpy uint8 array, or one byte for all."""
         if isinstance(data, int):
             self.fill(which, index, 0, self._num_bytes(which), constant(data))
             return
@@ -103,20 +103,20 @@ class Buffers(ABC):
             piece.write(data[begin : begin + piece.num_bytes])
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
-        """A buffer of set `index`, or a part of it, as a numpy array (a view or a copy)."""
+        """A buffer of set `index`, or a part of it, as a numpy array (view or copy)."""
         num_bytes = self._num_bytes(which) - begin if num_bytes is None else num_bytes
         found = [piece.read() for _, piece in self._pieces(which, index, begin, num_bytes)]
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
 
     def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
-        """Write the first bytes of `content` at byte `begin` of a buffer."""
+        """Write the first `num_bytes` of `content` at byte `begin` of a buffer."""
         for offset, piece in self._pieces(which, index, begin, num_bytes):
             piece.fill(content.after(offset))
 
     def count_wrong(
         self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled, element_bytes: int
     ) -> Difference:
-        """How a part of a buffer differs from `content`. Elements are counted from byte `begin` on."""
+        """Compare a part of a buffer with `content`. Elements are counted from byte `begin`."""
         size = element_bytes if num_bytes % element_bytes == 0 else 1
         total = Difference()
         for offset, piece in self._pieces(which, index, begin, num_bytes):
@@ -128,18 +128,18 @@ class Buffers(ABC):
         return total
 
     def guards_intact(self, index: int) -> bool:
-        """Are the guard bytes around both buffers of a set unchanged?"""
+        """Are the guards around both buffers of a set unchanged?"""
         return not any(piece.count_wrong(constant(GUARD), 1).num_wrong for piece in self.guards(index))
 
     def on_host(self, which: Which) -> bool:
-        """Does the CPU compare any of it?"""
+        """Does the CPU compare any part of it?"""
         return any(piece.arrays.on_host for piece in self.memory(which, 0))
 
     def _num_bytes(self, which: Which) -> int:
         return self.send_bytes if which == "send" else self.recv_bytes
 
     def _pieces(self, which: Which, index: int, begin: int, num_bytes: int) -> Iterator[tuple[int, Memory]]:
-        """(offset from `begin`, memory) of what holds a part of a buffer."""
+        """(offset from `begin`, memory) of each piece of a part of a buffer."""
         at = 0
         for piece in self.memory(which, index):
             first, end = max(at, begin), min(at + piece.num_bytes, begin + num_bytes)
@@ -150,16 +150,18 @@ class Buffers(ABC):
 
 @dataclass(slots=True)
 class Compiled:
-    """A program ready to run: `calls[k]` runs it once on buffer set k and completes."""
+    """A program ready to run. `calls[k]` runs it once on buffer set k and completes it."""
 
     calls: Sequence[Callable[[], Any]]
     next_set: int = 0
-    last_set: int = 0  # which set the last timed call used: that one is checked
-    refill: Callable[[int], None] | None = None  # untimed, before a set's call: puts back what an in-place call changed
-    keep: list[Any] = field(default_factory=list)  # what the library needs alive; the buffers first
-    release: Callable[[], None] | None = None  # gives back what the library holds for it, when the row is done
-    native: Any = None  # the same program for a compiled loop, where the transport has one
-    flags: tuple[str, ...] = ()  # what the row must say of how it was carried out: "through-host", ...
+    last_set: int = 0  # the set of the last timed call, which is checked
+    refill: Callable[[int], None] | None = (
+        None  # untimed, before a set's call: restores the data that an in-place call changed
+    )
+    keep: list[Any] = field(default_factory=list)  # objects that the library needs alive; the buffers first
+    release: Callable[[], None] | None = None  # frees the library's objects after the row
+    native: Any = None  # the same program for a compiled loop, if the transport has one
+    flags: tuple[str, ...] = ()  # flags of the row: "through-host", ...
 
 
 class Transport(ABC):
@@ -180,41 +182,41 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the library in order. After a failure it is not called."""
+        """Shut the library down. Not called after a failure."""
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
-        """End the other ranks, too, after a failure of this one, where the library can."""
+        """End the other ranks after a failure of this one, if the library can."""
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Does this error of the library mean that a peer is gone or silent?"""
+        """Does this error of the library mean that a peer has died or is silent?"""
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Is one of these steps an operation whose call has no out-of-place form?"""
+        """Does the call of one of these steps have no out-of-place form?"""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
     def facts(self) -> dict[str, str]:
-        """Versions and settings of the library that can change a figure."""
+        """Versions and settings of the library that can change a result."""
 
     @abstractmethod
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Memory that this rank's buffers may take; None: the host's, as the kernel tells it."""
+        """Memory for this rank's buffers; None: the host's, as the kernel reports it."""
         return None
 
     def cache_bytes(self) -> int | None:
-        """The cache that buffers must exceed to be cold; None: the last level of the host's CPU."""
+        """Cache size that buffers must exceed to be cold; None: the last level of the host's CPU."""
         return None
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Buffers in the memory this transport moves, every page touched. `steps`: what they are for, if it matters.
+        """Buffers in the memory that this transport moves, with every page touched. `steps`: the program they are for.
 
-        Raises MemoryError when there is not enough.
+        Raises MemoryError if there is not enough memory.
         """
 
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
@@ -236,26 +238,26 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators of groups that run collectives, or learn whose memory copies reach.
+        """Make the communicators of groups that run collectives, or exchange addresses for copies.
 
         Every rank calls it with the same groups.
         """
 
     @abstractmethod
     def sync(self) -> None:
-        """All ranks of the world wait for each other; of a part, where they were separated."""
+        """Wait for all ranks of the world, or of this rank's part if they were separated."""
 
     def before_each(self) -> None:
-        """What synchronises the ranks before an isolated call."""
+        """Synchronise the ranks before an isolated call."""
         self.sync()
 
     @abstractmethod
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated: synchronise, then one call, `num_calls` times; one sample per call. None: an idle rank."""
+        """Isolated: synchronise and make one call, `num_calls` times; one sample per call. None: an idle rank."""
 
     @abstractmethod
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Pipelined: synchronise once, `num_calls` calls, one completion; one sample, seconds per call."""
+        """Pipelined: synchronise once, make `num_calls` calls, complete once; one sample, in seconds per call."""
 
 
 @runtime_checkable
@@ -263,9 +265,9 @@ class Separable(Protocol):
     """What a transport adds that can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
-        """From now on `sync` and timed calls wait for the ranks of one's own part only.
+        """Make `sync` and timed calls wait only for the ranks of this rank's part.
 
-        Every rank calls it, once, with the same disjoint parts, and is in one of them.
+        Every rank calls it once, with the same disjoint parts, and is in one of them.
         """
 
     def barrier_async(self) -> Callable[[], bool]:
@@ -280,10 +282,10 @@ class Separable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """What one rank saw of a burst of calls of a collective and one of products that were released at the same moment.
+    """One rank's times of a burst of collective calls and a burst of products that were released at the same moment.
 
-    Seconds since that moment: when the last call had ended, and when each product had; None and () of what was not in
-    the burst.
+    Seconds from that moment to the end of the last call, and to the end of each product; None and () if there were
+    none.
     """
 
     collective_s: float | None = None
@@ -292,19 +294,19 @@ class Together:
 
 @runtime_checkable
 class Overlapping(Protocol):
-    """What a transport that can compute while it communicates has besides."""
+    """A transport that can compute while it communicates."""
 
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """All ranks wait for each other; then `num_calls` calls one after the other, and beside them the products.
+        """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
-        Either may be None: then the other goes alone, in exactly the way in which it goes together.
+        Either may be None; the other then runs alone, in exactly the same way.
         """
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """One callable that runs several one after the other."""
+    """One callable that runs several in order."""
     if len(calls) == 1:
         return calls[0]
 

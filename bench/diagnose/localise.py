@@ -304,7 +304,7 @@ class _Search:
                 self._accuse_link(names, found[link], open_ends)
 
     def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
-        """`open_ends`: ends that were measured with nobody else, so they may be what is slow."""
+        """`open_ends`: ends that were measured with no other host, so they may be slow themselves."""
         finding = Coded.of(
             SlowPart.LINK,
             first=names[0],

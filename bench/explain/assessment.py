@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.codes import Coded
-from bench.core.links import Bound
+from bench.core.links import Bound, Limit
 from bench.core.log_traits import log_traits
 from bench.core.units import format_rate
 from bench.explain.evidence import (
     NIC_RATES,
+    ExplainLimit,
     RunEvidence,
     busbw,
-    is_node_network,
-    is_ring,
-    is_without_bridge,
 )
 from bench.explain.messages import AssessmentCode, ResultVerdict
 from bench.explain.size_matches import SizeMatch, size_matches
@@ -78,6 +76,7 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
         rate=rate,
         excess=ratio - 1,
         bound=bound.name,
+        bound_code=bound.code,
         bound_rate=bound.bytes_per_s,
         bound_why=bound.why,
         **facts,
@@ -87,7 +86,10 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 def tightest(evidence: RunEvidence) -> Bound | None:
     """The bound that says most: the tightest hard one, or a tighter reference on the network."""
-    found = [b for b in evidence.bounds if b.kind == "hard" or is_node_network(b) or is_ring(b)]
+    found = []
+    for bound in evidence.bounds:
+        if bound.kind == "hard" or bound.code in (Limit.NETWORK, ExplainLimit.RING):
+            found.append(bound)
     return min(found, key=lambda bound: (bound.bytes_per_s, bound.kind != "hard"), default=None)
 
 
@@ -95,7 +97,8 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
     """The bound to name: without a bridge if it is unknown whether two cards have one, and none is needed."""
     if not evidence.bridge_unknown:
         return tightest(evidence)
-    return min(filter(is_without_bridge, evidence.bounds), key=lambda bound: bound.bytes_per_s)
+    without = [bound for bound in evidence.bounds if bound.code == ExplainLimit.WITHOUT_BRIDGE]
+    return min(without, key=lambda bound: bound.bytes_per_s)
 
 
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
@@ -202,7 +205,7 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
         **_floor_facts(evidence),
     }
     if bound is not None:
-        facts |= {"bound": bound.name, "bound_share": busbw(best) / bound.bytes_per_s}
+        facts |= {"bound": bound.name, "bound_code": bound.code, "bound_share": busbw(best) / bound.bytes_per_s}
     network, nics = evidence.network_bytes_per_s, evidence.nic_bytes_per_s
     if nics and network and match.ratio < _NORMAL_OF_OTHERS:
         facts |= {"nic_rate": nics, "nic_share": nics / network, "network_rate": network}
@@ -244,7 +247,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     if bound is None:
         return not_judged(AssessmentCode.NO_BOUND)
     share = busbw(best) / bound.bytes_per_s
-    facts = {"rate": busbw(best), "share": share, "bound": bound.name, "bound_rate": bound.bytes_per_s}
+    facts = _bound_facts(best, bound)
     if evidence.from_host_memory:
         return not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
     normal = _normal_of(bound)
@@ -266,14 +269,24 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     return Assessment(verdict, why, share)
 
 
+def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
+    """What the best row reached of a bound."""
+    return {
+        "rate": busbw(best),
+        "share": busbw(best) / bound.bytes_per_s,
+        "bound": bound.name,
+        "bound_code": bound.code,
+        "bound_rate": bound.bytes_per_s,
+    }
+
+
 def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
     """A run on unknown links."""
     if evidence.transport is not None:
         facts: dict[str, Any] = {}
         if evidence.bounds:
             bound = evidence.bounds[0]
-            share = busbw(best) / bound.bytes_per_s
-            facts = {"rate": busbw(best), "share": share, "bound": bound.name, "bound_rate": bound.bytes_per_s}
+            facts = _bound_facts(best, bound)
         return not_judged(AssessmentCode.OWN_MACHINE_UNKNOWN, **facts)
     if log_traits(evidence.run.tool).nic_test:
         return _compared_with_nic(best)
@@ -306,4 +319,4 @@ def _compared_with_nic(best: ForeignRow) -> Assessment:
 
 def _normal_of(bound: Bound | None) -> float:
     """The share of a bound from which on a result is normal."""
-    return _NORMAL_OF_RING if bound is not None and is_ring(bound) else _NORMAL_OF_BOUND
+    return _NORMAL_OF_RING if bound is not None and bound.code == ExplainLimit.RING else _NORMAL_OF_BOUND

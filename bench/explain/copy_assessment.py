@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.core.codes import Coded
+from bench.core.links import Limit
 from bench.explain.assessment import (
     Assessment,
     above_bound,
@@ -16,7 +17,7 @@ from bench.explain.assessment import (
     verdict_of,
 )
 from bench.explain.copy_evidence import CopyEvidence, CopyTest, is_above, rate_range
-from bench.explain.evidence import is_c2c, is_pcie_port, other_gpus
+from bench.explain.evidence import other_gpus
 from bench.explain.messages import COPY_DIRECTIONS, AssessmentCode, ResultVerdict
 from bench.hardware.catalogue import gpu, instance
 from bench.hardware.machine import LogMachine
@@ -98,7 +99,7 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
     bound = test.bounds[-1]
     share = test.slowest / bound.bytes_per_s
     verdict = verdict_of(share, _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST)
-    link = "the PCIe link" if is_pcie_port(bound) else bound.name
+    link = "the PCIe link" if bound.code == Limit.PCIE_PORT else bound.name
     why = Coded.of(AssessmentCode.COPY_THROUGH_HOST, rate=test.slowest, share=share, link=link)
     return Assessment(verdict, why, share)
 
@@ -134,7 +135,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
     if mesh and len(test.gpus) > 2 and has_wider_bridge(machine, test.fastest):
         return None
     rate, end = (test.fastest, "most") if mesh else (test.slowest, "least")
-    share, usual = _USUAL_OF_C2C if is_c2c(bound) else _USUAL_OF_PORT
+    share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
     ratio = rate / (share * bound.bytes_per_s)  # what copies usually reach counts as all of the link
     why = Coded.of(
         AssessmentCode.COPY_COMPARED_WITH_LINK,
@@ -143,6 +144,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
         end=end,
         bound_share=rate / bound.bytes_per_s,
         bound=bound.name,
+        bound_code=bound.code,
         bound_rate=bound.bytes_per_s,
         usual=usual,
     )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bench.core.codes import Coded
-from bench.core.links import Bound
+from bench.core.links import Bound, Limit
 from bench.explain.copy_assessment import ONE_WAY, direction_name
 from bench.explain.copy_evidence import CopyEvidence, CopyTest, fitting_links, fitting_nvlinks, rate_range, wiring
-from bench.explain.evidence import is_pcie_port
 from bench.explain.messages import COPY_DIRECTIONS, BoundCode, OthersCode, ResultCode
 from bench.explain.sections import bound_line, status_lines, tool_name
 from bench.hardware.catalogue import gpu
@@ -55,7 +54,7 @@ def possible(evidence: CopyEvidence) -> Iterator[Coded]:
         if not tests[0].bounds:
             yield _no_bound(evidence, tests[0])
         for bound in reversed(tests[0].bounds):
-            named = is_pcie_port(bound) and evidence.machine.instance
+            named = bound.code == Limit.PCIE_PORT and evidence.machine.instance
             reached = ", ".join(f"{direction_name(test)} reached {_reached(test, bound)}" for test in tests)
             yield bound_line(bound, reached=reached, wiring=wiring(evidence.machine) if named else None)
     if empty:

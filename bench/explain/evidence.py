@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from bench.core.codes import Coded
-from bench.core.links import Bound
+from bench.core.codes import Code, Coded
+from bench.core.links import Bound, Limit
 from bench.core.log_traits import log_traits
 from bench.core.traits import traits
 from bench.explain.log_hints import Hint
@@ -30,38 +30,19 @@ _RISING = 0.05  # of the bandwidth at the last step; less is flat
 _BY_RING = ("allgather", "reducescatter")
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # bytes per second each way of the NICs on sale: 100 to 800 Gb/s
 
-RING_BOUND = "network, round a ring"
-WITHOUT_BRIDGE = " without NVLink bridge"
+_NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_REDUCING)
+
+
+class ExplainLimit(Code):
+    """What a bound that only `explain` makes is named after: the code of `Bound.code`, and its name."""
+
+    RING = "network-ring", "network, round a ring"  # a node's NICs, for a ring of all ranks
+    WITHOUT_BRIDGE = "without-bridge", "{bound} without NVLink bridge"  # if no bridge joins two cards
 
 
 def is_network(bound: Bound) -> bool:
     """Does the bound follow from what a node's NICs carry?"""
-    return bound.name.startswith("network")
-
-
-def is_node_network(bound: Bound) -> bool:
-    """Is it the bound of one node's NICs, without reduction in the network?"""
-    return bound.name == "network"
-
-
-def is_ring(bound: Bound) -> bool:
-    """Is it the bound of a node's NICs for a ring of all ranks?"""
-    return bound.name == RING_BOUND
-
-
-def is_without_bridge(bound: Bound) -> bool:
-    """Does it assume that no bridge joins two cards?"""
-    return bound.name.endswith(WITHOUT_BRIDGE)
-
-
-def is_pcie_port(bound: Bound) -> bool:
-    """Is it the bound of a GPU's PCIe link?"""
-    return bound.name == "PCIe port"
-
-
-def is_c2c(bound: Bound) -> bool:
-    """Is it the bound of NVLink-C2C, between a GPU and its CPU?"""
-    return bound.name == "NVLink-C2C"
+    return bound.code in (*_NETWORK, ExplainLimit.RING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +160,7 @@ class RunEvidence:
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):
             return False
-        without = [bound.bytes_per_s for bound in self.bounds if is_without_bridge(bound)]
+        without = [bound.bytes_per_s for bound in self.bounds if bound.code == ExplainLimit.WITHOUT_BRIDGE]
         if self.machine.instance or best is None or not without or self.nccl_sees_nvlink:
             return False
         return busbw(best) <= min(without)

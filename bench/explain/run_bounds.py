@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench.core.links import Bound, NodeLinks
+from bench.core.links import Bound, Limit, NodeLinks
 from bench.core.pattern import Traffic
 from bench.core.record import Header, Record
 from bench.core.units import format_bytes, format_rate
-from bench.explain.evidence import RING_BOUND, WITHOUT_BRIDGE, RunEvidence, busbw, is_network, is_node_network
+from bench.explain.evidence import ExplainLimit, RunEvidence, busbw, is_network
 from bench.hardware.bounds import bounds_of
 from bench.logs.foreign import ForeignRow
 
@@ -25,18 +25,19 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
     certain = _bounds(evidence, pattern, row, traffic, machine.links)
     found = list(certain)
     if evidence.by_ring:
-        found += [_ring_bound(bound, evidence, traffic) for bound in certain if is_node_network(bound)]
+        found += [_ring_bound(bound, evidence, traffic) for bound in certain if bound.code == Limit.NETWORK]
     if machine.likely is not None and evidence.crosses_nics and evidence.num_ranks != evidence.num_nodes:
         for bound in _bounds(evidence, pattern, row, traffic, machine.likely):
             if is_network(bound):
                 found.append(_likely(bound))
-            if is_node_network(bound) and evidence.by_ring:
+            if bound.code == Limit.NETWORK and evidence.by_ring:
                 found.append(_likely(_ring_bound(bound, evidence, traffic)))
     if machine.links.peer == "nvlink_pairs" and evidence.num_nodes == 1 and evidence.num_ranks == 2:
         unbridged = replace(machine.links, peer="host", nvlink_bytes_per_s=None)
         for bound in _bounds(evidence, pattern, row, traffic, unbridged):
             if bound.kind == "hard":
-                found.append(replace(bound, kind="reference", name=f"{bound.name}{WITHOUT_BRIDGE}"))
+                name = ExplainLimit.WITHOUT_BRIDGE.words({"bound": bound.name})
+                found.append(replace(bound, kind="reference", name=name, code=ExplainLimit.WITHOUT_BRIDGE))
     return tuple(sorted(found, key=lambda bound: bound.bytes_per_s))
 
 
@@ -63,7 +64,8 @@ def _ring_bound(bound: Bound, evidence: RunEvidence, traffic: Traffic) -> Bound:
         f"ranks, so {format_bytes(round(traffic.rank_bytes))} leave each node, where "
         f"{format_bytes(round(traffic.node_bytes))} must"
     )
-    return replace(bound, bytes_per_s=rate, name=RING_BOUND, kind="reference", why=why)
+    name = ExplainLimit.RING.template
+    return replace(bound, bytes_per_s=rate, name=name, kind="reference", why=why, code=ExplainLimit.RING)
 
 
 def _bounds(

@@ -96,6 +96,7 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
     return Coded.of(
         BoundCode.BOUND,
         bound=bound.name,
+        bound_code=bound.code,
         bound_rate=bound.bytes_per_s,
         hard=bound.kind == "hard",
         why=bound.why,

@@ -1,6 +1,6 @@
-"""A page to file away: which machines, when, what was measured, by which rules, and the verdict on each node.
+"""The acceptance certificate: machines, dates, what was measured, the rules, and the verdict on each node.
 
-The hashes at its end say later whether the files are still those that were judged.
+The hashes at its end show later whether the files are still those that were judged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bench.core.record import Header
 from bench.core.units import format_bytes
 from bench.gate import page
 from bench.gate.gate import GateResult
-from bench.gate.rules import FAILURES
+from bench.gate.messages import FAILURES
 from bench.results.document import Document
 
 _MOST_HOSTS = 12
@@ -22,7 +22,7 @@ _MOST_HOSTS = 12
 def render(
     gate: GateResult, document: Document, hashes: Mapping[str, str], plan: Mapping[str, Any] | None, issued: str
 ) -> str:
-    """The page in Markdown. `document`: everything measured, first results and retests alike."""
+    """The page in Markdown. `document`: everything measured, both first results and retests."""
     verdict = "PASSED" if gate.passed else "FAILED"
     lines = [f"# Acceptance certificate: {verdict}", "", f"{page.conclusion(gate)}.", ""]
     lines += [f"- {name}: {value}" for name, value in _facts(gate, document, plan, issued)]
@@ -31,13 +31,18 @@ def render(
     if gate.names:
         lines += ["", "## Failures", ""]
         for name in gate.names:
-            lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {one}" for one in page.told(gate, name))]
+            lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {each}" for each in page.sentences(gate, name))]
     lines += ["", "## What was measured", "", *_measured(document)]
     if gate.retests:
-        lines += ["", "## Retests", "", "The newest measurement of each row is judged; the first result stays here."]
+        lines += [
+            "",
+            "## Retests",
+            "",
+            "Each row is judged by its newest measurement. First results:",
+        ]
         lines += ["", *(f"- {line}" for line in page.remarks(gate))]
     lines += ["", "## Rules", "", "```yaml", gate.rules.text.rstrip(), "```"]
-    lines += ["", "## Files", "", "Checked later by `sha256sum -c` in the run's folder:", "", "```"]
+    lines += ["", "## Files", "", "Check them later with `sha256sum -c` in the run's folder:", "", "```"]
     lines += [f"{digest}  {name}" for name, digest in hashes.items()]
     return "\n".join([*lines, "```"]) + "\n"
 
@@ -49,7 +54,8 @@ def _facts(
     yield "run", gate.run
     if plan:
         cluster = plan["cluster"]
-        yield "cluster", f"{cluster['name']}{', instance ' + cluster['instance'] if cluster.get('instance') else ''}"
+        instance = f", instance {cluster['instance']}" if cluster.get("instance") else ""
+        yield "cluster", f"{cluster['name']}{instance}"
         yield "scenario", str(plan["scenario"])
     if headers:
         began = sorted(header.started for header in headers)
@@ -57,7 +63,7 @@ def _facts(
     yield "issued", issued
     yield "rules", gate.rules.name
     if any(header.modelled for header in headers):
-        yield "MODELLED", "these figures are arithmetic on links; nothing was measured"
+        yield "MODELLED", "the figures are computed from links; nothing was measured"
     yield from _machines(headers)
     for name in ("bench", "commit", "python", "kernel", "torch", "mpi4py"):
         yield from _each(name, (header.versions.get(name) for header in headers))
@@ -66,24 +72,25 @@ def _facts(
 
 
 def _machines(headers: Iterable[Header]) -> Iterable[tuple[str, str]]:
-    """Hosts that are alike in one line; hosts that differ stand out."""
-    facts = {host: told for header in headers for host, told in header.nodes.items()}
+    """One line for all hosts with the same hardware."""
+    nodes = {host: facts for header in headers for host, facts in header.nodes.items()}
     alike: dict[str, list[str]] = {}
-    for host, told in facts.items():
-        alike.setdefault(_machine(told), []).append(host)
+    for host, facts in nodes.items():
+        alike.setdefault(_machine(facts), []).append(host)
     for machine, hosts in alike.items():
         more = f", and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
         yield f"{len(hosts)} node{'s' * (len(hosts) > 1)} ({', '.join(hosts[:_MOST_HOSTS])}{more})", machine
 
 
-def _machine(told: Mapping[str, Any]) -> str:
-    words = [f"{told.get('num_cpus') or 'unknown number of'} CPUs {told.get('cpu_model') or ''}".strip()]
-    if told.get("memory_bytes"):
-        words.append(format_bytes(told["memory_bytes"]))
-    gpus = Counter(str(gpu.get("name")) for gpu in told.get("gpus") or ())
+def _machine(facts: Mapping[str, Any]) -> str:
+    words = [f"{facts.get('num_cpus') or 'unknown number of'} CPUs {facts.get('cpu_model') or ''}".strip()]
+    if facts.get("memory_bytes"):
+        words.append(format_bytes(facts["memory_bytes"]))
+    gpus = Counter(str(gpu.get("name")) for gpu in facts.get("gpus") or ())
     words += [f"{number} x {name}" for name, number in gpus.items()] or ["no GPU"]
-    words += [f"driver {told['gpu_driver']}"] if told.get("gpu_driver") else []
-    ports = Counter(str(port.get("kind")) for port in told.get("network_ports") or ())
+    if facts.get("gpu_driver"):
+        words.append(f"driver {facts['gpu_driver']}")
+    ports = Counter(str(port.get("kind")) for port in facts.get("network_ports") or ())
     words += [f"{number} {kind} ports" for kind, number in ports.items() if kind != "virtual"]
     return ", ".join(words)
 

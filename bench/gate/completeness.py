@@ -1,152 +1,159 @@
-"""Which rows a rule judges, and which of them are not there. What was asked for and is absent never goes unsaid."""
+"""Which rows a rule judges, and which of them are missing. A requested row that is absent is always a fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 from bench.core import plugins
 from bench.core.case import FACTOR, Case, applies, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.record import Header
-from bench.core.units import format_size
+from bench.core.remarks import RemarkCode
 from bench.core.world import World
-from bench.gate.gate_input import GateInput, is_imported, start, world_of
+from bench.gate.gate_input import GateInput, is_imported, job_of_attempt, rows_by_job, world_of
+from bench.gate.messages import FaultCode, GateFailure
 from bench.gate.rules import RATES, WEAKEST, Demand, GateFault, GateRule
 from bench.hardware.bounds import COPY_PATTERNS
 from bench.results.document import Summary
+from bench.store import runs
 
-_MOST_GROUPS = 200_000  # beyond which absent groups are counted, not named
+_MOST_GROUPS = 200_000  # beyond, absent groups are counted, not named
+_MOST_FAULTS = 50  # absent rows of one job, one by one
 # nccl-tests rounds a size down to whole elements, and of these patterns to blocks of 16 bytes for each rank.
 _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
-_TOLD_OF_JOB = ("failed-job", "missing-rows", "truncated-import")
-_ANY = Demand("time", "most", 1.0)
-_MOST_TOLD = 50  # absent rows of one job, one by one
+# After one of these about a whole job, its missing rows are no news.
+_EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
+_ANY_MODE = Demand("time", "most", 1.0)  # for a rule that names its modes
+_Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """The modes that a demand is about; empty for any (another tool's modes are not ours)."""
+    """The modes that a demand is about; empty for any (the modes of other tools are not ours)."""
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
 
 
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
-    """The rows that a demand judges, and those that fit it but for their transport."""
-    fit = [row for row in run.document.summaries if _fits(run.document.headers[row.job], row, rule, limit)]
-    mine = [row for row in fit if not rule.transports or row.transport in rule.transports]
-    return mine, [row for row in fit if row.transport not in rule.transports] if rule.transports else []
+    """The rows that a demand judges, and the rows that match it but for their transport."""
+    judged, elsewhere = [], []
+    for row in run.document.summaries:
+        if _fits(run.document.headers[row.job], row, rule, limit):
+            if not rule.transports or row.transport in rule.transports:
+                judged.append(row)
+            else:
+                elsewhere.append(row)
+    return judged, elsewhere
 
 
 def absent(
-    run: GateInput, rule: GateRule, limit: Demand, mine: Sequence[Summary], others: Sequence[Summary]
+    run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """What a demand misses: whole patterns, named sizes, and rows that a job of its was asked for."""
+    """What a demand misses: whole patterns, named sizes, and rows that its jobs were asked for."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
-    if rule.spans and any("sizes thinned" in note for note in (run.plan or {}).get("notes", ())):
-        yield GateFault(
-            "size-skipped", "the plan thinned sizes to fit its budget: name those that count, or give it more"
-        )
+    remarks = runs.remarks_of(run.plan or {})
+    if rule.spans and any(remark.code == RemarkCode.SIZES_THINNED for remark in remarks):
+        yield GateFault(FaultCode.SIZES_THINNED)
     excused = {(fault.job, fault.mode, fault.payload_bytes, fault.group) for fault in skipped}
     for pattern in rule.patterns:
-        there = [row for row in mine if row.pattern == pattern]
-        elsewhere = sorted({row.transport for row in others if row.pattern == pattern})
-        yield from _absent_of_pattern(pattern, rule, there, elsewhere, skipped)
-    of_job: dict[str, list[Summary]] = {}
-    for row in run.document.summaries:
-        of_job.setdefault(start(row.job), []).append(row)
+        there = [row for row in judged if row.pattern == pattern]
+        others = sorted({row.transport for row in elsewhere if row.pattern == pattern})
+        yield from _absent_of_pattern(pattern, rule, there, others, skipped)
+    of_job = rows_by_job(run.document.summaries)
     for name, (case, world, header) in run.jobs().items():
         if case is not None and world is not None and _fits_case(case, header, rule):
             yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, limit, excused)
     for job, header in run.document.headers.items():
         if header.imported and _fits_header(header, rule):
-            yield from _absent_of_log([row for row in mine if row.job == job], job, header, rule, skipped)
+            yield from _absent_of_log([row for row in judged if row.job == job], job, header, rule, skipped)
 
 
 def _absent_of_log(
     rows: Sequence[Summary], job: str, header: Header, rule: GateRule, skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """The sizes that a log says it was asked for, by its own banner, and has no row of."""
+    """The sizes that a log's own banner lists and that have no row."""
     there = [row.payload_bytes for row in rows]
     there += [fault.payload_bytes for fault in skipped if fault.job == job and fault.payload_bytes is not None]
-    rounded = _BLOCK_BYTES * (header.num_ranks or 1) if header.pattern in _IN_BLOCKS else _BLOCK_BYTES
+    block = _BLOCK_BYTES * (header.num_ranks or 1) if header.pattern in _IN_BLOCKS else _BLOCK_BYTES
     for asked in header.imported.get("asked_bytes") or ():
-        if asked >= rounded and _fits_size(asked, rule) and not any(0 <= asked - size < rounded for size in there):
-            what = f"{format_size(asked)} was asked for, as the log says, and is not there"
-            yield GateFault("size-skipped", what, job, header.pattern, payload_bytes=asked)
+        if asked >= block and _fits_size(asked, rule) and not any(0 <= asked - size < block for size in there):
+            yield GateFault(FaultCode.LOG_SIZE_ABSENT, {"size": asked}, job, header.pattern, payload_bytes=asked)
 
 
-def lost(run: GateInput, told: Iterable[GateFault]) -> Iterator[GateFault]:
-    """What the plan, or a job's own first header, asked for and nothing in the run tells of, whatever the rules select.
+def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
+    """Missing rows that the plan, or a job's own first header, asked for, whatever the rules select.
 
-    `told`: faults so far; a job that is known to have failed, or whose rows are already missed, is not told again.
+    `known`: the faults so far; a job that failed, or whose rows are already missed, is not reported again.
     """
-    known = list(told)
-    said = {start(fault.job) for fault in known if fault.job and fault.name in _TOLD_OF_JOB and fault.mode is None}
-    missed = {(fault.job, fault.mode, fault.payload_bytes, fault.group) for fault in known if fault.job}
-    of_job: dict[str, list[Summary]] = {}
-    for row in run.document.summaries:
-        of_job.setdefault(start(row.job), []).append(row)
-    for one in (*run.document.skipped, *run.document.failures):
-        sizes = (one.get("requested_bytes"), *one.get("also_requested_bytes", ()))
-        missed |= {(start(str(one.get("job"))), one.get("mode"), size, one.get("group")) for size in sizes}
-    for name, asked in _asked(run).items():
-        for case, world in asked:
+    explained = set()
+    reported: set[_Place] = set()
+    for fault in known:
+        if fault.job:
+            reported.add((fault.job, fault.mode, fault.payload_bytes, fault.group))
+            if fault.name in _EXPLAIN_ABSENCE and fault.mode is None:
+                explained.add(job_of_attempt(fault.job))
+    for row in (*run.document.skipped, *run.document.failures):
+        for requested in (row.get("requested_bytes"), *row.get("also_requested_bytes", ())):
+            reported.add((job_of_attempt(str(row.get("job"))), row.get("mode"), requested, row.get("group")))
+    of_job = rows_by_job(run.document.summaries)
+    for name, cases in _requested(run).items():
+        for case, world in cases:
             rule = GateRule("", (case.pattern,), (), modes=case.modes)
-            if name not in said:
-                yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, _ANY, missed)
+            if name not in explained:
+                yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, _ANY_MODE, reported)
 
 
-def _asked(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
-    """What each job was to measure: by the plan, and by the header that its first launch wrote where that differs."""
+def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
+    """What each job was to measure: by the plan, and by the header of its first launch if that differs."""
+    sources: list[tuple[str, Case | None, World]] = []
+    for name, planned in run.planned().items():
+        if planned.get("world"):
+            sources.append((name, own_case(planned["case"]), World(**planned["world"])))
+    for job, header in run.document.headers.items():
+        world = world_of(header)
+        if job == job_of_attempt(job) and world is not None:
+            sources.append((job, own_case(header.case), world))
     found: dict[str, list[tuple[Case, World]]] = {}
-    told = [(name, own_case(job["case"]), World(**job["world"])) for name, job in run.planned() if job.get("world")]
-    told += [
-        (job, own_case(header.case), world)
-        for job, header in run.document.headers.items()
-        if job == start(job) and (world := world_of(header)) is not None
-    ]
-    for name, case, world in told:
-        known = case is not None and case.pattern in plugins.names("pattern")
-        if case is not None and known and (case, world) not in found.setdefault(name, []):
-            found[name].append((case, world))
+    for name, case, world in sources:
+        if case is not None and case.pattern in plugins.names("pattern"):
+            of_job = found.setdefault(name, [])
+            if (case, world) not in of_job:
+                of_job.append((case, world))
     return found
 
 
 def _absent_of_pattern(
     pattern: str, rule: GateRule, there: Sequence[Summary], elsewhere: Sequence[str], skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """A pattern without any row, and the sizes that a rule names and no row has."""
+    """A pattern without any row, and the named sizes without a row."""
     if not there and elsewhere:
-        told = f"{', '.join(rule.transports)} is demanded, {pattern} was measured over {', '.join(elsewhere)}"
-        yield GateFault("wrong-fabric", told, pattern=pattern)
+        facts = {"expected": rule.transports, "pattern": pattern, "found": elsewhere}
+        yield GateFault(FaultCode.TRANSPORT_OTHER, facts, pattern=pattern)
     elif not there and not any(fault.pattern == pattern for fault in skipped):
-        yield GateFault("missing-rows", f"no row of {pattern} fits the rule", pattern=pattern)
+        yield GateFault(FaultCode.PATTERN_ABSENT, {"pattern": pattern}, pattern=pattern)
     elif there:
         known = {size for row in there for size in _sizes_of(row)}
         known |= {fault.payload_bytes for fault in skipped if fault.pattern == pattern and fault.payload_bytes}
         for size in rule.sizes:
             if size not in known:
-                yield GateFault(
-                    "missing-rows", f"size {format_size(size)} is not there", pattern=pattern, payload_bytes=size
-                )
+                yield GateFault(FaultCode.SIZE_ABSENT, {"size": size}, pattern=pattern, payload_bytes=size)
 
 
 def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
     modes = modes_of(rule, limit)
     return (
         row.pattern in rule.patterns
-        and _is_of_its_kind(row, limit)
+        and _has_metric(row, limit)
         and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))  # another tool's modes
         and (not rule.dtypes or row.dtype in rule.dtypes)
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or row.direction in rule.directions)
-        and _fits_copies(header, rule)
+        and _header_has_factors(header, rule)
         and (not rule.nodes or row.num_nodes in rule.nodes)
         and (not rule.ranks or row.num_ranks in rule.ranks)
         and _fits_group(row.group, rule)
@@ -154,17 +161,19 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
     )
 
 
-def _is_of_its_kind(row: Summary, limit: Demand) -> bool:
-    """A matrix of another tool holds rates or times: a demand on either is not about the other. A figure that should
-    have been there is a failed row, or one without any."""
+def _has_metric(row: Summary, limit: Demand) -> bool:
+    """Is the demand about this kind of row? Another tool's matrix has either rates or times.
+
+    A cell without the figure that it should have is a failed row, or a row without any figure.
+    """
     if row.pattern not in COPY_PATTERNS or not is_imported(row):
         return True
-    times = row.algbw_bytes_per_s is None and row.mean_s is not None
-    return not times if limit.metric in (*RATES, WEAKEST) else times
+    has_times = row.algbw_bytes_per_s is None and row.mean_s is not None
+    return has_times is not (limit.metric in (*RATES, WEAKEST))
 
 
 def _fits_header(header: Header, rule: GateRule) -> bool:
-    """Are all rows of this job of another tool what the rule is about?"""
+    """Do all rows of this imported job match the rule?"""
     return (
         header.pattern in rule.patterns
         and (not rule.transports or header.transport in rule.transports)
@@ -172,7 +181,7 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
         and (not rule.reduce_ops or header.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or header.direction in rule.directions)
-        and _fits_copies(header, rule)
+        and _header_has_factors(header, rule)
         and (not rule.nodes or header.num_nodes in rule.nodes)
         and (not rule.ranks or header.num_ranks in rule.ranks)
         and _fits_group("world", rule)
@@ -180,13 +189,13 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 
 
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
-    """Are rows of this job what the rule is about? What only its rows know (nodes and ranks of a group) is not asked.
+    """Do rows of this job match the rule, as far as the job says? Only rows know the nodes and ranks of a group.
 
-    `auto` as transport is known once there is a header.
+    `auto` as transport is resolved once there is a header.
     """
-    own = _topology(case)
-    topology = header.topology if header else own or case.topology
-    transport = header.transport if header else case.transport
+    topology, transport = _topology(case), case.transport
+    if header is not None:
+        topology, transport = header.topology, header.transport
     return (
         case.pattern in rule.patterns
         and (not rule.transports or transport in (*rule.transports, "auto"))
@@ -194,19 +203,19 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
         and (not rule.reduce_ops or case.reduce_op in rule.reduce_ops)
         and (not rule.topologies or topology in rule.topologies)
         and (not rule.directions or case.direction in rule.directions)
-        and _fits_choices(case, rule)
+        and _has_factors(case, rule)
     )
 
 
-def _fits_copies(header: Header, rule: GateRule) -> bool:
-    """Was it copied as the rule says? A job's case tells it; another tool's log has none, and fits no such rule."""
+def _header_has_factors(header: Header, rule: GateRule) -> bool:
+    """Did the job measure with the factors of the rule? Another tool's log does not say, and matches no such rule."""
     if not rule.factors:
         return True
     case = own_case(header.case) if header.case and not header.imported else None
-    return case is not None and _fits_choices(case, rule)
+    return case is not None and _has_factors(case, rule)
 
 
-def _fits_choices(case: Case, rule: GateRule) -> bool:
+def _has_factors(case: Case, rule: GateRule) -> bool:
     if not rule.factors:
         return True
     pattern = plugins.load("pattern", case.pattern).PATTERN
@@ -231,28 +240,29 @@ def _sizes_of(row: Summary) -> set[int]:
 
 
 def _skipped(run: GateInput, rule: GateRule, limit: Demand) -> Iterator[GateFault]:
+    """The skipped rows that match a demand, with their reasons."""
     modes = modes_of(rule, limit)
     for row in run.document.skipped:
-        sizes = (row.get("requested_bytes"), *row.get("also_requested_bytes", ()))
-        wanted = [size for size in sizes if size is not None and _fits_size(size, rule)]
         header = run.document.headers.get(str(row.get("job")))
         if (
-            row.get("pattern") in rule.patterns
-            and (not rule.transports or row.get("transport") in rule.transports)
-            and (not modes or row.get("mode") in (*modes, None))
-            and (header is None or not rule.topologies or header.topology in rule.topologies)
-            and (header is None or _fits_copies(header, rule))
-            and _fits_group(str(row.get("group", "world")), rule)
+            row.get("pattern") not in rule.patterns
+            or (rule.transports and row.get("transport") not in rule.transports)
+            or (modes and row.get("mode") not in (*modes, None))
+            or (header is not None and rule.topologies and header.topology not in rule.topologies)
+            or (header is not None and not _header_has_factors(header, rule))
+            or not _fits_group(str(row.get("group", "world")), rule)
         ):
-            for size in wanted:
+            continue
+        facts = {
+            "reason": str(row.get("reason")),
+            "skip": str(row.get("code")),
+            "skip_facts": row.get("facts") or {},
+        }
+        for size in (row.get("requested_bytes"), *row.get("also_requested_bytes", ())):
+            if size is not None and _fits_size(size, rule):
+                job = job_of_attempt(str(row.get("job")))
                 yield GateFault(
-                    "size-skipped",
-                    str(row.get("reason")),
-                    start(str(row.get("job"))),
-                    row.get("pattern"),
-                    row.get("mode"),
-                    size,
-                    row.get("group"),
+                    FaultCode.ROW_SKIPPED, facts, job, row.get("pattern"), row.get("mode"), size, row.get("group")
                 )
 
 
@@ -263,9 +273,9 @@ def _absent_of_job(
     world: World,
     rule: GateRule,
     limit: Demand,
-    excused: set[tuple[Any, ...]],
+    excused: set[_Place],
 ) -> Iterator[GateFault]:
-    """The sizes, modes and groups that a job was asked for and that no attempt of it measured."""
+    """The sizes, modes and groups that a job was asked for and that no attempt measured."""
     modes = modes_of(rule, limit)
     wanted_modes = [mode for mode in case.modes if not modes or mode in modes]
     wanted_sizes = [size for size in case.sizes if _fits_size(size, rule)]
@@ -273,37 +283,32 @@ def _absent_of_job(
     if not wanted_modes or not wanted_sizes or (groups is not None and not groups):
         return
     if not rows:
-        yield GateFault("missing-rows", "the job left no rows", name, case.pattern)
+        yield GateFault(FaultCode.JOB_WITHOUT_ROWS, job=name, pattern=case.pattern)
         return
     there: dict[tuple[str, int], set[str]] = {}
     for row in rows:
         for size in _sizes_of(row):
             there.setdefault((row.mode, size), set()).add(row.group)
-    told = 0
+    num_faults = 0
     for mode in wanted_modes:
         for size in wanted_sizes:
-            left = _left(there.get((mode, size), set()), groups, case, world)
-            for group in left:
-                if (name, mode, size, group) not in excused and told < _MOST_TOLD:
-                    told += 1
-                    yield GateFault(
-                        "missing-rows",
-                        f"{format_size(size)} {mode} of {group or 'some groups'} is not there",
-                        name,
-                        case.pattern,
-                        mode,
-                        size,
-                        group,
-                    )
+            for group in _absent_groups(there.get((mode, size), set()), groups, case, world):
+                if (name, mode, size, group) in excused:
+                    continue
+                code = FaultCode.ROW_ABSENT if group else FaultCode.GROUPS_ABSENT
+                facts = {"size": size, "mode": mode, "group": group}
+                yield GateFault(code, facts, name, case.pattern, mode, size, group)
+                num_faults += 1
+                if num_faults == _MOST_FAULTS:
+                    return
 
 
 def _groups(case: Case, world: World, rule: GateRule) -> Mapping[str, None] | None:
-    """The names of the groups that the rule is about; None where they are too many to name, or not known before."""
-    own = _topology(case)
+    """The names of the groups that match the rule; None if they are too many, or known only while measuring."""
     if case.schedule == "ladder":
         return None
     try:
-        in_time = rounds(case, world, own)
+        in_time = rounds(case, world, _topology(case))
     except BenchError:
         return None
     if len(in_time) * len(in_time[0]) > _MOST_GROUPS:
@@ -323,15 +328,17 @@ def _topology(case: Case) -> str:
     return str(plugins.load("pattern", case.pattern).PATTERN.topology_of(case.topology)) if known else case.topology
 
 
-def _left(there: set[str], groups: Mapping[str, None] | None, case: Case, world: World) -> Iterator[str | None]:
-    """The groups that are not there; None for some that can not be named."""
+def _absent_groups(
+    there: Iterable[str], groups: Mapping[str, None] | None, case: Case, world: World
+) -> Iterator[str | None]:
+    """The groups without a row; None stands for groups that cannot be named."""
+    there = set(there)
     if groups is not None:
         yield from (group for group in groups if group not in there)
     elif case.schedule == "ladder":
         if not there:
             yield None
     else:
-        own = _topology(case)
-        in_time = rounds(case, world, own)
+        in_time = rounds(case, world, _topology(case))
         if len(there) < len(in_time) * len(in_time[0]):
             yield None

@@ -1,4 +1,4 @@
-"""What a gate looks at: a run's document beside its plan, its outcomes and what its logs tell of the network."""
+"""What a gate judges: a run's document with its records, plan and outcomes, and the networks that its logs name."""
 
 from __future__ import annotations
 
@@ -11,102 +11,112 @@ from typing import Any
 from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
-from bench.core.record import Flag, Header
+from bench.core.record import Flag, Header, Record
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.pair_evidence import rows_of
+from bench.gate.messages import FaultCode
 from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
-# A published figure for a row, bytes per second or seconds of the metric, with its source; None where there is none.
+# A published figure for a row, in bytes per second or seconds of the metric, with its source; None if there is none.
 Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]
 
 _ATTEMPT = re.compile(r".#([1-9][0-9]{0,5})$", re.ASCII)
-# What NCCL says of the network at NCCL_DEBUG=INFO, and which network that is.
+# The network that a line of NCCL (NCCL_DEBUG=INFO) means.
 _NCCL_NETWORKS = (
     (re.compile(r"NET/OFI.*[Pp]rovider (?:is|name:?) *efa|Using network (?:AWS Libfabric|Libfabric)"), "efa"),
     (re.compile(r"NET/IB : Using .*RoCE|\[\d+\]\S+/RoCE"), "roce"),
     (re.compile(r"NET/IB : Using|Using network IB"), "ib"),
     (re.compile(r"NET/Socket : Using|Using network Socket"), "tcp"),
 )
+BASELINE_NOT_NAMED = GateFault(FaultCode.BASELINE_NOT_NAMED)
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """Nobody published anything."""
+    """No figure was published."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class GateInput:
-    """A run to judge. `warnings`: what could not be read of its files. `networks`: job -> those that its log names.
-    `unsound`: stored rows that contradict their headers.
+    """A run to judge.
 
-    `baseline`: the run to compare with, or None with the reason in `no_baseline`. `now`: what ages are counted from.
+    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. `warnings`: what
+    could not be read of its files. `networks`: job -> the networks that its log names. `inconsistent`: rows that
+    contradict their headers. `baseline`: the run to compare with; None for the reason in `no_baseline`. `now`: from
+    which ages are counted.
     """
 
     name: str
     document: Document
+    attempts: tuple[tuple[str, Header, Sequence[Record]], ...] = ()
     plan: Mapping[str, Any] | None = None
     outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     networks: Mapping[str, frozenset[str]] = field(default_factory=dict)
     baseline: Document | None = None
-    no_baseline: str = "no run to compare with was named (`baseline:` in the rules file, or --baseline)"
-    unsound: tuple[GateFault, ...] = ()
+    no_baseline: GateFault = BASELINE_NOT_NAMED
+    inconsistent: tuple[GateFault, ...] = ()
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     published: Published = no_figures
 
-    def planned(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """The jobs of the plan."""
-        yield from ((job["name"], job) for job in (self.plan or {}).get("jobs", ()))
+    def planned(self) -> dict[str, Mapping[str, Any]]:
+        """The jobs of the plan by name; none without a plan."""
+        return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
-        """Every job that was planned or has results, without the numbers of attempts: case, world, last header."""
+        """Every job that was planned or has results: its case, its world and its last header."""
         found: dict[str, tuple[Case | None, World | None, Header | None]] = {}
-        for name, job in self.planned():
-            world = job.get("world")  # what was imported has none
+        for name, job in self.planned().items():
+            world = job.get("world")  # an imported job has none
             found[name] = own_case(job["case"]), World(**world) if world else None, None
         for attempt, header in self.document.headers.items():
-            name = start(attempt)
+            name = job_of_attempt(attempt)
             case, world, _ = found.get(name) or (own_case(header.case), world_of(header), None)
             found[name] = case, world, header
         return found
 
     def network_of(self, job: str) -> frozenset[str]:
-        """Over which networks a job's messages between nodes went; none where nothing tells."""
+        """The networks that carried a job's messages between nodes; empty if unknown."""
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
         if only := traits(header.transport).network:
             return frozenset({only})
-        return _told_by_nccl(header) | self.networks.get(start(job), frozenset())
+        return _reported_by_nccl(header) | self.networks.get(job_of_attempt(job), frozenset())
 
 
-def _told_by_nccl(header: Header) -> frozenset[str]:
-    """What the `nccl` transport heard from NCCL, in our words; its `ib` is RoCE where the adapters are Ethernet's."""
-    told = str(header.facts.get("nccl_network") or "")
-    words = () if told.startswith("none") else tuple(filter(None, told.split(" + ")))
-    kinds = {str(each.get("kind")) for node in header.nodes.values() for each in node.get("adapters") or ()}
-    own = sorted(kinds & {"infiniband", "roce"})
-    ib = {"infiniband": "ib", "roce": "roce"}[own[0]] if len(own) == 1 else "ib or roce"
-    return frozenset({"socket": "tcp", "ib": ib}.get(word, word) for word in words)
+def _reported_by_nccl(header: Header) -> frozenset[str]:
+    """The networks that NCCL named to the `nccl` transport, by our names; its `ib` is RoCE on Ethernet adapters."""
+    if header.num_nodes == 1:
+        return frozenset()
+    named = str(header.facts.get("nccl_network") or "").split(" + ")
+    kinds = {str(adapter.get("kind")) for node in header.nodes.values() for adapter in node.get("adapters") or ()}
+    used = kinds & {"infiniband", "roce"}
+    ours = {"socket": "tcp", "ib": "ib or roce"}
+    if used == {"infiniband"}:
+        ours["ib"] = "ib"
+    elif used == {"roce"}:
+        ours["ib"] = "roce"
+    return frozenset(ours.get(name, name) for name in named if name)
 
 
-def start(job: str) -> str:
-    """The planned job that an attempt belongs to."""
-    return job if attempt_of(job) == 1 else job.rpartition("#")[0]
+def job_of_attempt(attempt: str) -> str:
+    """The planned job of an attempt: `job` of `job#2`."""
+    return attempt if attempt_number(attempt) == 1 else attempt.rpartition("#")[0]
 
 
-def attempt_of(job: str) -> int:
-    """The number of an attempt: 2 of `job#2`; 1 of a job of any other name."""
-    number = _ATTEMPT.search(job)
+def attempt_number(attempt: str) -> int:
+    """The number of an attempt: 2 of `job#2`; 1 of any other name."""
+    number = _ATTEMPT.search(attempt)
     return int(number[1]) if number else 1
 
 
 def world_of(header: Header) -> World | None:
-    """The world that was really there."""
-    if header.num_nodes is None or header.ranks_per_node is None:  # a log need not tell
+    """The world that took part; None if a log does not say."""
+    if header.num_nodes is None or header.ranks_per_node is None:
         return None
     try:
         return World(header.num_nodes, header.ranks_per_node)
@@ -115,7 +125,7 @@ def world_of(header: Header) -> World | None:
 
 
 def groups_of(header: Header) -> Sequence[Any]:
-    """The rounds of groups of a job; empty where they can not be told."""
+    """The rounds of groups of a job; empty if they are unknown."""
     case, world = own_case(header.case), world_of(header)
     if case is None or world is None or case.schedule == "ladder":
         return ()
@@ -126,17 +136,17 @@ def groups_of(header: Header) -> Sequence[Any]:
 
 
 def is_imported(row: Summary) -> bool:
-    """Is it a figure that another tool reported?"""
+    """Is the row a figure that another tool reported?"""
     return row.imported or Flag.REPORTED in row.flags
 
 
-def status_of(header: Header) -> str:
-    """How the run ended that another tool's log tells of: ok, failed or truncated; "" for a job of ours."""
+def import_status(header: Header) -> str:
+    """How an imported run ended: ok, failed, truncated or unknown; empty for a job of ours."""
     return str(header.imported.get("status") or "unknown") if header.imported else ""
 
 
 def host_of(header: Header, rank: int) -> str | None:
-    """Where a rank was."""
+    """The host of a rank; None if unknown."""
     return str(header.ranks[rank].get("host")) if rank < len(header.ranks) else None
 
 
@@ -145,14 +155,16 @@ def hosts(header: Header) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(rank.get("host")) for rank in header.ranks))
 
 
-def gpus_of(header: Header) -> set[str]:
-    """The GPU models of all nodes, as drivers print them; of a log those that it names."""
-    told = filter(None, header.facts.get("gpus", "").split(", ")) if header.imported else ()
-    return {str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()} | set(told)
+def gpu_names(header: Header) -> list[str]:
+    """The GPU names that the drivers of all nodes print; for a log, also the names in it."""
+    names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
+    if header.imported:
+        names += header.facts.get("gpus", "").split(", ")
+    return [name for name in names if name]
 
 
-class Whereabouts:
-    """The hosts of rows, looked up once for each job: a world may have thousands of ranks, and a job as many rows."""
+class RowHosts:
+    """The hosts of rows. The groups of each job are computed once: a job may have thousands of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
         """`headers` by job."""
@@ -161,47 +173,59 @@ class Whereabouts:
         self._groups: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def of(self, row: Summary) -> tuple[str, ...]:
-        """The hosts of a row's group; all of the job's where it is the world, none where it is not known."""
+        """The hosts of a row's group, all of the job's for the world; empty if unknown."""
         if row.src is not None and row.dst is not None:
             return self._of_ranks(row.job, (row.src, row.dst))
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """The same by the name of a group, as of a row that failed: a ladder's pair tells its ranks by its name."""
+        """The hosts of a group by its name, such as that of a failed row; a ladder's pair has its ranks in its name."""
         header = self._headers.get(job)
         if header is None or group == "world":
             return self.of_job(job)
         if job not in self._groups:
             self._groups[job] = {each.name: each.ranks for some in groups_of(header) for each in some}
-        pair = () if self._groups[job] else rows_of(group, 1.0, symmetric=False)
-        return self._of_ranks(job, self._groups[job].get(group, pair[0][:2] if pair else ()))
+        known = self._groups[job]
+        if known:
+            return self._of_ranks(job, known.get(group, ()))
+        pair = rows_of(group, 1.0, symmetric=False)
+        return self._of_ranks(job, pair[0][:2] if pair else ())
 
     def of_job(self, job: str) -> tuple[str, ...]:
-        """All hosts of a job, in any of its attempts where it is named without its number; none where no header is."""
+        """All hosts of an attempt, or of all attempts of a planned job; empty without a header."""
         if job in self._hosts:
             return self._hosts[job]
-        return tuple(dict.fromkeys(host for each, mine in self._hosts.items() if start(each) == job for host in mine))
+        of_attempts = [own for attempt, own in self._hosts.items() if job_of_attempt(attempt) == job]
+        return tuple(dict.fromkeys(host for own in of_attempts for host in own))
 
     def _of_ranks(self, job: str, ranks: Iterable[int]) -> tuple[str, ...]:
         header = self._headers[job]
         return tuple(dict.fromkeys(host for rank in ranks if (host := host_of(header, rank)) is not None))
 
 
-def fault(name: str, what: str, row: Summary, got: float | None = None, limit: float | None = None) -> GateFault:
-    """A row's way to fail."""
-    return GateFault(name, what, row.job, row.pattern, row.mode, row.payload_bytes, row.group, got, limit)
-
-
 def networks_in(log: Iterable[str]) -> frozenset[str]:
-    """The networks that NCCL says it uses, from the lines of a job's log (NCCL_DEBUG=INFO)."""
+    """The networks that NCCL names in the lines of a job's log (NCCL_DEBUG=INFO)."""
     found: set[str] = set()
     providers: set[str] = set()
     for line in log:
-        providers.update(word.lower() for word in _PROVIDER.findall(line))
+        providers.update(name.lower() for name in _PROVIDER.findall(line))
         if "NET/" in line or "Using network" in line:
             found.update(name for pattern, name in _NCCL_NETWORKS if pattern.search(line))
-    if "efa" in found and providers and "efa" not in providers:  # libfabric is a way to many networks
+    if "efa" in found and providers and "efa" not in providers:  # libfabric runs over many networks
         found = found - {"efa"} | providers
     if "roce" in found:
         found.discard("ib")
     return frozenset(found)
+
+
+def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
+    """Planned job -> the rows of all its attempts."""
+    found: dict[str, list[Summary]] = {}
+    for row in rows:
+        found.setdefault(job_of_attempt(row.job), []).append(row)
+    return found
+
+
+def pair_rows(rows: Iterable[Summary]) -> Iterator[Summary]:
+    """The measured rows of pairs."""
+    return (row for row in rows if row.src is not None and not row.modelled)

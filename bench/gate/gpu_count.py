@@ -1,4 +1,4 @@
-"""Has each node the GPUs that it should have? What it shows is no measure: one that lost seven of eight shows one."""
+"""Faults of the number of GPUs per node. A node cannot vouch for itself: one that lost seven of eight shows one."""
 
 from __future__ import annotations
 
@@ -8,57 +8,73 @@ from typing import NamedTuple
 from bench.core.record import Header
 from bench.core.traits import traits
 from bench.gate.gate_input import GateInput, hosts
+from bench.gate.messages import FaultCode
 from bench.gate.rules import Expect, GateFault
 from bench.hardware.bounds import shares_gpu
 from bench.hardware.catalogue import instance, instances
 
 
-class _Host(NamedTuple):
-    """GPUs of a host: as its driver tells (None: it does not), the most that a job measured there; `known`: it has no
-    more than `shown`."""
+class _HostGpus(NamedTuple):
+    """The GPUs of a host in one job.
+
+    `shown`: by its driver, None if it does not report them; `used`: at most measured in any job. `confined`: the driver
+    shows each rank only its own GPU (Slurm's --gpus-per-task), so `used` counts as shown.
+    """
 
     shown: int | None
     used: int
-    known: bool
-    words: str
+    confined: bool
+
+    @property
+    def certain(self) -> bool:
+        """Does the host have no more GPUs than shown?"""
+        return self.shown is not None and not self.confined
+
+    def code(self, shown: FaultCode, unreported: FaultCode, confined: FaultCode) -> FaultCode:
+        """The code that fits what the driver shows."""
+        if self.confined:
+            return confined
+        return unreported if self.shown is None else shown
 
 
-_Told = Mapping[str, Mapping[str, _Host]]  # of each job
+_Counts = Mapping[str, Mapping[str, _HostGpus]]  # job -> host
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Of jobs on GPUs: fewer than the instance type has, or not as many as are expected or known to be there."""
+    """Jobs on GPUs whose nodes have fewer than their instance type, or not the expected number."""
     headers = run.document.headers
     measured = {
         job: header
         for job, header in headers.items()
         if traits(header.transport).on_gpu and not header.modelled and not header.imported
     }
-    told = _told(measured)
-    yield from _once(_lost(run, measured, told))
-    if expect.gpus_per_node is not None and any(header.imported for header in headers.values()):
-        yield GateFault(
-            "wrong-world",
-            f"{_expected(expect.gpus_per_node)}, and a log of another tool does not tell how "
-            "many the driver of each node shows: leave `gpus_per_node` out for it",
-        )
-    elif expect.gpus_per_node is not None:
-        yield from _once(_other(run, expect.gpus_per_node, measured, told))
+    counts = _counts(measured)
+    yield from dict.fromkeys(_lost(run, measured, counts))  # many jobs have the same nodes
+    if expect.gpus_per_node is None:
+        return
+    if any(header.imported for header in headers.values()):
+        yield GateFault(FaultCode.GPUS_EXPECTED_OF_LOG, {"expected": expect.gpus_per_node})
+    else:
+        yield from dict.fromkeys(_unexpected(run, expect.gpus_per_node, measured, counts))
 
 
-def _told(measured: Mapping[str, Header]) -> _Told:
-    """Of every host of a job, also of one whose facts are not there."""
+def _counts(measured: Mapping[str, Header]) -> _Counts:
+    """The GPUs of every host of each job, also of a host without facts."""
     shown = {job: _shown(header) for job, header in measured.items()}
-    used, confined = dict[str, int](), set[str]()
+    used: dict[str, int] = {}
+    confined: set[str] = set()
     for job, header in measured.items():
         for host in hosts(header):
             used[host] = max(used.get(host, 0), _used(header))
             if 0 < (shown[job][host] or 0) < _used(header):
-                confined.add(host)  # each rank may use and see its own GPU alone, as Slurm's --gpus-per-task has it
-    return {
-        job: {host: _host(host, num, used.get(host, 0), host in confined) for host, num in each.items()}
-        for job, each in shown.items()
-    }
+                confined.add(host)
+    counts: dict[str, dict[str, _HostGpus]] = {}
+    for job, of_job in shown.items():
+        counts[job] = {}
+        for host, num in of_job.items():
+            most = used.get(host, 0)
+            counts[job][host] = _HostGpus(most if host in confined else num, most, host in confined)
+    return counts
 
 
 def _shown(header: Header) -> dict[str, int | None]:
@@ -69,69 +85,59 @@ def _shown(header: Header) -> dict[str, int | None]:
     return found
 
 
-def _host(name: str, shown: int | None, used: int, confined: bool) -> _Host:
-    if confined:
-        return _Host(used, used, False, f"the driver of {name} shows each rank a part, and {used} took part at most")
-    words = f"the driver of {name} {'does not tell them' if shown is None else f'shows {shown}'}"
-    return _Host(shown, used, shown is not None, words)
+def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
+    """Fewer GPUs than the instance type has, unless bench.yaml says that number, as for a container.
 
-
-def _lost(run: GateInput, measured: Mapping[str, Header], told: _Told) -> Iterator[GateFault]:
-    """A node may be given a part of its type's GPUs, as a container is: all that bench.yaml says, and no other number.
-
-    Where the driver does not tell, the most that were measured are those that are there, and no node is accused.
+    If the driver does not report them, the most that were measured count, and no node is accused.
     """
-    given = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
+    stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
-        if header.instance in instances():
-            whole = instance(str(header.instance)).gpus
-            for host, each in told[job].items():
-                there = each.used if each.shown is None else each.shown
-                if there < whole and there != given:
-                    more = f", and {each.used} took part at most" if each.shown is None else ""
-                    what = f"{header.instance} has {whole} GPUs, {each.words}{more}"
-                    yield GateFault("wrong-world", what, hosts=(host,), accuses=each.known)
+        if header.instance not in instances():
+            continue
+        whole = instance(str(header.instance)).gpus
+        for host, gpus in counts[job].items():
+            there = gpus.used if gpus.shown is None else gpus.shown
+            if there < whole and there != stated:
+                code = gpus.code(FaultCode.GPUS_LOST, FaultCode.GPUS_LOST_UNREPORTED, FaultCode.GPUS_LOST_CONFINED)
+                facts = {"instance": header.instance, "num_gpus": whole, **_facts(host, gpus)}
+                yield GateFault(code, facts, hosts=(host,), accuses=gpus.certain)
 
 
-def _other(run: GateInput, wanted: int, measured: Mapping[str, Header], told: _Told) -> Iterator[GateFault]:
-    expected = _expected(wanted)
-    said = _said(run)
-    if said is None:
-        yield GateFault(
-            "wrong-world",
-            f"{expected}, and the site does not say how many there should be: name `instance:` "
-            "or `ranks_per_node:` of the cluster in bench.yaml",
-        )
-    elif said != wanted:
-        yield GateFault("wrong-world", f"{expected}, bench.yaml says {said}")
-    for each in told.values():
-        for name, host in each.items():
-            if host.shown != wanted:
-                few = host.known and (host.shown or 0) < wanted
-                yield GateFault("wrong-world", f"{expected}, {host.words}", hosts=(name,), accuses=few)
+def _unexpected(run: GateInput, expected: int, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
+    """Another number than expected: by bench.yaml, by a node's driver, or measured."""
+    stated = _stated(run)
+    if stated is None:
+        yield GateFault(FaultCode.GPUS_EXPECTED_UNSTATED, {"expected": expected})
+    elif stated != expected:
+        yield GateFault(FaultCode.GPUS_EXPECTED_STATED, {"expected": expected, "stated": stated})
+    for of_job in counts.values():
+        for host, gpus in of_job.items():
+            if gpus.shown != expected:
+                code = gpus.code(
+                    FaultCode.GPUS_EXPECTED_SHOWN,
+                    FaultCode.GPUS_EXPECTED_UNREPORTED,
+                    FaultCode.GPUS_EXPECTED_CONFINED,
+                )
+                too_few = gpus.certain and (gpus.shown or 0) < expected
+                yield GateFault(code, {"expected": expected, **_facts(host, gpus)}, hosts=(host,), accuses=too_few)
     most = max(map(_used, measured.values()), default=0)
-    if most != wanted or not all(told.values()):
-        yield GateFault("wrong-world", f"{expected}, the most that were measured {'is' if most == 1 else 'are'} {most}")
+    if most != expected or not all(counts.values()):
+        yield GateFault(FaultCode.GPUS_EXPECTED_MEASURED, {"expected": expected, "measured": most})
+
+
+def _facts(host: str, gpus: _HostGpus) -> dict[str, object]:
+    return {"host": host, "shown": gpus.shown, "used": gpus.used}
 
 
 def _used(header: Header) -> int:
-    """GPUs of each node that a job measured: one for each rank, unless several were on one."""
+    """GPUs of each node that a job measured: one per rank, or one if ranks shared it."""
     return 1 if shares_gpu(header, ()) else header.ranks_per_node or 0
 
 
-def _expected(wanted: int) -> str:
-    return f"{wanted} GPU{'' if wanted == 1 else 's'} a node {'is' if wanted == 1 else 'are'} expected"
-
-
-def _said(run: GateInput) -> int | None:
-    """GPUs of a node by the site's word: a rank for each where it says how many ranks, else those of its type."""
+def _stated(run: GateInput) -> int | None:
+    """GPUs per node by bench.yaml: its ranks per node, else those of its instance type."""
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")
     if ranks is None and cluster.get("instance") in instances():
         return instance(str(cluster["instance"])).gpus
     return ranks
-
-
-def _once(found: Iterator[GateFault]) -> Iterator[GateFault]:
-    """Many jobs have the same nodes."""
-    yield from dict.fromkeys(found)

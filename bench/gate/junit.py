@@ -1,7 +1,7 @@
-"""A gate as JUnit XML, as CI systems read it, and as the error lines of GitHub Actions.
+"""A gate's verdict as JUnit XML for CI systems, and as error lines of GitHub Actions.
 
-<testsuites> holds one <testsuite>; a <testcase> for the run as a whole, for each demand, and for each node. A failure's
-`type` is its name (bench/gate/rules.py: FAILURES), and its text has a line for each fault.
+<testsuites> holds one <testsuite> with a <testcase> for the run as a whole, for each demand, each publication rule and
+each node. A failure's `type` is its name (gate/messages.py: GateFailure); its text has a line for each fault.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from xml.etree import ElementTree
 
 from bench.gate import page
 from bench.gate.gate import GateResult
-from bench.gate.rules import FAILURES, GateFault
+from bench.gate.messages import FAILURES, FaultCode
+from bench.gate.nodes import NodeStatus
+from bench.gate.rules import GateFault
 
 _MOST_LINES = 200  # of one failure's text
 
@@ -19,28 +21,35 @@ _MOST_LINES = 200  # of one failure's text
 def render(gate: GateResult, timestamp: str) -> bytes:
     """The whole file. `timestamp`: ISO 8601 without a zone, in UTC."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {gate.run}"))
-    failed = _case(suite, "run", "the run as a whole", gate.faults, [page.sentence(one) for one in gate.faults])
-    for each in gate.judged:
-        title = f"{each.rule}: {each.limit.metric} {each.limit.text}"
-        faults = each.faults or (() if each.passed else (GateFault("missing-rows", "nothing was judged"),))
-        failed += _case(suite, "rules", title, faults, [page.sentence(fault, each) for fault in faults])
+    failed = _case(suite, "run", "the run as a whole", _named(gate.faults), [page.sentence(one) for one in gate.faults])
+    for demand in gate.judged:
+        faults = demand.faults
+        if not faults and not demand.passed:
+            faults = (GateFault(FaultCode.NOTHING_JUDGED),)
+        title = f"{demand.rule}: {demand.limit.metric} {demand.limit.text}"
+        failed += _case(suite, "rules", title, _named(faults), [page.sentence(fault, demand) for fault in faults])
+    for finding in gate.findings:
+        title = f"{finding.rule.number} {finding.rule}"
+        lines = [page.sentence(fault) for fault in finding.faults]
+        failed += _case(suite, "publication", title, _named(finding.faults), lines)
     for node in gate.nodes:
-        if node.status == "failed":
-            faults = tuple(GateFault(reason.partition(":")[0], reason) for reason in node.reasons)
-            failed += _case(suite, "nodes", node.host, faults, list(node.reasons))
-        elif node.status == "passed":
+        lines = [reason.text for reason in node.reasons]
+        if node.status == NodeStatus.FAILED:
+            names = [reason.failure or reason.code for reason in node.reasons]
+            failed += _case(suite, "nodes", node.host, names, lines)
+        elif node.status == NodeStatus.PASSED:
             _case(suite, "nodes", node.host, (), [])
         else:
             case = ElementTree.SubElement(
                 suite, "testcase", classname="bench.gate.nodes", name=_clean(node.host), time="0"
             )
-            ElementTree.SubElement(case, "skipped", message=_clean("; ".join(node.reasons)))
+            ElementTree.SubElement(case, "skipped", message=_clean("; ".join(lines)))
     skipped = len(suite.findall("testcase/skipped"))
     return _whole(suite, failures=failed, errors=0, skipped=skipped, timestamp=timestamp)
 
 
 def broken(name: str, what: str, timestamp: str) -> bytes:
-    """One test case in error: nothing was judged, and an older file must not go on saying that all is well."""
+    """One test case in error: nothing was judged, and an older file must not stay green."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")
     ElementTree.SubElement(case, "error", message=_clean(what), type="gate-not-run").text = _clean(what)
@@ -48,11 +57,11 @@ def broken(name: str, what: str, timestamp: str) -> bytes:
 
 
 def github_lines(gate: GateResult) -> list[str]:
-    """`::error title=...::...` for each failure's name, with the characters escaped that the runner would swallow."""
+    """`::error title=...::...` for each name of a failure, escaped as the runner requires."""
     lines = []
     for name in gate.names:
-        told = "\n".join([FAILURES[name], *page.told(gate, name)])
-        lines.append(github_line(f"bench gate: {name}", told))
+        message = "\n".join([FAILURES[name], *page.sentences(gate, name)])
+        lines.append(github_line(f"bench gate: {name}", message))
     if not gate.passed and not lines:
         lines.append(github_line("bench gate", page.conclusion(gate)))
     return lines
@@ -65,12 +74,15 @@ def github_line(title: str, message: str) -> str:
     return f"::error title={name}::{data}"
 
 
-def _case(suite: ElementTree.Element, kind: str, title: str, faults: Sequence[GateFault], lines: Sequence[str]) -> int:
-    """Adds a test case; 1 when it failed, else 0."""
+def _named(faults: Sequence[GateFault]) -> list[str]:
+    return [fault.name for fault in faults]
+
+
+def _case(suite: ElementTree.Element, kind: str, title: str, names: Sequence[str], lines: Sequence[str]) -> int:
+    """Add a test case; 1 if it failed, else 0. `names`, `lines`: of its failures."""
     case = ElementTree.SubElement(suite, "testcase", classname=f"bench.gate.{kind}", name=_clean(title), time="0")
-    if not faults:
+    if not names:
         return 0
-    names = [fault.name for fault in faults]
     counts = ", ".join(f"{name} ({names.count(name)})" for name in dict.fromkeys(names))
     failure = ElementTree.SubElement(case, "failure", message=_clean(f"{counts}: {lines[0]}"), type=_clean(names[0]))
     more = [f"and {len(lines) - _MOST_LINES} more"] if len(lines) > _MOST_LINES else []
@@ -90,7 +102,7 @@ def _whole(suite: ElementTree.Element, *, failures: int, errors: int, skipped: i
 
 
 def _clean(text: str) -> str:
-    """XML 1.0 knows no control characters (and no surrogates), not even escaped; they become a visible mark."""
+    """Text without control characters and surrogates, which XML 1.0 forbids even escaped; a visible mark each."""
     return "".join(letter if _allowed(ord(letter)) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

@@ -1,252 +1,325 @@
-"""A verdict on each node, with its reasons. It fails closed: a node has passed where something that was measured of it
-alone was good, or its pairs cleared it, and nothing that went wrong may be its fault."""
+"""A verdict on each node, with its reasons. It fails closed.
+
+A node has passed only if something measured on it alone was good, or its pairs cleared it, and if nothing that went
+wrong may be its fault.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any
 
+from bench.core.codes import Code
 from bench.core.errors import UsageError
 from bench.core.units import format_size
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Diagnosis
-from bench.gate.gate_input import GateInput, Whereabouts, hosts, is_imported, start
+from bench.gate.gate_input import GateInput, RowHosts, hosts, is_imported, job_of_attempt, pair_rows
+from bench.gate.messages import FaultCode, GateFailure, NodeCode
 from bench.gate.rules import GateFault, Rules
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
 from bench.results.document import Summary
 
-PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
-# What says that a node is bad; other failures of its rows only mean that nothing is known of it.
+
+class NodeStatus(StrEnum):
+    """The verdict on a node."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_JUDGED = "not judged"
+
+
+# These say that a node is bad. Other failures of its rows only mean that too little is known of it.
 _ACCUSING = frozenset(
     (
-        "slow-part",
-        "failed-job",
-        "wrong-data",
-        "above-bound",
-        "zero",
-        "too-low",
-        "too-high",
-        "slower",
-        "through-host",
-        "wrong-world",
+        GateFailure.SLOW_PART,
+        GateFailure.FAILED_JOB,
+        GateFailure.WRONG_DATA,
+        GateFailure.ABOVE_BOUND,
+        GateFailure.ZERO,
+        GateFailure.TOO_LOW,
+        GateFailure.TOO_HIGH,
+        GateFailure.SLOWER,
+        GateFailure.THROUGH_HOST,
+        GateFailure.WRONG_WORLD,
     )
 )
-# What any of the hosts of a row of several may have caused, and that pairs are not asked about: it clears none of them.
-_OF_ANY = frozenset(("failed-job", "wrong-data", "above-bound", "inconsistent"))
-_LEAST_PEERS = 3  # hosts: of two that are equally slow neither is slow beside the other
+# Any host of the row may have caused one of these, and pairs do not show which: it clears none of them.
+_CAUSED_BY_ANY = frozenset(
+    (GateFailure.FAILED_JOB, GateFailure.WRONG_DATA, GateFailure.ABOVE_BOUND, GateFailure.INCONSISTENT)
+)
+_LEAST_PEERS = 3  # hosts: of two that are equally slow, neither is slow compared to the other
 _MOST_REASONS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class NodeReason:
+    """Why a node has its verdict: a fault of the run (`failure` is its name), or a NodeCode.
+
+    `where`: the job or the row of the fault: "allreduce 1M pipelined".
+    """
+
+    code: Code
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    failure: GateFailure | None = None
+    where: str = ""
+
+    @classmethod
+    def of_fault(cls, fault: GateFault) -> NodeReason:
+        """A fault of the run that concerns the node."""
+        words = [fault.job or "" if fault.group is None else fault.pattern or ""]
+        if fault.payload_bytes:
+            words.append(format_size(fault.payload_bytes))
+        words.append(fault.mode or "")
+        return cls(fault.code, fault.facts, fault.name, " ".join(filter(None, words)))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Two reasons with the same key are one."""
+        return self.code, json.dumps(self.facts, sort_keys=True, default=str), self.failure or "", self.where
+
+    @property
+    def text(self) -> str:
+        """The reason for people: "too-low: allreduce 1M pipelined: busbw at least 1 GB/s is required"."""
+        words = self.code.words(self.facts)
+        return ": ".join(filter(None, (self.failure, self.where, words))) if self.failure else words
+
+
+@dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """One host. `num_rows`: judged rows in which it took part, pairs included; `reasons`: why it failed or can not be
-    judged; of one that was measured again, when."""
+    """The verdict on one host.
+
+    `num_rows`: judged rows in which it took part, pairs included. `reasons`: why it failed or cannot be judged, and
+    when it was measured again.
+    """
 
     host: str
-    status: str
+    status: NodeStatus
     num_rows: int
-    reasons: tuple[str, ...]
+    reasons: tuple[NodeReason, ...]
+
+
+@dataclass(slots=True)
+class _Case:
+    """What is known against a host: reasons that accuse it, and reasons why it cannot be judged."""
+
+    accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
+    open: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
+
+    def add(self, reason: NodeReason, accuses: bool) -> None:
+        (self.accusing if accuses else self.open).setdefault(reason.key, reason)
 
 
 def diagnosed(run: GateInput) -> Diagnosis | None:
-    """Who is slow by the pairs of this run; None where it holds none."""
+    """The diagnosis of this run's pairs; None if it has none."""
     headers = {job: asdict(header) for job, header in run.document.headers.items()}
     try:
-        found = pair_evidence.diagnosed(headers, (asdict(row) for row in _pairs(run)))
+        found = pair_evidence.diagnosed(headers, (asdict(row) for row in pair_rows(run.document.summaries)))
     except UsageError:
         return None
     return pair_evidence.merged([each.verdict for each in found])
 
 
-def cleared(run: GateInput, verdict: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """The hosts that pairs clear: by pairs that are evidence, beside others enough to be compared with."""
-    unverified = any("unverified" in rule.allow for rule in rules.rules)
-    where, met = Whereabouts(run.document.headers), dict[str, set[str]]()
-    for row in _pairs(run):
+def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
+    """The hosts that pairs clear, by pairs that are evidence, with enough peers to compare with."""
+    unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
+    where = RowHosts(run.document.headers)
+    met: dict[str, set[str]] = {}
+    for row in pair_rows(run.document.summaries):
         if is_imported(row) or shares_gpu(run.document.headers[row.job], row.flags):
             continue
         if row.verified or (row.verified is None and unverified):
             met.setdefault(row.job, set()).update(where.of(row))
-    return frozenset(verdict.cleared if verdict else ()) & {
-        host for there in met.values() if len(there) >= _LEAST_PEERS for host in there
-    }
+    enough = {host for peers in met.values() if len(peers) >= _LEAST_PEERS for host in peers}
+    return frozenset(diagnosis.cleared if diagnosis else ()) & enough
 
 
-def parts(run: GateInput, verdict: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
-    """What a diagnosis means for the gate: somebody is slow, or somebody is neither accused nor cleared."""
-    if verdict is None:
+def parts(run: GateInput, diagnosis: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
+    """Faults of the diagnosis: a part is slow, or a host is neither accused nor cleared."""
+    if diagnosis is None:
         if asked:
             num = sum(row.src is not None and row.modelled for row in run.document.summaries)
-            there = (
-                f"the {num} rows of pairs are modelled, none was measured" if num else "there are no pairs to diagnose"
-            )
-            yield GateFault("missing-rows", f"{there}: measure the scenario `links` or `acceptance`")
+            if num:
+                yield GateFault(FaultCode.PAIRS_MODELLED, {"num_rows": num})
+            else:
+                yield GateFault(FaultCode.PAIRS_ABSENT)
         return
-    for one in verdict.accused:
-        yield GateFault("slow-part", f"{one.kind} {one.name}: {one.evidence}", got=one.confidence)
-    headers = run.document.headers.values()
-    there_ = [host for header in headers if asked or header.topology == "pairs" for host in hosts(header)]
-    known = {host for one in verdict.accused for host in _ends(one, there_)} | set(verdict.cleared)
-    open_ = tuple(host for host in dict.fromkeys(there_) if host not in known)
-    if open_ or (verdict.suspects and not verdict.accused):
-        yield GateFault("undecided-part", _undecided(run, verdict, open_), hosts=open_)
+    for part in diagnosis.accused:
+        yield GateFault(FaultCode.PART_SLOW, _slow(part), got=part.confidence)
+    took_part: list[str] = []
+    for header in run.document.headers.values():
+        if asked or header.topology == "pairs":
+            took_part += hosts(header)
+    decided = {host for part in diagnosis.accused for host in _ends(part, took_part)} | set(diagnosis.cleared)
+    undecided = tuple(host for host in dict.fromkeys(took_part) if host not in decided)
+    if undecided or (diagnosis.suspects and not diagnosis.accused):
+        yield _undecided(run, diagnosis, undecided)
 
 
-def _undecided(run: GateInput, verdict: Diagnosis, open_: Sequence[str]) -> str:
+def _slow(part: Accused) -> dict[str, Any]:
+    return {"kind": part.kind, "part": part.name, "evidence": str(part.evidence)}
+
+
+def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
     """Why these hosts are neither accused nor cleared."""
-    if verdict.num_missing:
-        rounds = f"{verdict.num_missing} round{'' if verdict.num_missing == 1 else 's'}"
-        return (
-            f"the ladder of pairs ended {rounds} before it had looked at every host: nothing is known of {_some(open_)}"
-        )
-    if verdict.suspects:
-        names = _some(list(dict.fromkeys(f"{each.kind} {each.name}".strip() for each in verdict.suspects)))
-        return f"{len(verdict.suspects)} suspicions were not followed to their end ({names})"
-    where = Whereabouts(run.document.headers)
-    measured = {host for row in _pairs(run) for host in where.of(row)}
-    unseen = [host for host in open_ if host not in measured]
-    return f"no pair of {_some(unseen)} was measured" if unseen else f"its pairs do not clear {_some(open_)}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_REASONS} more" if len(names) > _MOST_REASONS else ""
-    return f"{', '.join(names[:_MOST_REASONS])}{more}"
+    if diagnosis.num_missing:
+        facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
+        return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
+    if diagnosis.suspects:
+        names = tuple(dict.fromkeys(f"{each.kind} {each.name}".strip() for each in diagnosis.suspects))
+        facts = {"num": len(diagnosis.suspects), "parts": names}
+        return GateFault(FaultCode.SUSPICIONS_OPEN, facts, hosts=hosts_)
+    where = RowHosts(run.document.headers)
+    measured = {host for row in pair_rows(run.document.summaries) for host in where.of(row)}
+    unmeasured = tuple(host for host in hosts_ if host not in measured)
+    if unmeasured:
+        return GateFault(FaultCode.PAIRS_NOT_MEASURED, {"hosts": unmeasured}, hosts=hosts_)
+    return GateFault(FaultCode.PAIRS_CLEAR_NONE, {"hosts": hosts_}, hosts=hosts_)
 
 
 def nodes(
     run: GateInput,
-    verdict: Diagnosis | None,
+    diagnosis: Diagnosis | None,
     judged: Sequence[Summary],
     good: tuple[Iterable[Summary], Collection[str]],
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """Every host that took part, in the order of ranks, then those that should have.
+    """Every host that took part, in the order of ranks, then the hosts that should have.
 
-    `judged`: rows that a rule or the pairs' verdict is about. `good`: the rows that met a demand, and the hosts that
-    pairs clear. A row of several nodes accuses none of them by itself, nor vouches for any, but a pair for its ends.
+    `judged`: rows that a rule or the diagnosis is about. `good`: the rows that met a demand, and the hosts that pairs
+    clear. A row of several nodes neither accuses nor clears any of them; a pair clears its two ends.
     """
-    where = Whereabouts(run.document.headers)
-    took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
-    told: dict[str, dict[tuple[str, bool], None]] = {host: {} for host in (*took_part, *_awaited(run, took_part))}
-    every = list(faults)
-    for host, name, reason in _accused(verdict, tuple(took_part)):
-        told.setdefault(host, {})[f"{name}: {reason}", True] = None
-    open_: dict[tuple[str, tuple[str, ...]], list[GateFault]] = {}
-    for fault, concerned, accuses in _placed(run, every, where, tuple(took_part)):
-        if fault.hosts or len(concerned) == 1:
-            for host in concerned:
-                absent = fault.name == "wrong-world" and host not in took_part  # it was expected, no more
-                told.setdefault(host, {})[_reason(fault), accuses and not absent] = None
-        else:
-            open_.setdefault((fault.name, tuple(concerned)), []).append(fault)
-    for (name, concerned), alike in open_.items():
-        reason = _reason(alike[0]) if len(alike) == 1 else f"{name}: {len(alike)} times, and no node is named"
-        for host in concerned:
-            told.setdefault(host, {})[reason, False] = None
-    vouched = {host for row in good[0] if _vouches(row) for host in _alone(row, where)} | set(good[1])
-    counts = dict.fromkeys((*told, *retested), 0)
+    where = RowHosts(run.document.headers)
+    cases = _cases(run, diagnosis, list(faults), where)
+    vouched = set(good[1])
+    for row in good[0]:
+        if _vouches(row):
+            vouched.update(_own_hosts(row, where))
+    counts = dict.fromkeys((*cases, *retested), 0)
     for row in judged:
         for host in where.of(row):
             counts[host] += 1
-    return tuple(_node(host, counts[host], host in vouched, told.get(host, {}), retested.get(host)) for host in counts)
+    return tuple(
+        _verdict(host, num_rows, host in vouched, cases.get(host, _Case()), retested.get(host))
+        for host, num_rows in counts.items()
+    )
 
 
-def _node(
-    host: str, num_rows: int, vouched: bool, why: Mapping[tuple[str, bool], None], again: str | None
-) -> NodeVerdict:
-    status = FAILED if any(accuses for _, accuses in why) else PASSED if vouched and not why else NOT_JUDGED
-    told = list(dict.fromkeys(reason for reason, accuses in sorted(why, key=lambda one: not one[1])))
-    if not told and status == NOT_JUDGED:
-        told = [
-            "no row of its own met a demand, and no pairs cleared it"
-            if num_rows
-            else "no row in which it took part was judged"
-        ]
-    left = len(told) - _MOST_REASONS
-    more = (f"and {left} reason{'' if left == 1 else 's'} more",) if left > 0 else ()
-    again_ = (f"retested: its pairs were measured again at {again}",) if again else ()
-    return NodeVerdict(host, status, num_rows, (*told[:_MOST_REASONS], *more, *again_))
+def _cases(
+    run: GateInput, diagnosis: Diagnosis | None, faults: Sequence[GateFault], where: RowHosts
+) -> dict[str, _Case]:
+    """What is known against each host: first by the diagnosis, then by faults, then by faults that name no host."""
+    took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
+    cases = {host: _Case() for host in (*took_part, *_awaited(run, took_part))}
+    for part in diagnosis.accused if diagnosis else ():
+        for host in _ends(part, tuple(took_part)):
+            if host in took_part:
+                reason = NodeReason(FaultCode.PART_SLOW, _slow(part), GateFailure.SLOW_PART)
+                cases[host].add(reason, accuses=True)
+    unnamed: dict[tuple[GateFailure, tuple[str, ...]], list[GateFault]] = {}
+    for fault, concerned, accuses in _placed(run, faults, where, tuple(took_part)):
+        if not fault.hosts and len(concerned) != 1:
+            unnamed.setdefault((fault.name, tuple(concerned)), []).append(fault)
+            continue
+        for host in concerned:
+            absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part  # expected, but nothing bad known
+            cases.setdefault(host, _Case()).add(NodeReason.of_fault(fault), accuses and not absent)
+    for (failure, concerned), alike in unnamed.items():
+        reason = NodeReason.of_fault(alike[0])
+        if len(alike) > 1:
+            reason = NodeReason(NodeCode.NODE_UNNAMED, {"failure": str(failure), "num": len(alike)})
+        for host in concerned:
+            cases.setdefault(host, _Case()).add(reason, accuses=False)
+    return cases
+
+
+def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str | None) -> NodeVerdict:
+    if case.accusing:
+        status = NodeStatus.FAILED
+    elif vouched and not case.open:
+        status = NodeStatus.PASSED
+    else:
+        status = NodeStatus.NOT_JUDGED
+    reasons = [*case.accusing.values(), *(each for key, each in case.open.items() if key not in case.accusing)]
+    if not reasons and status == NodeStatus.NOT_JUDGED:
+        reasons = [NodeReason(NodeCode.NO_EVIDENCE if num_rows else NodeCode.NO_ROWS_JUDGED)]
+    left = len(reasons) - _MOST_REASONS
+    if left > 0:
+        reasons = [*reasons[:_MOST_REASONS], NodeReason(NodeCode.MORE_REASONS, {"num": left})]
+    if retested:
+        reasons.append(NodeReason(NodeCode.RETESTED, {"started": retested}))
+    return NodeVerdict(host, status, num_rows, tuple(reasons))
 
 
 def _vouches(row: Summary) -> bool:
-    """Did anything cross a link? A copy of one GPU alone is what its pattern is about."""
+    """Did anything cross a link? A copy inside one GPU is what its pattern is about."""
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
 
-def _alone(row: Summary, where: Whereabouts) -> tuple[str, ...]:
-    """The host that a row lies in, or the two ends of a pair; of a larger group nobody."""
+def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
+    """The host that a row lies in, or the two ends of a pair; empty for a larger group."""
     own = where.of(row)
     return own if len(own) == 1 or (row.src is not None and len(own) == 2) else ()
 
 
 def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
-    """Hosts that a job was planned for and that took no part, where hosts go by their names in bench.yaml."""
+    """Hosts that a job was planned for and that took no part, if hosts have their names of bench.yaml."""
     plan = run.plan or {}
-    planned = max((job["world"]["num_nodes"] for _, job in run.planned() if job.get("world")), default=0)
+    planned = max((job["world"]["num_nodes"] for job in run.planned().values() if job.get("world")), default=0)
     named = (plan.get("cluster") or {}).get("hosts") or ()
     if not plan.get("modelled") and len(there) < planned == len(named) and (not there or set(named) & set(there)):
         yield from (str(host) for host in named if host not in there)
 
 
 def _placed(
-    run: GateInput, faults: Sequence[GateFault], where: Whereabouts, everybody: Sequence[str]
+    run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Each fault with the hosts that it is about, and whether it accuses them; what names nobody is about all."""
+    """Each fault with the hosts that it concerns, and whether it accuses them. One that names no host concerns all."""
     rows = {place(row): row for row in run.document.summaries}
-    named = {start(each.job) for each in faults if each.hosts and each.job and each.name == "failed-job"}
+    named = {
+        job_of_attempt(fault.job)
+        for fault in faults
+        if fault.hosts and fault.job and fault.name == GateFailure.FAILED_JOB
+    }
     for fault in faults:
         accuses = fault.accuses and fault.name in _ACCUSING
         if fault.hosts:
             yield fault, fault.hosts, accuses
         elif fault.job is None:
-            if fault.name != "slow-part":  # whose ends are told with it
+            if fault.name != GateFailure.SLOW_PART:  # the diagnosis names its ends
                 yield fault, everybody, False
         elif fault.group is None:
-            if not (start(fault.job) in named and fault.name in ("failed-job", "missing-rows")):
+            explained = fault.name in (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS)
+            if not (explained and job_of_attempt(fault.job) in named):
                 yield fault, where.of_job(fault.job) or everybody, False
         else:
             row = rows.get(place(fault))
             own = where.of(row) if row else where.of_group(fault.job, fault.group)
             if len(own) == 1:
                 yield fault, own, accuses
-            elif not own or fault.name in _OF_ANY:
+            elif not own or fault.name in _CAUSED_BY_ANY:
                 yield fault, own or where.of_job(fault.job) or everybody, False
 
 
-def _reason(fault: GateFault) -> str:
-    words = [fault.job or ""] if fault.group is None else [fault.pattern or ""]
-    words += [format_size(fault.payload_bytes)] if fault.payload_bytes else []
-    words += [fault.mode or ""]
-    where = " ".join(filter(None, words))
-    return f"{fault.name}: {where}{': ' if where else ''}{fault.what}"
+def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
+    """The hosts of an accused part: of a NIC its host, of a link both ends; empty for the uplink of a rack.
 
-
-def _accused(verdict: Diagnosis | None, known: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """A NIC belongs to its host; of a link nobody knows which end it is."""
-    for one in verdict.accused if verdict else ():
-        for host in known:
-            if host in _ends(one, known):
-                yield host, "slow-part", f"{one.kind} {one.name}: {one.evidence}"
-
-
-def _ends(one: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """The hosts that an accused part belongs to. Names may hold dashes: a link is cut where both ends are known."""
-    if one.kind != "link":
-        return (one.name.partition(":")[0],)
-    parts = one.name.split("-")
-    for number in range(1, len(parts)):
-        ends = ["-".join(some).partition(":")[0] for some in (parts[:number], parts[number:])]
+    Host names may contain dashes, so a link's name is split where both sides are known hosts.
+    """
+    if part.kind != "link":
+        return (part.name.partition(":")[0],)
+    pieces = part.name.split("-")
+    for number in range(1, len(pieces)):
+        ends = tuple("-".join(side).partition(":")[0] for side in (pieces[:number], pieces[number:]))
         if all(end in known for end in ends):
-            return tuple(ends)
-    return ()  # the uplink of a rack is no host's
-
-
-def _pairs(run: GateInput) -> list[Summary]:
-    return [row for row in run.document.summaries if row.src is not None and not row.modelled]
+            return ends
+    return ()
 
 
 def place(row: Summary | GateFault) -> tuple[Any, ...]:
-    """What tells a row from the others of its run."""
+    """What distinguishes a row from the other rows of its run."""
     return row.job, row.pattern, row.mode, row.payload_bytes, row.group

@@ -1,4 +1,4 @@
-"""A run before its gate, for every command that asks for the verdict: gate, report --certificate, run --retest."""
+"""Judge a stored run, for the commands gate, lint, report --certificate and run --retest."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from bench.config import paths
 from bench.config.yaml_file import find
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.gate import certificate as gate_certificate
 from bench.gate import gate as gates
-from bench.gate import page, rules_file
-from bench.gate.published import published
+from bench.gate import header_consistency, page, rules_file
+from bench.gate.gate_input import GateInput, networks_in
+from bench.gate.messages import FaultCode
+from bench.gate.nodes import NodeStatus
+from bench.gate.remeasured import Retest, RetestPlan
+from bench.gate.remeasured import newest as newest_rows
+from bench.gate.rows import published_figure
 from bench.gate.rules import GateFault, Rules
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.store import runs
 
+_PUBLICATION = "publication.yaml"  # what `bench lint` asks
 _MOST_REASONS = 32  # of nodes, that a retest keeps
 
 
@@ -31,24 +36,31 @@ def now() -> str:
 
 
 def judged(args: argparse.Namespace) -> gates.GateResult:
-    """The verdict on `args.run`. Raises UsageError for bad rules and for a run that is not there."""
-    asked = rules_file.load_rules(find("rules", args.rules, paths.rules_folder()))
+    """The verdict on `args.run`. Raises UsageError for bad rules and for a run that does not exist."""
+    rules = _rules(args.rules)
     path = collect.find(args.run, args.results)
     try:
-        retests = [gates.Retest.read(one) for one in runs.read_retests(path)] if path.is_dir() else []
-        return gates.gate(asked, material(path, asked, args), retests)
-    except UsageError as error:  # the run is there, and what it holds can not be read: a failure, not a mistyped word
-        return gates.unreadable(asked, path.name, str(error))
+        return gates.gate(rules, gate_input(path, rules, args), _retests(path))
+    except UsageError as error:  # the run exists but cannot be read: a failure of the run, not a typing mistake
+        return gates.unreadable(rules, path.name, str(error))
+
+
+def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
+    """The verdict on `args.run` as a publication, and its document. Raises UsageError if the run cannot be read."""
+    own = paths.rules_folder() / _PUBLICATION  # a folder rules/ of the user may lack it
+    rules = rules_file.load_rules(own if own.is_file() else paths.PACKAGE_ROOT / "rules" / _PUBLICATION)
+    run = gate_input(collect.find(args.run, args.results), rules, argparse.Namespace(baseline=None), damaged=True)
+    return gates.gate(rules, run), run.document
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """`bench report RUN --certificate [RULES]`: the page; 0 only when the run passed."""
+    """Print `bench report RUN --certificate [RULES]`; the exit code is 0 only if the run passed."""
     if args.format not in ("table", "markdown"):
-        raise UsageError(f"a certificate is a page of Markdown: leave --format {args.format} out")
+        raise UsageError(f"a certificate is a page of Markdown: remove --format {args.format}")
     path = collect.find(args.run, args.results)
     plan = runs.read_plan(path) if (path / "plan.json").exists() else None
     if not args.certificate and plan is None:
-        raise UsageError("which rules? this run has no plan: give them by --certificate RULES")
+        raise UsageError("this run has no plan that names its rules: give them by --certificate RULES")
     args.rules, args.baseline = args.certificate or plan["scenario"], None  # type: ignore[index]
     verdict = judged(args)
     document = collect.document(path)
@@ -56,65 +68,83 @@ def certificate(args: argparse.Namespace) -> int:
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
-def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], gates.Again]:
-    """How a run failed, in sentences, and what of it to measure again. Raises UsageError for one without a plan."""
+def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], RetestPlan]:
+    """How a run failed, in words, and what of it to measure again. Raises UsageError for a run without a plan."""
     plan = runs.read_plan(path)
     if plan.get("imported"):
-        raise UsageError(f"{path} was imported from logs: there is nothing in it to measure again")
-    name = args.rules or plan["scenario"]
-    asked = rules_file.load_rules(find("rules", name, paths.rules_folder()))
-    run = material(path, asked, argparse.Namespace(baseline=None, results=args.results))
-    verdict = gates.gate(asked, run, [gates.Retest.read(one) for one in runs.read_retests(path)])
-    told = [f"{node.host}: {reason}" for node in verdict.nodes if node.status == "failed" for reason in node.reasons]
-    return [page.conclusion(verdict), *told[:_MOST_REASONS]], gates.again(verdict, run)
+        raise UsageError(f"{path} was imported from logs: there is nothing to measure again")
+    rules = _rules(args.rules or plan["scenario"])
+    run = gate_input(path, rules, argparse.Namespace(baseline=None, results=args.results))
+    verdict = gates.gate(rules, run, _retests(path))
+    reasons = [page.conclusion(verdict)]
+    for node in verdict.nodes:
+        if node.status == NodeStatus.FAILED:
+            reasons += [f"{node.host}: {reason.text}" for reason in node.reasons]
+    return reasons[: 1 + _MOST_REASONS], gates.retest_plan(verdict, run)
 
 
 def newest(path: Path, document: Document) -> Document:
     """A run's document with the newest measurement of each row."""
-    return gates.newest(document, [gates.Retest.read(one) for one in runs.read_retests(path)])[0]
+    return newest_rows(document, _retests(path))[0]
 
 
-def material(path: Path, asked: Rules, args: argparse.Namespace) -> gates.GateInput:
-    """All that a gate looks at of a run. Raises UsageError when it can not be read."""
+def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool = False) -> GateInput:
+    """All that a gate looks at of a run. Raises UsageError if it cannot be read.
+
+    `damaged`: accept a broken outcomes.json; its jobs then have no known end.
+    """
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None
-    unsound: list[GateFault] = []
+    inconsistent: list[GateFault] = []
     try:
         attempts, warnings = runs.attempts(path)
         document = collect.document_of(path, attempts, warnings)
-        for job, attempt in attempts:
-            unsound += gates.unsound(job, attempt.header, attempt.records)
+        for job, attempt in attempts if rules.rules else ():
+            inconsistent += header_consistency.faults(job, attempt.header, attempt.records)
     except UsageError:
-        if not is_run or any(path.glob("*.jsonl")):
+        if damaged or not is_run or any(path.glob("*.jsonl")):
             raise
-        document = collect.nothing(path)
-    baseline, why = _baseline(args.baseline or asked.baseline, args.results, path)
-    found = gates.GateInput(
+        attempts, document = (), collect.nothing(path)
+    networks = {}
+    if is_run and rules.rules:
+        networks = {job: networks_in(_log(path, job)) for job in document.headers}
+    found = GateInput(
         name=path.name,
         document=document,
+        attempts=tuple((job, attempt.header, attempt.records) for job, attempt in attempts),
         plan=plan,
-        outcomes=runs.outcomes_or_error(path) if is_run else {},
+        outcomes=_outcomes(path, damaged) if is_run else {},
         warnings=tuple(note.text for note in document.notes),
-        networks={job: gates.networks_in(_log(path, job)) for job in document.headers} if is_run else {},
-        unsound=tuple(unsound),
-        baseline=baseline,
+        networks=networks,
+        inconsistent=tuple(inconsistent),
         now=datetime.now(UTC),
-        published=published,
+        published=published_figure,
     )
-    return found if not why else replace(found, no_baseline=why)
+    name = args.baseline or rules.baseline
+    return _with_baseline(found, name, args.results, path) if name else found
 
 
-def _baseline(name: str, results: Path, run: Path) -> tuple[Any, str]:
-    """The document to compare with, or why there is none."""
-    if not name:
-        return None, ""
+def _rules(name: str) -> Rules:
+    return rules_file.load_rules(find("rules", name, paths.rules_folder()))
+
+
+def _retests(path: Path) -> list[Retest]:
+    return [Retest.read(stored) for stored in runs.read_retests(path)] if path.is_dir() else []
+
+
+def _outcomes(path: Path, damaged: bool) -> dict[str, dict[str, object]]:
+    return runs.read_outcomes(path) if damaged else runs.outcomes_or_error(path)
+
+
+def _with_baseline(run: GateInput, name: str, results: Path, path: Path) -> GateInput:
+    """The run with the document to compare with, or with the reason why there is none."""
     try:
-        path = collect.find(name, results)
-        if path.resolve() == run.resolve():
-            return None, "the run to compare with is this run itself"
-        return collect.document(path), ""
+        base = collect.find(name, results)
+        if base.resolve() == path.resolve():
+            return replace(run, no_baseline=GateFault(FaultCode.BASELINE_IS_THIS_RUN))
+        return replace(run, baseline=collect.document(base))
     except UsageError as error:
-        return None, str(error)
+        return replace(run, no_baseline=GateFault(FaultCode.BASELINE_UNREADABLE, {"error": str(error)}))
 
 
 def _log(path: Path, job: str) -> Iterator[str]:

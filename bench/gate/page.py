@@ -1,109 +1,159 @@
-"""The words for what a gate says: failures by name, each demand with what was reached, each node, each retest."""
+"""The gate's pages for people: failures by name, each demand with its worst row, the nodes, the retests."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.core import hostlist
 from bench.core.units import format_duration, format_rate, format_size
-from bench.gate.gate import GateResult, JudgedDemand, NodeVerdict, Superseded
-from bench.gate.rules import FAILURES, RATES, Demand, GateFault
+from bench.gate.gate import GateResult, JudgedDemand
+from bench.gate.messages import FAILURES, GateFailure
+from bench.gate.nodes import NodeStatus, NodeVerdict
+from bench.gate.publication import FindingStatus, PublicationFinding
+from bench.gate.remeasured import Superseded
+from bench.gate.rules import RATES, Demand, GateFault
+from bench.results import notes
+from bench.results.document import Document, Summary
 from bench.results.text import NOTHING, count
 
 _WIDTH = 120
-_MOST_TOLD = 5  # faults of one name in text; all of them are in JSON and CSV
+_MOST_FAULTS = 5  # of one name; JSON and CSV have all of them
 _MOST_NODES = 16
+_MOST_JOBS = 8  # of one finding
+_TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
 def table(gate: GateResult) -> str:
-    """Verdict, failures by name, then a line for each demand, and the nodes."""
+    """The verdict, the failures by name, then a line for each demand, each publication rule and the nodes."""
     lines = [f"# {conclusion(gate)}"]
     if gate.rules.description:
         lines += _wrapped(f"rules {gate.rules.name}: {gate.rules.description}", "# ", "#   ")
-    for name in gate.names:
+    for name in _names(gate):
         lines += _wrapped(f"FAILED {name}: {FAILURES[name]}", "", "  ")
-        for sentence in told(gate, name):
+        for sentence in sentences(gate, name):
             lines += _wrapped(sentence, "  - ", "    ")
     if gate.judged:
-        lines += ["", *_columns(("rule", "expected", "got", "margin", "rows", "verdict", "worst row"), _cells(gate))]
+        lines += ["", *_columns(_TITLES, [_cells(demand) for demand in gate.judged])]
+    if gate.findings:
+        lines += ["", *_finding_lines(gate.findings)]
     if gate.nodes:
         lines += ["", *_node_lines(gate.nodes)]
     return "\n".join([*lines, *(f"# {line}" for line in remarks(gate))]) + "\n"
 
 
 def markdown(gate: GateResult) -> str:
-    """The same for a page or a pull request."""
+    """The same in Markdown."""
     lines = [f"# {conclusion(gate)}", "", gate.rules.description, ""]
-    for name in gate.names:
-        lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {_plain(one)}" for one in told(gate, name))]
-    lines += ["", *markdown_demands(gate), "", *markdown_nodes(gate.nodes), ""]
-    return "\n".join([*lines, *(f"- {_plain(line)}" for line in remarks(gate))]) + "\n"
+    for name in _names(gate):
+        lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {_escaped(each)}" for each in sentences(gate, name))]
+    if gate.rules.rules or not gate.findings:
+        lines += ["", *markdown_demands(gate), "", *markdown_nodes(gate.nodes), ""]
+    if gate.findings:
+        lines += ["", *_markdown_findings(gate.findings), ""]
+    return "\n".join([*lines, *(f"- {_escaped(line)}" for line in remarks(gate))]) + "\n"
 
 
 def markdown_demands(gate: GateResult) -> list[str]:
     """A row for each demand."""
-    titles = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
-    return _markdown(titles, _cells(gate)) if gate.judged else ["No rule could be asked."]
+    if not gate.judged:
+        return ["No demand was judged."]
+    return _markdown(_TITLES, [_cells(demand) for demand in gate.judged])
 
 
 def markdown_nodes(nodes: Sequence[NodeVerdict]) -> list[str]:
-    """A row for each node, all of them."""
-    rows = [(node.host, node.status, str(node.num_rows), "; ".join(node.reasons) or NOTHING) for node in nodes]
+    """A row for each node."""
+    rows = []
+    for node in nodes:
+        reasons = "; ".join(reason.text for reason in node.reasons)
+        rows.append((node.host, node.status, str(node.num_rows), reasons or NOTHING))
     return _markdown(("node", "verdict", "rows", "reasons"), rows) if rows else ["No node is known."]
 
 
 def conclusion(gate: GateResult) -> str:
-    """One sentence."""
+    """The verdict in one sentence."""
     if gate.passed:
-        return f"gate passed: {gate.run} by {gate.rules.name}, {count(len(gate.judged), 'demand')}"
-    kinds = ", ".join(f"{name} ({number})" if number > 1 else name for name, number in gate.names.items())
-    return f"gate FAILED: {gate.run} by {gate.rules.name}: {kinds or 'nothing was judged'}"
+        asked = []
+        if gate.judged:
+            asked.append(count(len(gate.judged), "demand"))
+        if gate.findings:
+            asked.append(kept(gate.findings))
+        return f"gate passed: {gate.run} by {gate.rules.name}, {', '.join(asked)}"
+    names = ", ".join(f"{name} ({number})" if number > 1 else name for name, number in gate.names.items())
+    return f"gate FAILED: {gate.run} by {gate.rules.name}: {names or 'nothing was judged'}"
+
+
+def kept(findings: Sequence[PublicationFinding]) -> str:
+    """How many publication rules the run keeps, and which it breaks: "11 of 12 rules kept; broken: 2"."""
+    broken = [str(finding.rule.number) for finding in findings if finding.status == FindingStatus.FAILED]
+    passed = sum(finding.status == FindingStatus.PASSED for finding in findings)
+    rest = len(findings) - passed - len(broken)
+    words = f"{passed} of {len(findings)} rules kept"
+    if rest:
+        words += f", {rest} not applicable"
+    return f"{words}; broken: {', '.join(broken)}" if broken else words
 
 
 def remarks(gate: GateResult) -> list[str]:
-    """What else the reader must know: retests, and what nobody looked at."""
+    """Retests, and how many rows no rule judges."""
     lines = [f"retest of {retest.started}, after: {'; '.join(retest.reasons)}" for retest in gate.retests]
-    lines += _replaced_pairs(one for one in gate.superseded if one.now is None)
-    alone = [replaced(one) for one in gate.superseded if one.now is not None]
+    lines += _replaced_pairs(each for each in gate.superseded if each.now is None)
+    alone = [replaced(each) for each in gate.superseded if each.now is not None]
     lines += alone[:_MOST_NODES]
-    lines += [f"and {len(alone) - _MOST_NODES} rows more were measured again"] if len(alone) > _MOST_NODES else []
+    if len(alone) > _MOST_NODES:
+        lines.append(f"and {len(alone) - _MOST_NODES} more rows were measured again")
     if gate.unjudged:
         lines.append(f"{count(gate.unjudged, 'row')} of the run are judged by no rule")
     return lines
 
 
-def replaced(one: Superseded) -> str:
+def replaced(superseded: Superseded) -> str:
     """`first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`."""
-    row = one.first
-    now = f": {_figure(one.now)}" if one.now else ", the pairs of its suspects"
+    row = superseded.first
+    now = f": {_figure(superseded.now)}" if superseded.now else ", the pairs of its suspects"
     where = f"{row.pattern} {format_size(row.payload_bytes)} {row.mode} {row.group}"
-    return f"first result of {where}: {_figure(row)}; judged is {one.job}{now}"
+    return f"first result of {where}: {_figure(row)}; judged is {superseded.job}{now}"
 
 
-def told(gate: GateResult, name: str, most: int = _MOST_TOLD) -> list[str]:
-    """The sentences of one failure's name: `sum of rule: where: what`."""
-    found = [(None, fault) for fault in gate.faults] + [(each, f) for each in gate.judged for f in each.faults]
-    lines = list(dict.fromkeys(sentence(fault, each) for each, fault in found if fault.name == name))
+def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> list[str]:
+    """The faults of one name in words, at most so many."""
+    found: dict[str, None] = {}
+    for fault in gate.faults:
+        if fault.name == name:
+            found[sentence(fault)] = None
+    for demand in gate.judged:
+        for fault in demand.faults:
+            if fault.name == name:
+                found[sentence(fault, demand)] = None
+    for finding in gate.findings:
+        for fault in finding.faults:
+            if fault.name == name:
+                found[sentence(fault)] = None
+    lines = list(found)
     more = [f"and {len(lines) - most} more"] if len(lines) > most else []
     return lines[:most] + more
 
 
-def sentence(fault: GateFault, judged: JudgedDemand | None = None) -> str:
-    """One fault with its rule, its row and its figures."""
-    words = [f"[{judged.rule}]"] if judged else []
+def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
+    """One fault with its rule, its row and its figure."""
+    words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]
-    place += [format_size(fault.payload_bytes)] if fault.payload_bytes else []
-    place += [fault.mode or "", "" if fault.group in (None, "world") else str(fault.group)]
-    words += [" ".join(filter(None, place)) + ":"] if any(place) else []
-    figures = ""
-    if judged and fault.got is not None and fault.limit is not None:
-        figures = f", it is {quantity(fault.got, judged.limit)}"
-    return " ".join([*words, fault.what + figures])
+    if fault.payload_bytes:
+        place.append(format_size(fault.payload_bytes))
+    place.append(fault.mode or "")
+    if fault.group not in (None, "world"):
+        place.append(str(fault.group))
+    if any(place):
+        words.append(" ".join(filter(None, place)) + ":")
+    figure = ""
+    if demand and fault.got is not None and fault.limit is not None:
+        figure = f", measured {quantity(fault.got, demand.limit)}"
+    return " ".join([*words, fault.what + figure])
 
 
 def quantity(value: float, limit: Demand) -> str:
-    """In the unit of the demand: a rate, a time or a percentage."""
+    """A figure in the unit of its demand: a rate, a time or a percentage."""
     if limit.of == "baseline":
         return f"{value:.3f} x"
     if limit.of:
@@ -111,11 +161,16 @@ def quantity(value: float, limit: Demand) -> str:
     return format_rate(value) if limit.metric in RATES else format_duration(value)
 
 
+def _names(gate: GateResult) -> list[GateFailure]:
+    """The names of failures that the page lists one by one; findings have a block of their own."""
+    return [name for name in gate.names if name != GateFailure.NOT_PUBLISHABLE]
+
+
 def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
-    """The pairs of suspects, which are judged by later pairs of them, in a line for each job."""
+    """The pairs of suspects that later pairs replace, a line for each job."""
     rates: dict[tuple[str, str], list[float]] = {}
-    for one in superseded:
-        rates.setdefault((one.first.job, one.job), []).append(one.first.busbw_bytes_per_s or 0.0)
+    for each in superseded:
+        rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
     return [
         f"first results of {count(len(found), 'pair')} of the suspects in {first}: {format_rate(min(found))} to "
         f"{format_rate(max(found))}; judged are those in {now}"
@@ -123,46 +178,110 @@ def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
     ]
 
 
-def _cells(gate: GateResult) -> list[tuple[str, ...]]:
-    return [_line(each) for each in gate.judged]
-
-
-def _line(each: JudgedDemand) -> tuple[str, ...]:
-    worst = each.worst
-    expected = f"{each.limit.metric} {each.limit.text}"
-    names = list(dict.fromkeys(fault.name for fault in each.faults))
-    verdict = "pass" if each.passed else f"FAIL {', '.join(names) or 'nothing judged'}"
+def _cells(demand: JudgedDemand) -> tuple[str, ...]:
+    worst = demand.worst
+    expected = f"{demand.limit.metric} {demand.limit.text}"
+    names = ", ".join(dict.fromkeys(fault.name for fault in demand.faults))
+    verdict = "pass" if demand.passed else f"FAIL {names or 'nothing judged'}"
     if worst is None:
-        return each.rule, expected, NOTHING, NOTHING, str(each.num_rows), verdict, NOTHING
-    row = worst.row
-    group = "" if row.group == "world" else f" {row.group}"
-    where = f"{row.job} {format_size(row.payload_bytes)}{group}"
-    # Beyond twice the most that is allowed a percentage says little.
+        return demand.rule, expected, NOTHING, NOTHING, str(demand.num_rows), verdict, NOTHING
+    group = "" if worst.row.group == "world" else f" {worst.row.group}"
+    where = f"{worst.row.job} {format_size(worst.row.payload_bytes)}{group}"
+    # Beyond twice the allowed value a percentage is hard to read.
     margin = f"{100 * worst.margin:+.1f}%" if worst.margin >= -1 else f"{1 - worst.margin:.3g} x limit"
-    return each.rule, expected, quantity(worst.got, each.limit), margin, str(each.num_rows), verdict, where
+    return demand.rule, expected, quantity(worst.got, demand.limit), margin, str(demand.num_rows), verdict, where
 
 
-def _figure(row: object) -> str:
-    rate, seconds = getattr(row, "busbw_bytes_per_s", None), getattr(row, "median_s", None)
-    if rate is not None:
-        return format_rate(rate)
-    return format_duration(seconds) if seconds is not None else "no figure"
+def _figure(row: Summary) -> str:
+    if row.busbw_bytes_per_s is not None:
+        return format_rate(row.busbw_bytes_per_s)
+    return format_duration(row.median_s) if row.median_s is not None else "no figure"
 
 
 def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
-    """Those that did not pass with their reasons, the others by number."""
-    good = [node.host for node in nodes if node.status == "passed"]
+    """How many nodes passed, then the other nodes with their reasons."""
+    good = [node.host for node in nodes if node.status == NodeStatus.PASSED]
     named = ", ".join(good[:_MOST_NODES]) + (", ..." if len(good) > _MOST_NODES else "")
     lines = [f"nodes passed: {len(good)} of {len(nodes)}{f' ({named})' if good else ''}"]
-    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    alike: dict[tuple[NodeStatus, tuple[str, ...]], list[str]] = {}
     for node in nodes:
-        if node.status != "passed":
-            alike.setdefault((node.status, node.reasons), []).append(node.host)
+        if node.status != NodeStatus.PASSED:
+            alike.setdefault((node.status, tuple(reason.text for reason in node.reasons)), []).append(node.host)
     for (status, reasons), some in alike.items():
         who = f"node {some[0]}" if len(some) == 1 else f"nodes {hostlist.compress(some)}"
         for reason in reasons:
             lines += _wrapped(f"{who} {status}: {reason}", "", "  ")
     return lines
+
+
+def looked_at(document: Document) -> list[str]:
+    """How many jobs and rows there are, and which part of each host was used."""
+    lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
+    used: dict[str, None] = {}
+    for header in document.headers.values():
+        if header.imported:
+            continue  # a log does not say which part of a host it used
+        ranks = Counter(str(rank.get("host")) for rank in header.ranks)
+        for host, facts in header.nodes.items():
+            cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
+            used[f"{host}: {count(ranks[host], 'rank')} on {count(cpus, 'CPU')} and {count(gpus, 'GPU')}"] = None
+    return [*lines, *used, *notes.texts(notes.contradictions(document.conflicts))]
+
+
+def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
+    """What a finding says, each sentence with the faults that it is about."""
+    found: dict[str, list[GateFault]] = {}
+    for fault in finding.faults:
+        found.setdefault(fault.what, []).append(fault)
+    if finding.faults:
+        return found
+    if finding.status == FindingStatus.PASSED:
+        found[finding.rule.held] = []
+    elif finding.about:
+        found[f"there are no {finding.about} to look at"] = []
+    if finding.partly:
+        found[f"imported rows are not judged: {finding.rule.not_judged}"] = []
+    return found
+
+
+def _finding_lines(findings: Sequence[PublicationFinding]) -> list[str]:
+    """A line for each publication rule, with its faults and their rows below it."""
+    lines = []
+    for finding in findings:
+        status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status
+        lines.append(f"{finding.rule.number:>3}  {status:<14}  {finding.rule.template}")
+        for said, faults in finding_sentences(finding).items():
+            lines += _wrapped(said, "       ", "       ")
+            if faults:
+                lines += _wrapped("in " + "; ".join(_rows(faults)), "         ", "         ")
+    return [*lines, f"# {kept(findings)}"]
+
+
+def _markdown_findings(findings: Sequence[PublicationFinding]) -> list[str]:
+    rows = []
+    for finding in findings:
+        found = []
+        for said, faults in finding_sentences(finding).items():
+            found.append(f"{said} ({'; '.join(_rows(faults))})" if faults else said)
+        rows.append((str(finding.rule.number), finding.rule.template, finding.status, "; ".join(found)))
+    return [*_markdown(("rule", "", "verdict", "what was found"), rows), "", f"- {kept(findings)}"]
+
+
+def _rows(faults: Iterable[GateFault]) -> list[str]:
+    """The rows of faults, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
+    jobs: dict[str, dict[str, dict[str, None]]] = {}
+    for fault in faults:
+        modes = jobs.setdefault(fault.job or "the whole run", {})
+        if fault.mode is not None:
+            group = "" if fault.group in (None, "world") else f" {fault.group}"
+            size = NOTHING if fault.payload_bytes is None else format_size(fault.payload_bytes)
+            modes.setdefault(f"{fault.mode}{group}", {})[size] = None
+    lines = []
+    for job, modes in jobs.items():
+        sizes = ", ".join(f"{mode} {' '.join(at)}" for mode, at in modes.items())
+        lines.append(f"{job}: {sizes}" if sizes else job)
+    more = [f"and {len(lines) - _MOST_JOBS} more jobs"] if len(lines) > _MOST_JOBS else []
+    return [*lines[:_MOST_JOBS], *more]
 
 
 def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -175,10 +294,10 @@ def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [titles, ["---"] * len(titles), *rows]
-    return [f"| {' | '.join(map(_plain, line))} |" for line in lines]
+    return [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     for character in ("|", "*", "_", "<"):
         text = text.replace(character, f"\\{character}")
     return text

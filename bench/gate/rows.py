@@ -1,27 +1,28 @@
-"""A row against a demand: is it evidence at all, and is its figure what is asked for?"""
+"""A row against a demand: is it evidence, and does its figure meet the demand?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.record import Flag, Header
-from bench.gate.gate_input import GateInput, fault, is_imported
+from bench.gate.gate_input import GateInput, gpu_names, is_imported
+from bench.gate.messages import FaultCode
 from bench.gate.rules import RATES, Demand, GateFault, GateRule
+from bench.hardware import reference
 from bench.hardware.bounds import COPIES_OF_ONE_GPU, shares_gpu
+from bench.hardware.catalogue import gpu_printed, instance, instances
 from bench.results import stats
 from bench.results.compare import Compared, compare
 from bench.results.document import Summary
+from bench.results.inference import ComparisonVerdict
 from bench.results.launches import RowKey
 
 _LEAST_GROUPS = 2  # of which one can be the weakest
-_NO_BOUND = (
-    "no bound is known: name `instance:` or `links:` of the cluster in bench.yaml, "
-    "or for a log --instance, --num-ranks and --num-nodes of bench import"
-)
 _TAILS = {"p95": 0.95, "p99": 0.99}
 _FIELDS = {
     "busbw": "busbw_bytes_per_s",
@@ -32,6 +33,15 @@ _FIELDS = {
     "max": "max_s",
     "min": "min_s",
 }
+# The verdicts of a comparison with the baseline that fail a row.
+_FAILING = {
+    ComparisonVerdict.SLOWER: FaultCode.COMPARED_SLOWER,
+    ComparisonVerdict.INCONCLUSIVE: FaultCode.COMPARED_INCONCLUSIVE,
+    ComparisonVerdict.EXPLORATORY: FaultCode.COMPARED_EXPLORATORY,
+    ComparisonVerdict.MODELLED: FaultCode.COMPARED_MODELLED,
+    ComparisonVerdict.IMPORTED: FaultCode.COMPARED_IMPORTED,
+}
+_Judged = tuple[list["Figure"], list[GateFault]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +51,31 @@ class Figure:
     row: Summary
     got: float
     limit: float
-    margin: float  # share of the limit that is to spare; negative where the demand is not met
+    margin: float  # share of the limit to spare; negative if the demand is not met
 
 
 def evidence(row: Summary, rule: GateRule, limit: Demand, header: Header) -> Iterator[GateFault]:
-    """Why a row can not be judged; its first reason where one follows from another."""
+    """Why a row cannot be judged; only the first reason if others follow from it."""
     reason = _no_evidence(row, rule, header)
     if reason is not None:
-        yield fault(*reason, row)
+        yield reason
         return
-    told = [*_numbers(row, limit), *_world(row, rule), *_samples(row, rule)]
-    yield from (each for each in told if each.name not in rule.allow)
+    for fault in (*_numbers(row, limit), *_world(row, rule), *_samples(row, rule)):
+        if fault.name not in rule.allow:
+            yield fault
 
 
-def _no_evidence(row: Summary, rule: GateRule, header: Header) -> tuple[str, str] | None:
+def _no_evidence(row: Summary, rule: GateRule, header: Header) -> GateFault | None:
     if is_imported(row) and not rule.imported:
-        return "imported", "one figure of another tool's log is no evidence of its spread"
+        return GateFault.of_row(FaultCode.ROW_IMPORTED, row)
     if row.modelled or header.modelled:
-        return "modelled", "nothing was measured"
-    if row.verified is False or row.num_wrong:
-        return "wrong-data", f"{row.num_wrong or 'some'} elements were wrong"
+        return GateFault.of_row(FaultCode.ROW_MODELLED, row)
+    if row.num_wrong:
+        return GateFault.of_row(FaultCode.ELEMENTS_WRONG, row, num_wrong=row.num_wrong)
+    if row.verified is False:
+        return GateFault.of_row(FaultCode.SOME_WRONG, row)
     if shares_gpu(header, row.flags):
-        return "shared-gpu", "several ranks were on one GPU"
+        return GateFault.of_row(FaultCode.GPU_SHARED, row)
     return None
 
 
@@ -71,24 +84,30 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
     if limit.metric in _TAILS:
         least = stats.least_samples(_TAILS[limit.metric])
         if value is None or row.num_samples < least:
-            told = f"{limit.metric} of {row.num_samples} samples: {least} are needed"
-            yield fault("tail-not-known", told, row)
+            facts = {"metric": limit.metric, "num_samples": row.num_samples, "least": least}
+            yield GateFault.of_row(FaultCode.SAMPLES_TOO_FEW_FOR_TAIL, row, **facts)
             return
-    figures: Mapping[str, float | None] = {limit.metric: value}
-    if not (is_imported(row) and limit.metric in RATES):  # some tools print no time
-        figures = {**figures, "time": row.median_s if not is_imported(row) else value}
+    figures: dict[str, float | None] = {limit.metric: value}
+    if not is_imported(row):
+        figures["time"] = row.median_s
+    elif limit.metric not in RATES:  # some tools print only rates
+        figures["time"] = value
     for name, figure in figures.items():
-        if figure is None or not math.isfinite(figure):
-            why = f" ({', '.join(row.flags)})" if row.flags and figure is None else ""
-            yield fault("not-a-number", f"{name} is {'not there' if figure is None else figure}{why}", row)
-            return
-        if figure <= 0:
-            yield fault("zero", f"{name} is {figure:g}", row)
-            return
+        if figure is None and row.flags:
+            yield GateFault.of_row(FaultCode.FIGURE_ABSENT_FLAGGED, row, metric=name, flags=row.flags)
+        elif figure is None:
+            yield GateFault.of_row(FaultCode.FIGURE_ABSENT, row, metric=name)
+        elif not math.isfinite(figure):
+            yield GateFault.of_row(FaultCode.FIGURE_ODD, row, metric=name, value=str(figure))
+        elif figure <= 0:
+            yield GateFault.of_row(FaultCode.FIGURE_ZERO, row, metric=name, value=figure)
+        else:
+            continue
+        return
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """The figure that a demand is about; the mean that another tool reports stands in for the time."""
+    """The figure that a demand is about; the mean that another tool reports counts as the time."""
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
         value = row.mean_s
@@ -96,33 +115,33 @@ def value_of(row: Summary, limit: Demand) -> float | None:
 
 
 def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    if row.num_ranks is None:  # a log need not tell
-        yield fault("one-rank", "how many ranks took part is not known: tell it by --num-ranks of bench import", row)
+    if row.num_ranks is None:
+        yield GateFault.of_row(FaultCode.RANKS_UNKNOWN, row)
     elif row.num_ranks < 2 and rule.ranks != (1,) and row.pattern not in COPIES_OF_ONE_GPU:
-        yield fault("one-rank", "one rank by itself: nothing crossed a link", row)
+        yield GateFault.of_row(FaultCode.RANK_ALONE, row)
     if row.verified is None:
-        yield fault("unverified", "nobody checked the data", row)
+        yield GateFault.of_row(FaultCode.DATA_UNCHECKED, row)
     if Flag.THROUGH_HOST in row.flags:
-        yield fault("through-host", "its two GPUs do not reach each other: the driver copied by the host's memory", row)
+        yield GateFault.of_row(FaultCode.COPIED_THROUGH_HOST, row)
     if Flag.CONTRADICTS in row.flags:
-        yield fault("contradicts", "it and another row can not both be right", row)
+        yield GateFault.of_row(FaultCode.ROW_CONTRADICTS, row)
 
 
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    """An imported row has none: that it is one figure is what its rule accepts."""
+    """Demands on the samples. An imported row has none: its rule accepts a single figure."""
     if is_imported(row):
         return
     if row.num_samples < rule.samples:
-        yield fault("too-few-samples", f"{row.num_samples} samples, the rule asks for {rule.samples}", row)
+        yield GateFault.of_row(FaultCode.SAMPLES_TOO_FEW, row, num_samples=row.num_samples, least=rule.samples)
     elif row.ci_low_s is None or row.ci_high_s is None:
-        yield fault("no-interval", f"{row.num_samples} samples have no 95 % interval", row)
+        yield GateFault.of_row(FaultCode.INTERVAL_ABSENT, row, num_samples=row.num_samples)
     elif not (math.isfinite(row.ci_low_s) and math.isfinite(row.ci_high_s)):
-        yield fault("not-a-number", "the interval is not finite", row)
+        yield GateFault.of_row(FaultCode.INTERVAL_ODD, row)
     if Flag.NOT_CONVERGED in row.flags:
-        yield fault("not-converged", f"ended by {row.stop_reason or 'an unknown reason'}", row)
+        yield GateFault.of_row(FaultCode.ENDED_EARLY, row, stop_reason=row.stop_reason or "an unknown limit")
 
 
-def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> tuple[list[Figure], list[GateFault]]:
+def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
     """What rows that are evidence reach of a demand, and the ways in which they fail it."""
     if limit.side == "not-slower":
         return _against_baseline(run, rows, limit)
@@ -132,25 +151,26 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> tuple[lis
     for row in rows:
         got = value_of(row, limit) or 0.0
         if limit.of:
-            whole, missing = _whole(run, row, limit)
+            whole = _whole(run, row, limit)
             if whole is None:
-                faults.append(fault(f"no-{limit.of}", missing, row))
+                code = FaultCode.BOUND_UNKNOWN if limit.of == "bound" else FaultCode.REFERENCE_UNKNOWN
+                faults.append(GateFault.of_row(code, row))
                 continue
             if limit.of == "bound":
-                got = row.busbw_bytes_per_s or 0.0  # what bounds are bounds of
+                got = row.busbw_bytes_per_s or 0.0  # bounds are bounds of busbw
             got = got / whole
         found.append(_figure(row, got, limit))
-    return found, faults + [_missed(each, limit) for each in found if each.margin < 0]
+    return found, faults + _missed(found, limit)
 
 
-def _whole(run: GateInput, row: Summary, limit: Demand) -> tuple[float | None, str]:
-    """What a share is a share of, or why there is none."""
+def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
+    """What a share is a share of; None if unknown."""
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None
-        return known if usable else None, _NO_BOUND
+        return known if usable else None
     published = run.published(run.document.headers[row.job], row, limit.metric)
-    return (published[0], "") if published else (None, "nobody published this figure for this hardware")
+    return published[0] if published else None
 
 
 def _figure(row: Summary, got: float, limit: Demand) -> Figure:
@@ -158,38 +178,39 @@ def _figure(row: Summary, got: float, limit: Demand) -> Figure:
     return Figure(row, got, limit.value, share - 1 if limit.side == "least" else 1 - share)
 
 
-def _missed(figure: Figure, limit: Demand) -> GateFault:
-    name = "too-low" if limit.side == "least" else "too-high"
-    return fault(name, f"{limit.metric} {limit.text} is asked for", figure.row, figure.got, figure.limit)
+def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
+    code = FaultCode.BELOW_DEMAND if limit.side == "least" else FaultCode.ABOVE_DEMAND
+    facts = {"metric": limit.metric, "demand": limit.text}
+    return [GateFault.of_row(code, each.row, each.got, each.limit, **facts) for each in found if each.margin < 0]
 
 
-def _weakest(rows: Sequence[Summary], limit: Demand) -> tuple[list[Figure], list[GateFault]]:
-    """The slowest group of each job, mode and size beside the median of them; pairs of one node by themselves."""
-    alike: dict[tuple[object, ...], list[Summary]] = {}
+def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
+    """Each group of a job, mode and size against the median of them; pairs inside a node by themselves."""
+    peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:
-        alike.setdefault((row.job, row.mode, row.payload_bytes, row.num_nodes), []).append(row)
+        peers.setdefault((row.job, row.mode, row.payload_bytes, row.num_nodes), []).append(row)
     found, faults = [], []
-    for group in alike.values():
+    for group in peers.values():
         if len(group) < _LEAST_GROUPS:
-            told = f"{len(group)} groups: the weakest of fewer than {_LEAST_GROUPS} is not known"
-            faults.append(fault("missing-rows", told, group[0]))
+            facts = {"num_groups": len(group), "least": _LEAST_GROUPS}
+            faults.append(GateFault.of_row(FaultCode.GROUPS_TOO_FEW, group[0], **facts))
             continue
-        rates = [row.busbw_bytes_per_s or 0.0 for row in group]
-        middle = median(rates)
-        each = [_figure(row, rate / middle, limit) for row, rate in zip(group, rates, strict=True)]
-        found += each
-        faults += [_missed(figure, limit) for figure in each if figure.margin < 0]
+        middle = median(row.busbw_bytes_per_s or 0.0 for row in group)
+        of_group = [_figure(row, (row.busbw_bytes_per_s or 0.0) / middle, limit) for row in group]
+        found += of_group
+        faults += _missed(of_group, limit)
     return found, faults
 
 
-def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> tuple[list[Figure], list[GateFault]]:
-    """Verdicts of `bench compare`; what it can not compare fails."""
+def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
+    """The verdicts of `bench compare`. A row that cannot be compared fails."""
     if run.baseline is None:
-        return [], [fault("no-baseline", run.no_baseline, row) for row in rows]
+        missing = run.no_baseline
+        return [], [GateFault.of_row(missing.code, row, **missing.facts) for row in rows]
     try:
         compared = compare(run.baseline, run.document, delta=limit.value)
     except UsageError as error:
-        return [], [fault("no-baseline", str(error), row) for row in rows]
+        return [], [GateFault.of_row(FaultCode.BASELINE_REFUSED, row, error=str(error)) for row in rows]
     by_row: dict[tuple[str, RowKey], Compared] = {
         (job, each.place): each for each in compared.rows for job in each.new_jobs
     }
@@ -197,22 +218,45 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
     for row in rows:
         place = RowKey(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
         each = by_row.get((row.job, place))
-        if each is None or each.verdict == "not comparable":
-            why = each.reason.text if each and each.reason else "the run to compare with has no such row"
-            faults.append(fault("no-baseline", str(why), row))
+        if each is None:
+            faults.append(GateFault.of_row(FaultCode.BASELINE_LACKS_ROW, row))
+            continue
+        if each.verdict == ComparisonVerdict.NOT_COMPARABLE:
+            reason = each.reason or Coded.uncoded("")
+            facts = {"reason": reason.text, "reason_code": reason.code, "reason_facts": reason.facts}
+            faults.append(GateFault.of_row(FaultCode.ROW_NOT_COMPARABLE, row, **facts))
             continue
         ratio = each.ratio or math.nan
         most = 1 + limit.value
         found.append(Figure(row, ratio, most, 1 - ratio / most))
-        name = {
-            "slower": "slower",
-            "inconclusive": "inconclusive",
-            "exploratory": "too-few-launches",
-            "modelled": "modelled",
-            "imported": "imported",
-        }.get(each.verdict)
-        if name:
-            faults.append(
-                fault(name, f"{each.verdict}: {ratio:.3f} x the time of the run to compare with", row, ratio, most)
-            )
+        code = _FAILING.get(ComparisonVerdict(each.verdict))
+        if code is not None:
+            faults.append(GateFault.of_row(code, row, ratio, most, ratio=ratio))
     return found, faults
+
+
+def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
+    """The published figure for this pattern and size on as many ranks and nodes of this GPU, with its source.
+
+    Bytes per second of busbw, or seconds of a small operation. Published figures that something limited do not count.
+    """
+    if row.num_ranks is None or row.num_nodes is None:
+        return None
+    gpu = _only_gpu(header)
+    if gpu is None:
+        return None
+    for each in reference.same_shape(row.pattern, gpu, header.instance, row.num_nodes, row.num_ranks):
+        point = each.near(row.payload_bytes) if metric == "busbw" else None
+        seconds = each.small_s.get(row.payload_bytes) if metric == "time" else None
+        figure = point[1] if point else seconds
+        if figure is not None and each.limited is None:
+            return figure, each.source
+    return None
+
+
+def _only_gpu(header: Header) -> str | None:
+    """The GPU model of all nodes, as drivers print it or as the instance type has it; None for a mixture."""
+    gpus = {gpu_printed(name) for name in gpu_names(header)}
+    if not gpus and header.instance in instances():
+        return instance(str(header.instance)).gpu
+    return gpus.pop() if len(gpus) == 1 else None

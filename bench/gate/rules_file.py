@@ -20,11 +20,11 @@ from bench.core.case import FACTORS
 from bench.core.errors import UsageError
 from bench.core.factors import Factor
 from bench.core.option_parsers import one_of, switch, whole
+from bench.core.plugins import nearest
 from bench.core.sweep import parse_sizes
 from bench.core.units import parse_duration, parse_rate, parse_size
+from bench.gate.messages import ALLOWED, FAILURES, PublicationRule
 from bench.gate.rules import (
-    ALLOWED,
-    FAILURES,
     METRICS,
     NETWORKS,
     RATES,
@@ -56,8 +56,10 @@ def load_rules(path: Path) -> Rules:
     return rules
 
 
-def _rules(rules: tuple[GateRule, ...], allow: tuple[str, ...] = (), **found: Any) -> Rules:
+def _rules(rules: tuple[GateRule, ...] = (), allow: tuple[str, ...] = (), **found: Any) -> Rules:
     """The whole file. `allow` holds for every rule."""
+    if not rules and "publish" not in found:
+        raise UsageError("the key 'rules' is missing (or 'publish', for demands on a publication)")
     names = [rule.name for rule in rules]
     for number, name in enumerate(names):
         if name in names[:number]:
@@ -163,6 +165,13 @@ def _allowed(word: str) -> str:
     return word
 
 
+def _publication_rule(word: str) -> PublicationRule:
+    known = list(map(str, PublicationRule))
+    if word not in known:
+        raise UsageError(f"there is no publication rule {word!r}{nearest(word, known)}; there are {', '.join(known)}")
+    return list(PublicationRule)[known.index(word)]
+
+
 def _age(text: str) -> float:
     """Seconds of `7d`, `36h`."""
     days = _DAYS.fullmatch(text)
@@ -236,7 +245,8 @@ _RULES = Section(
         "baseline": _TEXT,
         "diagnose": Key(Value(switch)),
         "allow": Key(Values(_allowed)),
-        "rules": Key(Entries(_RULE), required=True),
+        "rules": Key(Entries(_RULE)),
+        "publish": Key(Values(_publication_rule)),
     },
     _rules,
 )

@@ -1,32 +1,35 @@
-"""What is wrong with a run before any rule is asked: nothing there, failed jobs, another world, another place, old."""
+"""Faults of a run as a whole: it is empty or incomplete, jobs failed, or its world, place or age is not as expected."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
 from bench.core import plugins
+from bench.core.codes import UNCODED
 from bench.core.record import Flag, Header
-from bench.core.units import format_duration
 from bench.gate import gpu_count
-from bench.gate.gate_input import GateInput, Whereabouts, fault, gpus_of, hosts, start, status_of
+from bench.gate.gate_input import GateInput, RowHosts, gpu_names, hosts, import_status, job_of_attempt
+from bench.gate.messages import FaultCode
 from bench.gate.rules import Expect, GateFault
 from bench.hardware.catalogue import gpu_printed, instance, instances
 from bench.logs.foreign import OK, TRUNCATED
+from bench.logs.messages import LogCode
 
-_MOST_NAMED = 4
-_NO_NUMBER = "was printed, but is no number"  # as logs/records.py says it of a row
+_CLOCK_ERROR_S = 86400.0  # by which clocks of two machines may differ
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Everything that is wrong with the run as a whole; with nothing measured, that and no more."""
+    """Every fault of the run as a whole; if nothing was measured, only failures."""
     yield from _failed(run)
     if not run.document.summaries:
-        yield GateFault("empty-run", "no row was measured")
+        yield GateFault(FaultCode.NO_ROWS)
         return
     yield from _unplanned(run)
-    yield from (GateFault("truncated-file", warning) for warning in run.warnings)
-    yield from run.unsound
+    yield from (GateFault(FaultCode.FILE_DAMAGED, {"text": warning}) for warning in run.warnings)
+    yield from run.inconsistent
     yield from _bad_rows(run)
     yield from _worlds(run, expect)
     yield from gpu_count.faults(run, expect)
@@ -36,163 +39,207 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _unplanned(run: GateInput) -> Iterator[GateFault]:
-    """Without its plan a run tells what is there, not what is missing; of logs, each that was read must be there."""
+    """A run without a plan does not show what is missing. Each imported log must be there."""
     if run.plan is None:
-        yield GateFault("no-plan", "no plan.json lies beside its results: gate the folder of a run, as it was written")
+        yield GateFault(FaultCode.PLAN_ABSENT)
         return
     there = {header.imported.get("source") for header in run.document.headers.values()}
     for source in run.plan.get("imported", ()):
         if source not in there:
-            yield GateFault("failed-job", f"{source} was imported, and nothing of it is there")
+            yield GateFault(FaultCode.LOG_ABSENT, {"source": source})
 
 
 def _failed(run: GateInput) -> Iterator[GateFault]:
-    """Exit code 0 is no excuse: failed rows, and jobs that said why they failed."""
-    told: set[tuple[str | None, str]] = set()
-    on: set[tuple[object, ...]] = set()
-    where = Whereabouts(run.document.headers)
+    """Failed rows and jobs, whatever the exit code was."""
+    seen = set()
+    failed_jobs: set[str] = set()
+    where = RowHosts(run.document.headers)
     for row in run.document.failures:
-        job, what, group = str(row.get("job")), str(row.get("what")), row.get("group")
-        header = run.document.headers.get(job)
-        named = (str(row["host"]),) if row.get("host") else ()
-        hosts_ = named or (where.of_group(job, str(group)) if group else ())
-        if (job, what, hosts_) not in on:  # the same of another node is that node's own
-            on.add((job, what, hosts_))
-            told.add((row.get("job"), what))
-            yield GateFault(
-                _name(header, what),
-                what + (f" (host {named[0]})" if named else ""),
-                row.get("job"),
-                row.get("pattern"),
-                row.get("mode"),
-                row.get("payload_bytes"),
-                group,
-                hosts=named,
-            )
+        job, group = str(row.get("job")), row.get("group")
+        of: tuple[str, ...] = ()
+        if row.get("host"):
+            of = (str(row["host"]),)
+        elif group:
+            of = where.of_group(job, str(group))
+        key = (job, *_identity(row), of)
+        if key in seen:  # many rows fail by the same cause, but another node's failure is its own
+            continue
+        seen |= {key, (job, *_identity(row))}
+        failed_jobs.add(job_of_attempt(job))
+        yield _row_fault(row, run.document.headers.get(job))
     for name, end in run.outcomes.items():
-        ended = end.get("what") or (f"ended with exit code {end['exit_code']}" if end.get("exit_code") else None)
-        if ended and (name, ended) not in told:
-            told.add((name, str(ended)))
-            yield GateFault("failed-job", str(ended), name, hosts=(str(end["host"]),) if end.get("host") else ())
-    for lost in (run.plan or {}).get("troubles") or ():  # an imported log that gave nothing
-        yield GateFault("truncated-import", str(lost["what"] if isinstance(lost, dict) and "what" in lost else lost))
-    yield from _untold(run, {start(str(job)) for job, _ in told})
+        on = (str(end["host"]),) if end.get("host") else ()
+        if end.get("what"):
+            key = (name, *_identity(end))
+            if key not in seen:
+                seen.add(key)
+                yield GateFault(FaultCode.JOB_FAILED, _facts(end), name, hosts=on)
+        elif end.get("exit_code"):
+            yield GateFault(FaultCode.JOB_EXITED, {"exit_code": end["exit_code"]}, name, hosts=on)
+        else:
+            continue
+        failed_jobs.add(job_of_attempt(name))
+    for lost in (run.plan or {}).get("troubles") or ():
+        yield GateFault(FaultCode.LOG_UNREAD, _facts(lost if isinstance(lost, dict) else {"what": lost}))
+    yield from _without_result(run, failed_jobs)
 
 
-def _name(header: Header | None, what: str) -> str:
-    """Which failure a failed row is; of a log also a figure that was printed as nan or inf, and what a cut lost."""
-    if header is None or not header.imported:
-        return "failed-job"
-    if what.endswith(_NO_NUMBER):
-        return "not-a-number"
-    return "truncated-import" if status_of(header) == TRUNCATED else "failed-job"
+def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes two failures the same: their code and facts, or the words if there is no code."""
+    code = str(failed.get("code") or UNCODED)
+    if code == UNCODED:
+        return code, str(failed.get("what"))
+    return code, json.dumps(failed.get("facts") or {}, sort_keys=True, default=str)
 
 
-def _untold(run: GateInput, said: set[str]) -> Iterator[GateFault]:
-    """Jobs that say nothing: neither rows nor a reason, no end, a log that did not end well. `said`: that failed."""
-    there = {start(row.job) for row in run.document.summaries}
-    silent = said | there | {start(str(row.get("job"))) for row in run.document.skipped}
-    planned = dict(run.planned())
-    for name in dict.fromkeys([*planned, *map(start, run.outcomes), *map(start, run.document.headers)]):
-        if name not in silent:
-            began = "was planned" if name in planned else "ended"
-            yield GateFault("failed-job", f"it {began}, and there are neither results nor a reason", name)
-        elif name in planned and planned[name].get("world") and name not in {*said, *run.outcomes}:
-            yield GateFault("failed-job", "how it ended is not known: the run itself was ended before it", name)
+def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
+    """Another room's failure as facts of a fault: its words, its code and its own facts."""
+    return {
+        "text": str(failed.get("what")),
+        "failure": str(failed.get("code") or UNCODED),
+        "failure_facts": failed.get("facts") or {},
+    }
+
+
+def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
+    """A failed row. Imported: a figure that was printed as no number, or a row that a cut log lost."""
+    code, facts = FaultCode.ROW_FAILED, _facts(row)
+    on: tuple[str, ...] = ()
+    if row.get("host"):
+        code, on = FaultCode.ROW_FAILED_ON_HOST, (str(row["host"]),)
+        facts["host"] = str(row["host"])
+    if header is not None and header.imported:
+        if row.get("code") == LogCode.UNREADABLE_FIGURE:
+            code = FaultCode.FIGURE_PRINTED_ODD
+        elif import_status(header) == TRUNCATED:
+            code = FaultCode.LOG_ROWS_LOST
+    return GateFault(
+        code,
+        facts,
+        row.get("job"),
+        row.get("pattern"),
+        row.get("mode"),
+        row.get("payload_bytes"),
+        row.get("group"),
+        hosts=on,
+    )
+
+
+def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
+    """Jobs that left neither rows nor a reason, whose end is unknown, or whose log did not end well."""
+    accounted = failed_jobs | {job_of_attempt(row.job) for row in run.document.summaries}
+    accounted |= {job_of_attempt(str(row.get("job"))) for row in run.document.skipped}
+    planned = run.planned()
+    attempts = [*planned, *run.outcomes, *run.document.headers]
+    for name in dict.fromkeys([*planned, *map(job_of_attempt, attempts[len(planned) :])]):
+        if name not in accounted:
+            code = FaultCode.JOB_PLANNED_ONLY if name in planned else FaultCode.JOB_WITHOUT_TRACE
+            yield GateFault(code, job=name)
+        elif name in planned and planned[name].get("world") and name not in failed_jobs | set(run.outcomes):
+            yield GateFault(FaultCode.JOB_END_UNKNOWN, job=name)
     for job, header in run.document.headers.items():
-        status = status_of(header)
-        if status not in ("", OK) and job not in said:
-            yield GateFault("truncated-import" if status == TRUNCATED else "failed-job", f"its log is {status}", job)
+        status = import_status(header)
+        if status not in ("", OK) and job not in failed_jobs:
+            code = FaultCode.LOG_TRUNCATED if status == TRUNCATED else FaultCode.LOG_FAILED
+            yield GateFault(code, {"status": status}, job)
 
 
 def _bad_rows(run: GateInput) -> Iterator[GateFault]:
-    """What spoils trust in a run wherever it stands, whether a rule looks at the row or not."""
+    """Rows that discredit the whole run, whether a rule selects them or not."""
     for row in run.document.summaries:
-        if row.verified is False or row.num_wrong:
-            wrong = f"{row.num_wrong} elements" if row.num_wrong else "some elements"
-            yield fault("wrong-data", f"{wrong} were wrong", row)
+        if row.num_wrong:
+            yield GateFault.of_row(FaultCode.ELEMENTS_WRONG, row, num_wrong=row.num_wrong)
+        elif row.verified is False:
+            yield GateFault.of_row(FaultCode.SOME_WRONG, row)
         if Flag.ABOVE_BOUND in row.flags:
-            shown = f"{row.bound_fraction:.2f} of its bound" if row.bound_fraction else "above its bound"
-            yield fault("above-bound", f"{shown}, {row.bound_name}", row, row.busbw_bytes_per_s, row.bound_bytes_per_s)
+            figures = (row.busbw_bytes_per_s, row.bound_bytes_per_s)
+            if row.bound_fraction:
+                known = {"fraction": row.bound_fraction, "bound": row.bound_name}
+                yield GateFault.of_row(FaultCode.OVER_BOUND, row, *figures, **known)
+            else:
+                yield GateFault.of_row(FaultCode.OVER_UNKNOWN_BOUND, row, *figures, bound=row.bound_name)
 
 
 def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    planned = dict(run.planned())
+    planned = run.planned()
     headers = run.document.headers
     for job, header in headers.items():
-        world = planned.get(job, {}).get("world")  # a retest is of fewer hosts, by its plan
+        world = planned.get(job, {}).get("world")  # a retest may be of fewer hosts
         if world and (header.num_nodes, header.ranks_per_node) != (world["num_nodes"], world["ranks_per_node"]):
-            told = f"planned for {world['num_nodes']} nodes of {world['ranks_per_node']} ranks, measured on "
-            yield GateFault("wrong-world", f"{told}{header.num_nodes} of {header.ranks_per_node}", job)
-        elif not header.ranks and not header.modelled and not status_of(header):
-            yield GateFault("wrong-world", "on which hosts its ranks were is not known", job)
+            facts = {
+                "planned_nodes": world["num_nodes"],
+                "planned_ranks_per_node": world["ranks_per_node"],
+                "num_nodes": header.num_nodes,
+                "ranks_per_node": header.ranks_per_node,
+            }
+            yield GateFault(FaultCode.WORLD_NOT_AS_PLANNED, facts, job)
+        elif not header.ranks and not header.modelled and not header.imported:
+            yield GateFault(FaultCode.HOSTS_UNKNOWN, job=job)
         elif header.ranks and not header.modelled and len(hosts(header)) < (header.num_nodes or 0):
-            told = f"{header.num_nodes} nodes were to take part; the ranks were on {', '.join(hosts(header))}"
-            yield GateFault("wrong-world", told, job)
-    for what, wanted, got in (
-        ("nodes", expect.nodes, max(header.num_nodes or 0 for header in headers.values())),
-        ("ranks", expect.ranks, max(header.num_ranks or 0 for header in headers.values())),
+            yield GateFault(FaultCode.HOSTS_FEWER, {"num_nodes": header.num_nodes, "hosts": hosts(header)}, job)
+    for code, wanted, got in (
+        (FaultCode.NUM_NODES_UNEXPECTED, expect.nodes, max(header.num_nodes or 0 for header in headers.values())),
+        (FaultCode.NUM_RANKS_UNEXPECTED, expect.ranks, max(header.num_ranks or 0 for header in headers.values())),
     ):
         if wanted is not None and got != wanted:
-            yield GateFault("wrong-world", f"{wanted} {what} are expected, the most that took part are {got}")
+            yield GateFault(code, {"expected": wanted, "found": got})
     there = {host for header in headers.values() for host in hosts(header)}
-    absent = [host for host in expect.hosts if host not in there]
+    absent = tuple(host for host in expect.hosts if host not in there)
     if absent:
-        more = f" and {len(absent) - _MOST_NAMED} more" if len(absent) > _MOST_NAMED else ""
-        yield GateFault(
-            "wrong-world", f"nothing was measured on {', '.join(absent[:_MOST_NAMED])}{more}", hosts=tuple(absent)
-        )
+        yield GateFault(FaultCode.HOSTS_NOT_MEASURED, {"hosts": absent}, hosts=absent)
 
 
 def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator[GateFault]:
-    """Is it the cluster, the hardware and the fabric that is expected? What is not known is not it."""
+    """Cluster, hardware and fabric against the expected ones; an unknown one is not the expected one."""
     cluster = (run.plan or {}).get("cluster", {}).get("name")
-    for what, wanted, got in (
-        ("cluster", expect.cluster, cluster),
-        ("instance type", expect.instance, header.instance),
+    for unexpected, unknown, wanted, got in (
+        (FaultCode.CLUSTER_UNEXPECTED, FaultCode.CLUSTER_UNKNOWN, expect.cluster, cluster),
+        (FaultCode.INSTANCE_UNEXPECTED, FaultCode.INSTANCE_UNKNOWN, expect.instance, header.instance),
     ):
         if wanted and got != wanted:
-            yield GateFault("wrong-cluster", f"{what} {wanted} is expected, it is {got or 'not known'}", job)
+            yield GateFault(unexpected if got else unknown, {"expected": wanted, "found": got}, job)
     yield from _other_gpu(job, header)
     if expect.gpu:
-        names = gpus_of(header)
+        names = set(gpu_names(header))
         other = sorted(name for name in names if expect.gpu not in name)
-        if other or not names:
-            told = f"there is {', '.join(other)}" if other else "none is known"
-            yield GateFault("wrong-cluster", f"GPUs {expect.gpu} are expected, {told}", job)
-    wanted = (_only_transport(header.pattern) or expect.transport) if expect.transport else ""
-    if wanted and header.transport != wanted:
-        yield GateFault("wrong-fabric", f"transport {wanted} is expected, it is {header.transport}", job)
+        if not names:
+            yield GateFault(FaultCode.GPU_UNKNOWN, {"expected": expect.gpu}, job)
+        elif other:
+            yield GateFault(FaultCode.GPU_UNEXPECTED, {"expected": expect.gpu, "found": other}, job)
+    if expect.transport:
+        wanted = _only_transport(header.pattern) or expect.transport
+        if header.transport != wanted:
+            yield GateFault(FaultCode.TRANSPORT_UNEXPECTED, {"expected": wanted, "found": header.transport}, job)
     if expect.network and header.num_nodes != 1:
-        yield from wrong_network(run, job, expect.network)
+        yield from other_network(run, job, expect.network)
 
 
 def _only_transport(pattern: str) -> str | None:
-    """The one that a pattern has, whatever carries the others: copies of GPUs are no messages of a library."""
+    """The one transport that a pattern has, such as copies of GPUs; None if it has a choice."""
     known = pattern in plugins.names("pattern")
     return plugins.load("pattern", pattern).PATTERN.transport if known else None
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
-    """An instance type that was named, whose links bound the rows, and whose GPU is not the one that was there."""
+    """The named instance type, whose links bound the rows, has other GPUs than the nodes."""
     if header.instance not in instances():
         return
     wanted = instance(str(header.instance)).gpu
-    names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
-    names += str(header.facts.get("gpus") or "").split(", ")  # of a log
-    there = sorted({known for name in names if name and (known := gpu_printed(name)) is not None})
-    other = [name for name in there if name != wanted]
+    known = {gpu_printed(name) for name in gpu_names(header)} - {None}
+    other = sorted(str(name) for name in known if name != wanted)
     if other:
-        told = f"instance type {header.instance} was named, its GPU is {wanted}"
-        yield GateFault("wrong-cluster", f"{told}; there is {', '.join(other)}", job)
+        yield GateFault(
+            FaultCode.GPU_NOT_OF_INSTANCE, {"instance": header.instance, "expected": wanted, "found": other}, job
+        )
 
 
-def wrong_network(run: GateInput, job: str, wanted: str) -> Iterator[GateFault]:
-    """The network of a job that has several nodes is another one, or nothing tells which it is."""
+def other_network(run: GateInput, job: str, wanted: str) -> Iterator[GateFault]:
+    """The network between the nodes of a job is unknown, or not the wanted one."""
     networks = run.network_of(job)
-    if networks != {wanted}:
-        told = f"it is {', '.join(sorted(networks))}" if networks else "nothing tells which it was"
-        yield GateFault("wrong-fabric", f"network {wanted} is demanded, {told}", job)
+    if not networks:
+        yield GateFault(FaultCode.NETWORK_UNKNOWN, {"expected": wanted}, job)
+    elif networks != {wanted}:
+        yield GateFault(FaultCode.NETWORK_OTHER, {"expected": wanted, "found": sorted(networks)}, job)
 
 
 def _age(run: GateInput, expect: Expect) -> Iterator[GateFault]:
@@ -200,13 +247,11 @@ def _age(run: GateInput, expect: Expect) -> Iterator[GateFault]:
         return
     for job, header in run.document.headers.items():
         try:
-            began = datetime.fromisoformat(header.started)
-            age_s = (run.now - began).total_seconds()
+            age_s = (run.now - datetime.fromisoformat(header.started)).total_seconds()
         except (ValueError, TypeError):
-            yield GateFault("stale", f"when it was measured is not known ({header.started!r})", job)
+            yield GateFault(FaultCode.START_UNKNOWN, {"started": header.started}, job)
             continue
         if age_s > expect.max_age_s:
-            told = f"measured {format_duration(age_s)} ago, {format_duration(expect.max_age_s)} are allowed"
-            yield GateFault("stale", told, job)
-        elif age_s < -86400:
-            yield GateFault("stale", f"measured in the future ({header.started}): one of the clocks is wrong", job)
+            yield GateFault(FaultCode.TOO_OLD, {"age_s": age_s, "most_s": expect.max_age_s}, job)
+        elif age_s < -_CLOCK_ERROR_S:
+            yield GateFault(FaultCode.IN_FUTURE, {"started": header.started}, job)

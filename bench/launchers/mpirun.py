@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, rendezvous, whole
 
@@ -117,22 +118,24 @@ class Mpirun(Launcher):
                 host = found.get("host")
                 return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
         if match := _CUT_OFF.search(log):
-            return Blame(None, match[1], f"not started, as mpirun's process there was {match[2].strip()}")
+            return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))
         if match := _LOST_DAEMON.search(log):
-            return Blame(None, match[1], "lost by mpirun together with its daemon there")
+            return Blame(None, match[1], Coded.of(BlameCode.DAEMON_LOST))
         losses = _DISCONNECTED.findall(log)
         complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
         lost = {host for _, host in losses} - complained
         return Blame(None, lost.pop(), _how(None, None)) if len(lost) == 1 else None
 
 
-def _how(code: str | None, signal: str | None) -> str:
-    """Hydra gives a signal as an exit code, too."""
+def _how(code: str | None, signal: str | None) -> Coded:
+    """How the rank ended. Hydra also reports a signal as an exit code, so a small code may be either."""
     if signal:
-        return f"killed by signal {signal}"
+        return Coded.of(BlameCode.KILLED, signal=int(signal))
+    if code and int(code) < _MOST_SIGNALS:
+        return Coded.of(BlameCode.EXITED_OR_KILLED, number=int(code))
     if code:
-        return f"ended with {'exit code or signal' if int(code) < _MOST_SIGNALS else 'exit code'} {code}"
-    return "ended while its peers were connected to it"
+        return Coded.of(BlameCode.EXITED, exit_code=int(code))
+    return Coded.of(BlameCode.DISCONNECTED)
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:

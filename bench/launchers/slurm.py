@@ -15,8 +15,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from bench.core import hostlist
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
@@ -65,6 +66,7 @@ _OF_STEPS = frozenset(
 # Options of both: since 22.05 srun does not take the CPUs per task from its job.
 _OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
 _LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
+_EXITED = re.compile(r"Exited with exit code (\d+)")
 # The PMI of each MPI under srun. With the other one, each rank becomes a world of its own.
 _PMI = {"mpich": "pmi2", "openmpi": "pmix"}
 
@@ -119,8 +121,9 @@ class Slurm(Launcher):
         if match is None:
             return None
         host, rank, how = match.groups()
-        how = how.replace("Exited with", "ended with")
-        return Blame(int(rank), host, how[0].lower() + how[1:])
+        if exited := _EXITED.fullmatch(how):
+            return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(exited[1])))
+        return Blame(int(rank), host, Coded.of(BlameCode.REPORTED, launcher="srun", how=how))
 
 
 def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

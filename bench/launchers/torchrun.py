@@ -11,8 +11,9 @@ import shlex
 import sys
 from collections.abc import Mapping
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.launcher import Blame, Launcher, LaunchSite
+from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
@@ -84,8 +85,9 @@ class Torchrun(Launcher):
         if match is None:
             return None
         host, rank, code = match.groups()
-        how = f"killed by signal {-int(code)}" if int(code) < 0 else f"ended with exit code {code}"
-        return Blame(int(rank), host, how)
+        if int(code) < 0:
+            return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)))
+        return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(code)))
 
 
 LAUNCHER = Torchrun()

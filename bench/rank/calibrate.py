@@ -1,16 +1,16 @@
-"""What this machine can do without the library, and the library without a wire: what results are shown against.
+"""Calibration: the machine without the library, and the library without communication; shown beside the results.
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest one's best of 5).
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
-`software_s`: the pattern's smallest operation without communication: a collective of one rank, messages from and to
-nobody (MPI_PROC_NULL); the slowest rank's best of 5 batches. What a time holds of software; it is never subtracted.
-`enqueue_s`: where a device tells the times, what the host needs to issue the pattern's smallest collective (the slowest
-rank's best of 5 batches). A device that is done sooner waits for it.
-`sync_skew_*_s`: how far apart ranks leave what synchronises isolated calls; hosts with clocks of their own are
-compared before and after, and `sync_skew_bound_s` is by how much one skew may be wrong for that (0 on one clock).
-`clocks`: what is known of each host's clock against rank 0's (rank/clocks.py).
-The first two are references, not limits: a message that stays in a cache can beat a copy through memory, and a library
-can do without messages where ranks share memory.
+`software_s`: the pattern's smallest operation without communication: a collective of one rank, or messages to
+MPI_PROC_NULL; the slowest rank's best of 5 batches. It is the software's part of each time and is never subtracted.
+`enqueue_s`: if a device measures the times, what the host needs to issue the pattern's smallest collective (the slowest
+rank's best of 5 batches). A device that is faster waits for the host.
+`sync_skew_*_s`: how far apart ranks leave the synchronisation before isolated calls. Hosts with different clocks are
+compared before and after; `sync_skew_bound_s` is the resulting error of one skew (0 on one clock).
+`clocks`: offset and drift of each host's clock against rank 0's (rank/clocks.py).
+`memcpy` and `message_s` are references, not limits: a message that stays in a cache can beat a copy through memory, and
+a library needs no messages between ranks that share memory.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from bench.results import stats
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
-_COPY_LEAST_S = 20e-6  # shorter copies are repeated so that the clock's own cost is small
+_COPY_LEAST_S = 20e-6  # shorter copies are repeated: the cost of reading the clock must stay small
 _SOFTWARE_BYTES, _SOFTWARE_BATCHES, _SOFTWARE_CALLS = 8, 5, 50
 _SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 
 
 def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Clocks) -> dict[str, Any]:
-    """The ceilings and overheads, on rank 0 (empty on the others). All ranks take part."""
+    """The calibration, on rank 0; empty on the others. All ranks take part."""
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
     found: dict[str, Any] = {
         "message_s": _message_s(transport, world),
@@ -49,12 +49,12 @@ def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Cloc
         return {}
     slowest = [min(rates) for rates in zip(*copied, strict=True)]
     memcpy = [[num_bytes, round(rate)] for num_bytes, rate in zip(_COPY_BYTES, slowest, strict=True)]
-    found["clocks"] = clocks.told() or None
+    found["clocks"] = clocks.known() or None
     return {"memcpy": memcpy, **{name: value for name, value in found.items() if value is not None}}
 
 
 def _copy_rate(transport: Transport, num_bytes: int) -> float:
-    """Bytes per second of one rank copying while the others do."""
+    """Copy rate of this rank while all ranks copy. Bytes per second."""
     source, target = np.ones(num_bytes, np.uint8), np.ones(num_bytes, np.uint8)
     transport.sync()
     best_s, repeats = float("inf"), 1
@@ -82,7 +82,7 @@ def _message_s(transport: Transport, world: World) -> float | None:
         buffers = transport.allocate(_PING_BYTES, _PING_BYTES, 1)
         compiled = transport.compile(steps[rank], pair, buffers, Reduction("uint8", "sum"), False)
     message_s = None
-    for pings in (_PINGS, _MORE_PINGS):  # the first few also warm up; ranks that share a CPU do with those
+    for pings in (_PINGS, _MORE_PINGS):  # the first few also warm up, and are enough for ranks that share a CPU
         gathered = transport.channel.gather(transport.time_each(compiled, pings).seconds)
         if gathered is not None:
             message_s = float(min(map(max, zip(gathered[0], gathered[1], strict=True)))) / 2
@@ -92,7 +92,7 @@ def _message_s(transport: Transport, world: World) -> float | None:
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Seconds of one operation that moves nothing between ranks; None where the library has no such call."""
+    """Seconds of one operation that moves nothing between ranks; None if the library has no such call."""
     rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
     shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
@@ -100,7 +100,7 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
     if steps and isinstance(steps[0], Collective):
         if not transport.calls_alone:
             return None
-        transport.open_groups(tuple(Group(f"rank {one}", (one,)) for one in range(world.num_ranks)))
+        transport.open_groups(tuple(Group(f"rank {own}", (own,)) for own in range(world.num_ranks)))
         group, steps = Group("alone", (rank,)), (_alone(steps[0].op),)
         send_bytes = recv_bytes = _SOFTWARE_BYTES
     elif steps and isinstance(steps[0], Exchange) and transport.nobody is not None:
@@ -119,9 +119,9 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
 
 
 def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Host seconds per operation until it is issued, with all ranks in it; None where that says nothing, or can not be.
+    """Host seconds per operation until it is issued, on all ranks; None if it cannot be measured or means nothing.
 
-    Nothing is waited for between the calls of a batch, so one rank or many make no difference.
+    The calls of a batch do not wait for each other, so the number of ranks makes no difference.
     """
     if transport.clock != "device" or pattern.topology_of("world") != "world":
         return None
@@ -145,8 +145,8 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     batches = [transport.time_batch(compiled, _SOFTWARE_CALLS) for _ in range(_SOFTWARE_BATCHES)]
     if compiled.release:
         compiled.release()
-    told = transport.channel.share(min((s for batch in batches for s in batch.enqueue_s), default=None))
-    return None if None in told else float(max(told))
+    least_s = transport.channel.share(min((s for batch in batches for s in batch.enqueue_s), default=None))
+    return None if None in least_s else float(max(least_s))
 
 
 def _alone(operation: str) -> Collective:
@@ -174,7 +174,7 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
     if gathered is None:
         return {}
     times, bounds_s = _on_one_clock(gathered, clocks)
-    skews = [max(one) - min(one) for one in zip(*times, strict=True)]
+    skews = [max(left_at) - min(left_at) for left_at in zip(*times, strict=True)]
     found = {
         "sync_skew_p50_s": float(np.median(skews)),
         "sync_skew_max_s": max(skews),
@@ -186,7 +186,7 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
 
 
 def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
-    """Each rank's readings (ns) as seconds of rank 0's clock since its first, and the most by which they are wrong."""
+    """Each rank's readings (ns) as seconds on rank 0's clock since its first reading, and their largest errors."""
     begin = gathered[0][0]
     times, bounds_s = [], []
     for rank, readings in enumerate(gathered):

@@ -1,7 +1,7 @@
-"""Comparing the clocks of a run's hosts, by small messages between them; nothing is timed meanwhile.
+"""Compare the clocks of a run's hosts by small messages between them; no row is timed meanwhile.
 
-Ranks whose processes read the very same CLOCK_MONOTONIC need no comparison. Of each other clock the first rank that
-reads it is compared along a tree (bench/results/clocks.py) with the clock of rank 0.
+Ranks that read the same CLOCK_MONOTONIC need no comparison. For each other clock, the first rank that reads it is
+compared with rank 0 along a tree (bench/results/clocks.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from bench.core.errors import MeasurementError
 from bench.core.program import Exchange, Group, Message
 from bench.core.transport import Buffers, Reduction, Transport
 from bench.probes import sysfs
+from bench.rank.messages import RankFailure
 from bench.results.clocks import Clock, Offset, RoundTrip, is_enough, offset_of, tree
 
 _BYTES = 8
-_LEAST, _MOST = 10, 100  # round trips of a burst;
-_AT_LEAST, _MOST_S = 3, 0.5  # of a slow one
+_LEAST, _MOST = 10, 100  # round trips of a burst
+_AT_LEAST, _MOST_S = 3, 0.5  # round trips of a slow burst, and its seconds
 _EVERY_S = 60.0  # a drift changes with the temperature, which takes minutes
 
 T = TypeVar("T")
@@ -27,12 +28,12 @@ Readings = list[tuple[int, ...]]  # nanoseconds: of the reference (sent, back), 
 
 
 class Clocks:
-    """The clocks of a run. Which there are is known to all ranks, how they differ to rank 0. All ranks take part."""
+    """The clocks of a run. All ranks know which clocks there are; rank 0 knows how they differ. All ranks take part."""
 
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
     ) -> None:
-        """Ask every rank which clock it reads. `hosts`: of every rank; `read_ns`: this rank's clock."""
+        """Gather which clock each rank reads. `hosts`: of every rank; `read_ns`: this rank's clock."""
         self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
         own = sysfs.clock() or f"of rank {transport.place.rank}"
         read = transport.channel.share(own)
@@ -43,15 +44,15 @@ class Clocks:
 
     @property
     def several(self) -> bool:
-        """Is there more than one clock, and a library that completes on the host, so that they can be compared?"""
+        """Whether there are several clocks that can be compared: the library must complete on the host."""
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
-    def alike(self, first: int, second: int) -> bool:
-        """Do two ranks read the same clock?"""
+    def is_same(self, first: int, second: int) -> bool:
+        """Whether two ranks read the same clock."""
         return self._clock_of[first] == self._clock_of[second]
 
     def compare(self) -> None:
-        """One more offset of each clock. Raises MeasurementError, on rank 0, when a clock was set meanwhile."""
+        """Measure another offset of each clock. Raises MeasurementError on rank 0 if a clock was set meanwhile."""
         rounds = [[(self._leaders[a], self._leaders[b]) for a, b in pairs] for pairs in tree(len(self._leaders))]
         mine = [self.exchanged(_mine(pairs, self._transport.place.rank)) for pairs in rounds]
         gathered = self._transport.channel.gather(mine)
@@ -62,8 +63,8 @@ class Clocks:
                 try:
                     offset = offset_of(trips, self.of(parent))
                 except ValueError as error:
-                    hosts = f"{self._hosts[parent]} and {self._hosts[client]}"
-                    raise MeasurementError(f"the clocks of {hosts} can not be compared: {error}") from None
+                    hosts = [self._hosts[parent], self._hosts[client]]
+                    raise MeasurementError.of(RankFailure.CLOCKS, hosts=hosts, why=str(error)) from None
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
@@ -71,7 +72,7 @@ class Clocks:
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def watched(self, rows: Iterator[T]) -> Iterator[T]:
-        """The same rows, with another comparison after them, and between them when a minute has passed."""
+        """The same rows; compares the clocks after the last one, and between rows once a minute."""
         last_s = time.monotonic()
         for row in rows:
             yield row
@@ -81,10 +82,10 @@ class Clocks:
         if self.several:
             self.compare()
 
-    def told(self) -> dict[str, dict[str, float]]:
-        """By host (of the first rank that reads a clock) what is known of it; {} where there is only one clock.
+    def known(self) -> dict[str, dict[str, float]]:
+        """What is known of each clock, by the host of the first rank that reads it; {} if there is only one clock.
 
-        `offset_s` and `bound_s` at the reference's time `at_s`, the latest comparison; `drift` in seconds per second.
+        `offset_s` and `bound_s` at `at_s`, the latest comparison, on the reference; `drift` in seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -104,9 +105,9 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """This rank's readings of a burst of round trips between a pair (reference, client); [] for a rank of no pair.
+        """This rank's readings of a burst of round trips between a pair (reference, client); [] if in no pair.
 
-        The reference says in each message whether it is the last: only it knows how long they take.
+        Each message of the reference says whether it is the last: only the reference knows how long they take.
         """
         if pair is None:
             return []
@@ -121,8 +122,8 @@ class Clocks:
         took_s: list[float] = []
         began_s, last = time.monotonic(), False
         while not last:
-            tired = len(took_s) >= _AT_LEAST and time.monotonic() - began_s > _MOST_S
-            last = tired or is_enough(took_s, _LEAST, _MOST)
+            too_long = len(took_s) >= _AT_LEAST and time.monotonic() - began_s > _MOST_S
+            last = too_long or is_enough(took_s, _LEAST, _MOST)
             buffers.write("send", 0, int(last))
             sent = self.read_ns()
             send()
@@ -144,7 +145,7 @@ class Clocks:
 
 
 def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sends: bool) -> Callable[[], Any]:
-    """A call that sends the other rank of a pair a small message, or receives one from it, complete when it returns."""
+    """A call that sends a small message to the other rank of a pair, or receives one; complete when it returns."""
     message = (Message(1 - pair.index(transport.place.rank), _BYTES),)
     step = Exchange(sends=message) if sends else Exchange(recvs=message)
     compiled = transport.compile((step,), Group("clocks", pair), buffers, Reduction("uint8", "sum"), False)
@@ -152,7 +153,7 @@ def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sen
 
 
 def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
-    """The readings of both ranks of a pair, put together."""
+    """The round trips of a pair, from the readings of both ranks."""
     return [
         RoundTrip(sent * 1e-9, received * 1e-9, back * 1e-9)
         for (sent, back), (received,) in zip(reference, client, strict=True)

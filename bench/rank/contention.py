@@ -1,8 +1,9 @@
-"""Rows that others disturb: blocks of samples without and with the aggressors take turns within one launch.
+"""Rows under contention: interleaved blocks of samples without and with aggressors within one launch.
 
-How overlap is sure without a common clock: in a disturbed block the aggressors have finished a first call before they
-arrive, and the victims start when all have arrived. The aggressors go on, call after call, until all victims have
-arrived at the end; whether that is so their first rank tells them while they send. In a block without them they sleep.
+Overlap is certain without a common clock. In a disturbed block the aggressors finish a first call before they enter
+the barrier, and the victims start when all ranks have entered it. The aggressors repeat their call until all victims
+have entered the barrier at the end of the block; their first rank broadcasts that while they send. In a block without
+contention the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.program import Collective, Group, Round
 from bench.core.record import Contention
+from bench.core.traits import names_with
 from bench.core.transport import Buffers, Compiled, Reduction, Separable, Transport
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.gathered import Gathered, GatheredSamples
+from bench.rank.messages import RankRefusal
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_CHUNK_S = 0.01  # of aggressors' calls between two looks whether to stop
+_CHUNK_S = 0.01  # of aggressors' calls between two checks whether to stop
 _MOST_CHUNK = 1024
-_ALONE_S = 0.1  # in which the aggressors find their own rate
-_POLL_S, _SLEEP_S = 1e-4, 1e-3  # a victim that is about to start, an aggressor that sleeps
-# Reductions by the largest value: however often they run in place, the result stays what it must be.
+_ALONE_S = 0.1  # for the aggressors' rate when they are alone
+_POLL_S, _SLEEP_S = 1e-4, 1e-3  # of a victim that is about to start; of an aggressor that sleeps
+# A reduction to the maximum has the same result however often it runs in place.
 _REDUCTION = Reduction("float32", "max")
 
 
@@ -40,7 +43,7 @@ class _Program:
     verifier: Verifier
 
     def run(self, num: int) -> None:
-        """So many calls, one after the other."""
+        """Run the next `num` calls, one after the other."""
         calls, index = self.compiled.calls, self.compiled.next_set
         for _ in range(num):
             calls[index]()
@@ -49,7 +52,7 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """What a rank brings out of a block: seconds of samples, or calls made, seconds inside them, and seconds in all."""
+    """One rank's result of a block: seconds of samples, or calls made, seconds inside them, and seconds in all."""
 
     seconds: tuple[float, ...] = ()
     calls: int = 0
@@ -58,18 +61,17 @@ class _Block:
 
 
 class ContentionSampler:
-    """The parts of this world, the aggressors' program, and how rows are taken against it. All ranks in step."""
+    """Samples rows against aggressors on another part of the world. All ranks in step."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
-        """Separate the ranks. Raises UsageError when the transport, or the aggressors' pattern, can not do it."""
+        """Separate the ranks. Raises UsageError if the transport or the aggressors' pattern cannot do it."""
         self._case, self._transport, self._parts = case, transport, parts
         self._pattern, self._shape = shape_of_aggressors(case, len(parts.aggressors.ranks))
         self._rank, self._channel = transport.place.rank, transport.channel
         idle = (Group("idle", parts.idle),) if parts.idle else ()
         if not isinstance(transport, Separable):
-            raise UsageError(
-                f"{type(transport).__name__} can not run two patterns at once: --transport mpi or gloo can"
-            )
+            others = " or ".join(names_with("separates"))
+            raise UsageError.of(RankRefusal.NOT_SEPARABLE, transport=case.transport, others=others)
         self._parted: Separable = transport
         transport.separate((parts.victims, parts.aggressors, *idle))
         self._program = self._prepared()
@@ -81,39 +83,39 @@ class ContentionSampler:
         return self._parts.aggressors.ranks
 
     def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
-        """What a record keeps of it, for group k of the victims."""
-        told, useful = taken.contest, useful_bytes(self._pattern, self._shape)
-        assert told is not None
+        """The contention of a record: group k of the victims."""
+        contested, useful = taken.contest, useful_bytes(self._pattern, self._shape)
+        assert contested is not None
         return Contention(
             aggressor=self._pattern.name,
             aggressor_bytes=self._shape.payload_bytes,
             num_aggressors=len(self._parts.aggressors.ranks),
-            samples_per_block=told.samples_per_block,
-            alone_s=tuple(seconds / operations for seconds in told.alone[k]),
-            rates_bytes_per_s=tuple(useful * passes for passes in told.passes_per_s),
-            rate_alone_bytes_per_s=useful * told.passes_alone_per_s,
-            busy=told.busy,
+            samples_per_block=contested.samples_per_block,
+            alone_s=tuple(seconds / operations for seconds in contested.alone[k]),
+            rates_bytes_per_s=tuple(useful * passes for passes in contested.passes_per_s),
+            rate_alone_bytes_per_s=useful * contested.passes_alone_per_s,
+            busy=contested.busy,
         )
 
     def close(self) -> None:
-        """Give back what the library holds for the aggressors' program."""
+        """Release what the library holds for the aggressors' program."""
         if self._program is not None and self._program.compiled.release:
             self._program.compiled.release()
 
     def wrong(self) -> Wrong:
-        """What the last call of this rank's aggression left; nothing wrong on the others."""
+        """Check the output of this rank's last call as an aggressor; nothing is wrong on the other ranks."""
         program = self._program
         return program.verifier.check(program.buffers, program.compiled.last_set, 0) if program else Wrong(0)
 
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Warm-up and blocks of one row, the first and the last pair ending under contention."""
+        """Warm-up and blocks of one row; the first and the last pair of blocks end with a disturbed one."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, wall_s = sampler.warm_up()
         batch = sampler.batch(call_s, most_batch)
-        # Isolated samples need their synchronisation as well; a batch needs one for all its calls.
+        # An isolated sample includes its synchronisation; a batch has one for all its calls.
         sample_s = wall_s if row.mode == "isolated" else batch * call_s
         per_block = interleaved_blocks.per_block(self._case, row, sample_s)
         alone, disturbed = _Side(row.round, 0), _Side(row.round, room)
@@ -124,7 +126,7 @@ class ContentionSampler:
                 for side in (alone, disturbed) if num_pairs % 2 == 0 else (disturbed, alone):
                     side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
                 num_pairs += 1
-                if num_pairs % 2:  # the last timed call, which is checked, was a disturbed one
+                if num_pairs % 2:  # the last timed call, which is checked, was disturbed
                     pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
                     stop = interleaved_blocks.stop(
                         self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
@@ -136,8 +138,8 @@ class ContentionSampler:
         return sampling.Taken(warmup, disturbed.shares(), batch, loop, reason, contest)
 
     def _block(self, sampler: sampling.Sampler, batch: int, num: int, *, aggressive: bool) -> list[_Block] | None:
-        """One block on every rank; what each brings out of it, on rank 0."""
-        self._channel.broadcast(None)  # nobody begins before all have ended the block before
+        """One block on every rank. Returns each rank's result, on rank 0."""
+        self._channel.broadcast(None)  # no rank begins before all have ended the previous block
         if self._program is not None and aggressive:
             return self._channel.gather(self._disturb(self._program))
         victim = self._rank in self._parts.victims.ranks
@@ -147,20 +149,20 @@ class ContentionSampler:
         return self._channel.gather(mine)
 
     def _disturb(self, program: _Program) -> _Block:
-        """Calls without a pause until all victims have ended; all aggressors stop after the same call."""
+        """Repeat calls without a pause until all victims have ended; all aggressors stop after the same call."""
         chunk = max(1, min(_MOST_CHUNK, int(_CHUNK_S / max(self._call_s, 1e-9))))
         program.run(1)
         running = self._parted.barrier_async()
         ended = self._parted.barrier_async()
         began, done = time.perf_counter(), _Block()
-        # Whether to stop is a chunk old when it is looked at: what says so shares the links that are being filled.
+        # The decision to stop is one chunk old: its broadcast shares the links that the calls fill.
         stop = self._parted.broadcast_async(ended())
         while True:
             at = time.perf_counter()
             program.run(chunk)
             now = time.perf_counter()
             more = _Block((), done.calls + chunk, done.inside_s + now - at, now - began)
-            if stop():  # this chunk disturbed nobody any more
+            if stop():  # this chunk disturbed no victim
                 break
             done = more
             stop = self._parted.broadcast_async(ended())
@@ -169,7 +171,7 @@ class ContentionSampler:
         return done if done.calls else more
 
     def _prepared(self) -> _Program | None:
-        """The aggressors' buffers and calls, checked once before they disturb anybody; None on the others."""
+        """The aggressors' buffers and calls, checked once before they disturb any victim; None on other ranks."""
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
         steps = self._pattern.steps(self._shape, member)
@@ -180,7 +182,7 @@ class ContentionSampler:
         )
         reason = next(filter(None, lacks), None)
         if reason is not None:
-            raise UsageError(f"--aggressor {self._case.aggressor}: {reason.text}")
+            raise UsageError.of(RankRefusal.BAD_AGGRESSOR, aggressor=self._case.aggressor, why=reason.text)
         self._transport.open_groups((group,) if collective else ())
         if self._rank not in group.ranks:
             return None
@@ -203,7 +205,7 @@ class ContentionSampler:
         return _Program(compiled, buffers, verifier)
 
     def _by_themselves(self) -> tuple[float, float]:
-        """(seconds of a call, calls per second) of the aggressors while the victims sleep; alike on all ranks."""
+        """(seconds of a call, calls per second) of the aggressors while the victims sleep; the same on all ranks."""
         call_s, rate = 0.0, 0.0
         if self._program is not None:
             self._program.run(3)
@@ -214,12 +216,12 @@ class ContentionSampler:
                 call_s = self._parted.broadcast_async((time.perf_counter() - began) / num)()
             rate = 1 / call_s
         _wait(self._parted.barrier_async(), _SLEEP_S)
-        told: list[tuple[float, float]] = self._channel.share((call_s, rate))
-        return told[self.aggressors[0]]
+        rates: list[tuple[float, float]] = self._channel.share((call_s, rate))
+        return rates[self.aggressors[0]]
 
 
 class _Side:
-    """The blocks without, or with, aggressors; filled on rank 0."""
+    """The blocks without, or with, aggressors; known to rank 0."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)
@@ -232,7 +234,7 @@ class _Side:
         return self.taken.shares() if self._first else ()
 
     def add(self, blocks: list[_Block] | None) -> None:
-        """One block of every rank."""
+        """Add one block of every rank."""
         if blocks is None:
             return
         self._first = True

@@ -1,4 +1,4 @@
-"""What rank 0 gives out: each row written and printed as it comes, documents and figures of the whole at its end.
+"""What rank 0 writes and prints: each row as it is measured, documents at the end.
 
 Results go to stdout, everything else to stderr.
 """
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
+from bench.rank.messages import RankRefusal, RunEnd
+from bench.store.heartbeat import ERROR_LINE
 
 if TYPE_CHECKING:
     from bench.core.record import Header, Record
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     Clocks = dict[str, dict[str, float]]
     Gpus = dict[str, list[dict[str, Any]]]
 
-_MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 holds: some 100 MB, and 20
+_MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 keeps: some 100 MB, and 20
 
 
 def deliver(
@@ -32,7 +34,10 @@ def deliver(
     clocks_at_end: Callable[[], Clocks] = dict,
     gpus_at_end: Callable[[], Gpus] = dict,
 ) -> int:
-    """Rank 0: write each row as it comes, print, and say how it went. What is so `at_end` is asked after the last."""
+    """On rank 0: write and print each row as it is measured. Returns the exit code.
+
+    `clocks_at_end` and `gpus_at_end` are called after the last row.
+    """
     from bench.results import summary
     from bench.store import jsonl
 
@@ -42,21 +47,21 @@ def deliver(
     if printer is None:
         for note in header.notes:
             say(f"# {note}")
-    # Whole documents need every row; what is printed as it comes, and kept in a file, need not be held for its end.
-    told = summary.DocumentBuilder(_MOST_HELD if printer else None)
+    # A whole document needs every row; a table that is printed row by row needs only some for its last lines.
+    builder = summary.DocumentBuilder(_MOST_HELD if printer else None)
     try:
         for row in rows:
             if writer:
                 writer.append(*row)
-            shown = [told.add(header.job, header, record) for record in row]
+            shown = [builder.add(header.job, header, record) for record in row]
             if printer:
                 printer.show([summary for summary in shown if summary is not None])
     except Exception:
         if not printer:  # one whole document also after a failure
-            emit(told.document({header.job: header}), args)
+            emit(builder.document({header.job: header}), args)
         raise
     header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
-    document = told.document({header.job: header})
+    document = builder.document({header.job: header})
     if printer:
         printer.finish(document, args.notes)
     else:
@@ -65,7 +70,7 @@ def deliver(
 
 
 def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -> Header:
-    """The header with what is known now of the hosts' clocks, more than at the beginning, and of their GPUs."""
+    """The header, and the file, with what is known at the end of the hosts' clocks and their GPUs."""
     from bench.store import jsonl
 
     if clocks:
@@ -80,28 +85,22 @@ def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -
 
 
 def _exit_code(document: Document) -> int:
-    """4 for wrong data or a failed row, 3 when every row was skipped, else 0."""
-    failed = [f"{row['what']} (rank {row['rank']} on {row['host']})" for row in document.failures]
-    wrong = [
-        next((flag.removeprefix("wrong: ") for flag in row.flags if flag.startswith("wrong: ")), "where is not known")
-        for row in document.summaries
-        if row.verified is False
-    ]
+    """4 for wrong data or a failed row, 3 if every row was skipped, else 0."""
+    wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
-        say(f"bench: error: wrong data arrived in {_rows(wrong)}; first: {wrong[0]}")
-    if failed:
-        say(f"bench: error: {_rows(failed)} failed; first: {failed[0]}")
-    if wrong or failed:
+        first = wrong[0].first_wrong["text"] if wrong[0].first_wrong else "unknown position"
+        say(ERROR_LINE + RunEnd.WRONG_DATA.words({"num": len(wrong), "first": first}))
+    if document.failures:
+        failed = document.failures[0]
+        facts = {"first": failed["what"], "rank": failed["rank"], "host": failed["host"]}
+        say(ERROR_LINE + RunEnd.ROWS_FAILED.words({"num": len(document.failures), **facts}))
+    if wrong or document.failures:
         return EXIT_MEASUREMENT
     return EXIT_DONE if document.summaries else EXIT_REFUSED
 
 
-def _rows(some: Sequence[str]) -> str:
-    return f"{len(some)} row{'s' * (len(some) > 1)}"
-
-
 class _TablePrinter:
-    """Prints the head at once, then each size when its modes are there."""
+    """Prints the head at once, then each size when its modes are complete."""
 
     def __init__(self, header: Header) -> None:
         from bench.core.case import from_argv
@@ -120,7 +119,7 @@ class _TablePrinter:
         print(self._table.before(header), flush=True)
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until its size is complete, then print it; a size of too many rows is printed as it comes."""
+        """Keep the row until its size is complete, then print it; a size with too many rows is printed in parts."""
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
             self._flush()
         self._pending += row
@@ -128,7 +127,7 @@ class _TablePrinter:
             self._flush()
 
     def finish(self, document: Document, all_notes: bool) -> None:
-        """The last size, derived tables and notes."""
+        """Print the last size, and the lines about the whole table."""
         self._flush()
         print(self._table.after(document, all_notes), flush=True)
 
@@ -138,16 +137,17 @@ class _TablePrinter:
         self._pending = []
 
 
-def nothing_but(name: str, error: BenchError) -> Document:
-    """The document of a run that came to nothing: JSON is one document also after a failure."""
+def failed_document(name: str, error: BenchError) -> Document:
+    """The document of a run without results: JSON is one document also after a failure."""
     from bench.results.document import DOCUMENT_SCHEMA, Document
 
-    failure = {"job": name, "pattern": name, "what": str(error), "rank": None, "host": None}
+    where = {"job": name, "pattern": name, "rank": None, "host": None}
+    failure = {**where, "what": str(error), "code": error.code, "facts": error.facts}
     return Document(DOCUMENT_SCHEMA, {}, (), failures=(failure,))
 
 
 def emit(document: Document, args: argparse.Namespace) -> None:
-    """Print it in the format that was asked for, to stdout or the file that was named. Raises UsageError."""
+    """Print the document in the requested format, to stdout or to a file. Raises UsageError if it cannot be written."""
     from bench.results.run_report import RunReport
 
     text: str = plugins.load("format", args.format).render(RunReport(document, all_notes=args.notes))
@@ -158,15 +158,15 @@ def emit(document: Document, args: argparse.Namespace) -> None:
     try:
         Path(args.output).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--output {args.output} can not be written ({error.strerror})") from None
+        raise UsageError.of(RankRefusal.OUTPUT, file=args.output, why=error.strerror) from None
 
 
 def check_output(output: str | None) -> None:
-    """Said before anything is measured: a result that could not be kept is not worth the time."""
+    """Check `--output` before anything is measured. Raises UsageError if the file cannot be written."""
     if output is not None and (Path(output).is_dir() or not Path(output).absolute().parent.is_dir()):
-        raise UsageError(f"--output {output} can not be written: name a file in a folder that is there")
+        raise UsageError.of(RankRefusal.OUTPUT, file=output, why="give a file in an existing folder")
 
 
-def say(sentence: str) -> None:
-    """One line for people: to stderr."""
-    print(sentence, file=sys.stderr, flush=True)
+def say(line: str) -> None:
+    """Print one line to stderr, in one write."""
+    print(f"{line}\n", end="", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Every rank's seconds of one row, on rank 0: whole while they fit, else added up as they come (docs/metrics.md).
+"""Every rank's seconds of one row, on rank 0: all values while they fit, then only sums (docs/metrics.md).
 
-What the slowest rank took in each sample is always kept. What every rank took is kept while the row's values are no
-more than the room for them; from then on each rank's sum, and how often it was the slowest, stand for them.
+The slowest rank's seconds of each sample are always kept. The seconds of every rank are kept while they fit into the
+room for the row; beyond that, only each rank's sum and how often it was the slowest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.results.shares import slowest_counts
 
 @dataclass(frozen=True, slots=True)
 class GatheredSamples:
-    """One group's samples. `by_rank` has no rows where there was no room; the next two are empty where there was.
+    """One group's samples. `by_rank` is empty if there was no room; then the next two are filled instead.
 
-    `host_s`, `enqueue_s`: where a device told the seconds, the longest of any rank as its host saw them (Timing).
+    `host_s`, `enqueue_s`: if a device measured the seconds, the longest of any rank as its host saw them (Timing).
     """
 
     slowest: array[float]
@@ -32,16 +32,16 @@ class GatheredSamples:
 
 
 class Gathered:
-    """The samples of all groups of a row, as they come in."""
+    """The samples of all groups of a row, added chunk by chunk."""
 
     def __init__(self, groups: Round, room: int) -> None:
-        """`room`: how many single ranks' values of the row may be kept."""
+        """`room`: how many values of single ranks may be kept."""
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
-    def add(self, told: Sequence[Sequence[float]]) -> None:
-        """More seconds of every rank of the world, as many of each that is in a group."""
+    def add(self, seconds: Sequence[Sequence[float]]) -> None:
+        """Add seconds by world rank; equally many for every rank that is in a group."""
         for own in self._groups:
-            own.add(told)
+            own.add(seconds)
         if self.num_values > self._room:
             for own in self._groups:
                 own.fold()
@@ -52,11 +52,11 @@ class Gathered:
         return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
 
     def slowest(self) -> list[array[float]]:
-        """Of each group, the slowest rank's seconds so far."""
+        """The slowest rank's seconds so far, of each group."""
         return [own.slowest for own in self._groups]
 
     def shares(self) -> tuple[GatheredSamples, ...]:
-        """Of each group, all that was kept."""
+        """All that was kept, of each group."""
         return tuple(own.shares() for own in self._groups)
 
 
@@ -68,8 +68,8 @@ class _OfGroup:
         self._sums = np.zeros(len(group.ranks))
         self._counts = np.zeros(len(group.ranks), dtype=np.int64)
 
-    def add(self, told: Sequence[Sequence[float]]) -> None:
-        shares = np.array([told[rank] for rank in self.ranks])
+    def add(self, seconds: Sequence[Sequence[float]]) -> None:
+        shares = np.array([seconds[rank] for rank in self.ranks])
         self.slowest.frombytes(shares.max(axis=0).tobytes())
         if self._by_rank is None:
             self._count(shares)
@@ -84,7 +84,7 @@ class _OfGroup:
 
     def _count(self, shares: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
         self._sums += shares.sum(axis=1)
-        self._counts += slowest_counts(shares) or 0  # of one rank alone there is no slowest
+        self._counts += slowest_counts(shares) or 0  # a group of one rank has no slowest
 
     def shares(self) -> GatheredSamples:
         if self._by_rank is not None:

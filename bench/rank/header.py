@@ -1,73 +1,80 @@
-"""The first line of a results file: what was measured, on what, by which versions, and what bounds it."""
+"""What a results file says about the machine: its header line, and the GPUs' conditions after the last row."""
 
 from __future__ import annotations
 
 import os
 import socket
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.core import plugins
 from bench.core.case import Case, to_argv
 from bench.core.pattern import Pattern
 from bench.core.record import Header
+from bench.core.remarks import CodedRemark
 from bench.core.traits import traits
 from bench.core.transport import Transport
 from bench.core.world import World
 from bench.hardware import catalogue, live
 from bench.hardware.bounds import moves_host_memory
 from bench.probes import environment, machine, nvml, versions
-from bench.rank import calibrate, nics, sampling
+from bench.rank import calibrate, placement, sampling
+from bench.rank.messages import RankRemark
 from bench.rank.session import Session
 from bench.results import stats
 
+T = TypeVar("T")
+
 
 def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
-    """The results file's first line, on rank 0. All ranks take part: each tells its own facts."""
+    """The header of the results file, on rank 0; None on the others. All ranks take part with their own facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     opened.beat("calibrating")
     calibration = calibrate.calibrate(transport, world, pattern, opened.clocks)
     transport.sync()
     transport.keep_link_active()
-    stirred = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node, by its ranks
-    under_load = transport.clock == "device" and nvml.count_gpus({}) <= stirred
+    active = world.ranks_per_node if not case.share_gpu else 1  # GPUs of a node with an active link
+    under_load = transport.clock == "device" and nvml.count_gpus({}) <= active
     mine = {
         "host": socket.gethostname(),
         "local_rank": transport.place.local_rank,
         "process": os.getpid(),
         "cpus": sorted(os.sched_getaffinity(0)),
-        "nic": nics.of(case, transport.place.local_rank),
+        "nic": placement.nic_of(case, transport.place.local_rank),
         "environment": environment.allowed(os.environ),
-        "node": machine.facts(under_load=under_load) | {"num_cpus": opened.num_cpus}
-        if transport.place.local_rank == 0
-        else None,
+        "node": None,
     }
+    if transport.place.local_rank == 0:
+        mine["node"] = machine.facts(under_load=under_load) | {"num_cpus": opened.num_cpus}
     gathered = transport.channel.gather(mine)
     if gathered is None:
         return None
-    nodes = {one["host"]: one["node"] | _rack(case, one["host"]) for one in gathered if one["node"] is not None}
+    nodes = {rank["host"]: rank["node"] | _rack(case, rank["host"]) for rank in gathered if rank["node"] is not None}
     real = () if moves_host_memory(case.transport) else nodes.values()
-    links, linked = live.bounding(links_of(case, world), real)
+    links, link_notes = live.bounding(links_of(case, world), real)
     shared = gathered[0]["environment"]
-    odd = sorted(
-        {name for one in gathered for name, value in one["environment"].items() if shared.get(name) != value}
-        - _PER_RANK
-    )
-    notes = [*opened.notes, *(f"the variable {name} is not the same on all ranks" for name in odd)]
+    different: set[str] = set()
+    for rank in gathered:
+        different |= {name for name, value in rank["environment"].items() if shared.get(name) != value}
+    remarks = [*opened.remarks]
+    remarks += [CodedRemark.of(RankRemark.VARIABLE_DIFFERS, name=name) for name in sorted(different - _PER_RANK)]
+    remarks += [CodedRemark(note.code, note.facts, note.text) for note in link_notes]
     return Header(
         **described(case, pattern, world, job),
         clock=transport.clock,
         modelled=False,
         facts=transport.facts(),
-        settings=_settings(case, transport, opened.bound),
+        settings=_settings(case, transport, opened.binding),
         environment=shared,
         nodes=nodes,
-        ranks=tuple({key: one[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for one in gathered),
+        ranks=tuple({key: rank[key] for key in ("host", "local_rank", "process", "cpus", "nic")} for rank in gathered),
         calibration=calibration,
         links=links,
-        notes=(*notes, *(each.text for each in linked)),
+        notes=tuple(remark.text for remark in remarks),
+        remarks=tuple(remarks),
         launch=launch,
     )
 
@@ -77,7 +84,7 @@ def _rack(case: Case, host: str) -> dict[str, str]:
     return {} if rack is None else {"rack": rack}
 
 
-# Set by launchers to tell ranks apart.
+# Variables by which launchers distinguish ranks.
 _PER_RANK = {
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -87,12 +94,12 @@ _PER_RANK = {
     "SLURM_LOCALID",
     "OMPI_COMM_WORLD_NODE_RANK",
     "OMPI_FILE_LOCATION",
-    *nics.variables(),
+    *placement.nic_variables(),
 }
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """The part of a header that measured and modelled runs have alike. `argv`: what a person would type on a rank."""
+    """The fields that headers of measured and modelled runs share. `argv`: the command that a person would type."""
     name, *options = to_argv(case)
     return {
         "job": job,
@@ -115,11 +122,11 @@ def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str,
 
 
 def now() -> str:
-    """The time as the files have it: ISO 8601, UTC."""
+    """The time now, as results files store it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
+def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
     return {
         "sync": transport.sync_method,
         "rank_reduction": "max",
@@ -136,12 +143,36 @@ def _settings(case: Case, transport: Transport, bound: str) -> dict[str, Any]:
         "garbage_collection": "off while timing",
         "clock_resolution_s": time.get_clock_info("perf_counter").resolution,
         "launcher": transport.place.launcher,
-        "binding": bound,
+        "binding": binding,
     }
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """The links that bound a run: the instance type's, with the rates given in their place; {} when unknown."""
+    """The links that bound a run: the instance type's, with the rates that the case gives instead; {} if unknown."""
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
+
+
+class GpusAtEnd:
+    """The GPUs of all hosts after the last row, while they are still active. All ranks in step; known to rank 0."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._gpus: dict[str, list[dict[str, Any]]] = {}
+
+    def followed(self, rows: Iterator[T]) -> Iterator[T]:
+        """The same rows; after the last one, each host's first rank reads its GPUs' conditions."""
+        yield from rows
+        if self._transport.clock != "device" and self._transport.available_bytes() is None:
+            return
+        self._transport.keep_link_active()
+        mine = (socket.gethostname(), nvml.conditions()) if self._transport.place.local_rank == 0 else None
+        for host_gpus in self._transport.channel.gather(mine) or []:
+            if host_gpus is not None:
+                host, gpus = host_gpus
+                self._gpus[host] = gpus
+
+    def conditions(self) -> dict[str, list[dict[str, Any]]]:
+        """Clocks, power, temperature and throttle reasons of each GPU, by host; {} if no GPU took part."""
+        return self._gpus

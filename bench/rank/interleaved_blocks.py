@@ -1,4 +1,4 @@
-"""Blocks of samples of several kinds that take turns within a row: how long one is, and when there are enough."""
+"""Interleaved blocks of samples of several kinds within a row: the length of a block, and when a row has enough."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
 from bench.results.paired_ratio import block_ratios
 
-_LEAST_BLOCK_S = 0.02  # of samples: long beside the start and the end of what is beside them
-_BLOCKS = 40  # of one kind, that the time of a row is long enough for
+_LEAST_BLOCK_S = 0.02  # of samples: long compared with the start and the end of what disturbs them
+_BLOCKS = 40  # of one kind, for which the time of a row is long enough
 _MOST_PER_BLOCK = 1000
-_LEAST, _MOST = 21, 101  # blocks of a kind: 21 as alike as 0.5 still tell as much as the 6 of an interval
+_LEAST, _MOST = 21, 101  # blocks of a kind: 21 with autocorrelation 0.5 count as much as the 6 of an interval
 
 
 def per_block(case: Case, row: PlannedRow, sample_s: float) -> int:
-    """Samples of one block."""
+    """The number of samples of one block."""
     if case.iterations is not None:
         return max(1, case.iterations // _LEAST)
     return max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))
@@ -33,9 +33,10 @@ def stop(
     elapsed_s: float,
     num_kinds: int,
 ) -> str | None:
-    """Why a row is finished, on rank 0, whose word counts: when the factor of every pair is known well enough.
+    """Why a row is finished; None to go on. It is finished when the factor of every pair is known well enough.
 
-    `pairs`: samples of blocks without and with what is beside them. `num_kinds` of block take the time of the row each.
+    Rank 0 decides. `pairs`: samples of blocks without and with the disturbance. Each of `num_kinds` kinds of block has
+    the time of the row.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

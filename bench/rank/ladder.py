@@ -1,4 +1,4 @@
-"""The rounds of a ladder: asked for by what the rounds before have shown, while the ranks wait."""
+"""The rounds of a ladder: each stage is chosen from the results of the stages before, while the ranks wait."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bench.core.traits import traits
 from bench.diagnose import pair_evidence
 from bench.diagnose.ladder import LadderRound, next_rounds
 from bench.diagnose.localise import PairSamples, Places
-from bench.rank import nics
+from bench.rank import placement
 from bench.results import stats
 
 
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
-    """Where the ranks are, as the case says; where it names no NICs, each GPU of a host has one of its own."""
+    """The hosts, NICs and racks of the ranks; if the case names no NICs, each GPU of a host counts as one."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
     of_gpus = clock == "device" or traits(case.transport).on_gpu
-    found = [nics.of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
+    found = [placement.nic_of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 
 
@@ -29,15 +29,18 @@ def climb(
     where: Places,
     broadcast: Callable[[Any], Any],
     first: bool,
-    in_time: Callable[[], bool],
     measure: Callable[[Round], tuple[Record, ...]],
 ) -> Iterator[tuple[Record, ...]]:
-    """Each round's records until the verdict stands or time is up. `first`: of all ranks, the one that decides."""
+    """Yield each round's records until the verdict is clear or no further round can be measured.
+
+    `first`: whether this rank decides for all ranks. `measure` returns skipped records once the time budget is used
+    up; the ladder then ends after the requested rounds, so the results always list the rounds that were left out.
+    """
     taken: list[pair_evidence.Row] = []
     num_asked = 0
     while True:
         asked: tuple[Round, ...] = ()
-        if first and in_time():
+        if first:
             new = next_rounds(PairSamples.of(taken), where, case.seed)
             asked = tuple(_round(each, number) for number, each in enumerate(new, start=num_asked))
             num_asked += len(new)
@@ -55,7 +58,7 @@ def climb(
                     rate = record.payload_bytes / max(least_s, 1e-12)
                     taken += pair_evidence.rows_of(record.group, rate, symmetric)
             yield records
-        if len(taken) == known:  # nothing could be measured: the rows say why
+        if len(taken) == known:  # nothing could be measured; the records hold the reason
             first = False
 
 

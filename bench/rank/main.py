@@ -1,6 +1,6 @@
-"""What every rank of `python -m bench.<pattern>` runs: who am I, open the transport, measure, and how it ends.
+"""What every rank of `python -m bench.<pattern>` runs: find its place, open the transport, measure, report its end.
 
-What rank 0 prints, and keeps in a file, is in rank/delivery.py.
+What rank 0 prints and stores is in rank/delivery.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from bench.core import plugins
 from bench.core.case import Case, add_arguments, from_args, ignored_option
+from bench.core.ends import EndCode
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_INTERRUPTED,
@@ -37,69 +39,113 @@ from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
 from bench.rank import delivery, pulse
-from bench.rank.place import place as place_of
+from bench.rank.messages import RankRefusal
+from bench.rank.place import place
+from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
 
 if TYPE_CHECKING:
     from bench.core.transport import Transport
+    from bench.rank.preflight import Expected
     from bench.rank.session import Session
 
+_ALONE = RankInfo(0, 1, 0, 1, "direct")
 _DEADLINE_S = 300.0
-_LAST_WORDS_S = 0.3  # a launcher told to abort at once drops what this rank has just said
+_LAST_WORDS_S = 1.0  # a launcher that is asked to abort drops what this rank has just printed
+_RANK_0_FIRST_S = 10.0  # for rank 0, perhaps on a busy machine, to report what all ranks found
+
+
+@dataclass(slots=True)
+class _Process:
+    """This rank as its end report needs it. `has_controller`: a controller reads what it prints on stderr."""
+
+    has_controller: bool
+    debug: bool
+    me: RankInfo = _ALONE
+    expected: Expected | None = None
+    transport: Transport | None = None
+
+    def report(self, end: End, *, named: bool) -> None:
+        """Print how this rank ended. `named`: with rank and host, because other ranks may have ended otherwise."""
+        words = LastWords(end)
+        if named and self.me.num_ranks > 1:
+            host = socket.gethostname()
+            text = f"rank {self.me.rank} on {host}: {end.text}"
+            words = LastWords(replace(end, text=text), self.me.rank, host)
+        self.print_words(words)
+
+    def print_words(self, words: LastWords) -> None:
+        """Print last words, for a controller with their code and facts."""
+        delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
+
+    def abort(self, code: int) -> NoReturn:
+        """End the whole job, even if the library would wait for the other ranks at exit."""
+        sys.stdout.flush()
+        time.sleep(_LAST_WORDS_S)
+        if self.transport is not None:
+            self.transport.abort(code)
+        os._exit(code)
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a pattern as this process's whole work; ends the process with the promised exit code."""
-    transport_box: list[Transport] = []
-    me = RankInfo(0, 1, 0, 1, "direct")
+    """Run a pattern as this process's whole work; end the process with the promised exit code."""
+    words = sys.argv if argv is None else argv
+    process = _Process("--heartbeats" in words, "--debug" in words)
     try:
-        me = place_of(os.environ)
-        code = _run(name, argv, me, transport_box)
+        process.me = place(os.environ)
+        code = _run(name, argv, process)
     except BaseException as error:
-        code = _failed(error, me, transport_box, "--debug" in (sys.argv if argv is None else argv))
+        code = _failed(error, process)
     sys.stdout.flush()
     sys.exit(code)
 
 
-def _failed(error: BaseException, me: RankInfo, transport_box: list[Transport], debug: bool) -> int:
-    """Say what happened. Returns the exit code of what was refused before the transport was open; else ends the job.
+def _failed(error: BaseException, process: _Process) -> int:
+    """Report the error. Returns the exit code if this rank was refused before its transport was open; else aborts.
 
-    What all ranks find alike is said once, by rank 0; what a host may find, by its first rank, too; what one rank finds
-    (`of_one_rank`), by that rank. A rank that died alone would leave the others waiting, so whatever it died of ends
-    them, too; one that was refused before it met them is missed by them, or ended with them by the launcher.
+    Rank 0 reports what all ranks find alike; the first rank of a host, what its host may lack; a single rank, what it
+    alone can find (`of_one_rank`). A rank that died alone would leave the others waiting, so it aborts all of them. A
+    rank that was refused before it met the others is missed by them, or its launcher ends them.
     """
-    if isinstance(error, SystemExit) and not transport_box:  # --help
+    if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
     if isinstance(error, KeyboardInterrupt):
-        if me.rank == 0:
-            delivery.say("bench: error: interrupted; the rows measured so far are kept")
+        if process.me.rank == 0:
+            delivery.say(f"{ERROR_LINE}interrupted; the rows measured so far are kept")
         os._exit(EXIT_INTERRUPTED)
-    if debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
+    if process.debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
-    if isinstance(error, BrokenPipeError):  # `| head` wanted no more
-        _abort(transport_box, EXIT_BROKEN_PIPE)
-    if isinstance(error, AbsentError):  # nor can this rank leave its library in order
-        _abort(transport_box, EXIT_REFUSED)
+    if isinstance(error, BrokenPipeError):  # the reader (`| head`) wanted no more
+        process.abort(EXIT_BROKEN_PIPE)
+    if isinstance(error, AbsentError):  # this rank cannot leave its library in order
+        if error.ranks:
+            from bench.rank import preflight
+
+            process.print_words(preflight.absent_words(error, process.me, process.expected))
+        process.abort(EXIT_REFUSED)
     if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
-        return _refused(error, me, transport_box)
-    words = str(error).splitlines()[0] if str(error) else ""
-    delivery.say(
-        f"bench: error: {_on_rank(me)}{words if isinstance(error, BenchError) else f'{type(error).__name__}: {words}'}"
-    )
-    _abort(transport_box, error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
+        return _refused(error, process)
+    process.report(pulse.end_of(error), named=True)
+    process.abort(error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
 
 
-def _refused(error: BenchError, me: RankInfo, transport_box: list[Transport]) -> int:
+def _refused(error: BenchError, process: _Process) -> int:
+    me, end = process.me, pulse.end_of(error)
     if me.rank == 0:
-        delivery.say(f"bench: error: {error}")
-    elif not transport_box and (me.local_rank == 0 or getattr(error, "of_one_rank", False)):
-        # A library that this host alone may lack, a GPU that is broken.
-        delivery.say(f"bench: error: {_on_rank(me)}{error}")
-    if transport_box:  # perhaps rank 0 alone found it
-        _abort(transport_box, error.exit_code)
+        process.report(end, named=False)
+    elif process.transport is not None:
+        # Rank 0 usually finds the same, reports it and ends this rank too. Otherwise only this rank found it.
+        time.sleep(_RANK_0_FIRST_S)
+        process.report(end, named=True)
+    elif me.local_rank == 0 or getattr(error, "of_one_rank", False):
+        # For example a library missing on this host only, or a broken GPU.
+        process.report(end, named=True)
+    if process.transport is not None:
+        process.abort(error.exit_code)
     return error.exit_code
 
 
-def _run(name: str, argv: Sequence[str] | None, me: RankInfo, transport_box: list[Transport]) -> int:
+def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
+    me = process.me
     args = _parse(name, argv, me)
     try:
         delivery.check_output(args.output)
@@ -108,52 +154,49 @@ def _run(name: str, argv: Sequence[str] | None, me: RankInfo, transport_box: lis
             return _run_modelled(case, args, me)
         from bench.rank import preflight, session
 
-        world = preflight.expected(args.expect) if args.expect else None
-        preflight.check_place(me, world, os.environ)
+        process.expected = preflight.expected(args.expect) if args.expect else None
+        preflight.check_place(me, process.expected, os.environ)
+
+        def end_by_watchdog(end: End) -> None:
+            process.report(end, named=True)
+
         with (
-            pulse.watched(
-                me, args.deadline, args.heartbeats, lambda words: delivery.say(f"bench: error: {_on_rank(me)}{words}")
-            ) as beat,
-            _told_apart(transport_box, beat),
+            pulse.watched(me, args.deadline, args.heartbeats, end_by_watchdog) as beat,
+            _lost_contact_told_apart(process, beat),
         ):
-            try:
-                opened = session.open_case(case, me, beat, args.timeout, world, transport_box.append)
-            except AbsentError as error:
-                if error.ranks:
-                    delivery.say(f"bench: error: {preflight.absent(error, me, world)}")
-                raise
-            return _measure(opened, args, me)
+            opened = session.open_transport(case, me, beat, args.timeout)
+            process.transport = opened.transport
+            return _measure(session.open_case(opened, me, beat, process.expected), args, me)
     except BenchError as error:
         if me.rank == 0 and args.format == "json" and not args.emitted:
-            delivery.emit(delivery.nothing_but(name, error), args)
+            delivery.emit(delivery.failed_document(name, error), args)
         raise
 
 
-def _measure(opened: Session, args: argparse.Namespace, me: RankInfo) -> int:
-    from bench.rank.ending import Ending
-    from bench.rank.header import header_of
+def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
+    from bench.rank.header import GpusAtEnd, header_of
 
-    header = header_of(opened, args.job or opened.case.pattern, args.launch)
-    ending = Ending(opened.transport)
-    rows = ending.watched(opened.clocks.watched(opened.measurer.rows()))
+    header = header_of(measured, args.job or measured.case.pattern, args.launch)
+    gpus = GpusAtEnd(measured.transport)
+    rows = gpus.followed(measured.clocks.watched(measured.measurer.rows()))
     if me.rank != 0 or header is None:
         for _ in rows:
             pass
-        code = opened.transport.channel.broadcast(None)
+        code = measured.transport.channel.broadcast(None)
     else:
-        code = delivery.deliver(header, rows, args, opened.clocks.told, ending.gpus)
-        opened.transport.channel.broadcast(code)
-    opened.transport.close()
+        code = delivery.deliver(header, rows, args, measured.clocks.known, gpus.conditions)
+        measured.transport.channel.broadcast(code)
+    measured.transport.close()
     return int(code)
 
 
 def _run_modelled(case: Case, args: argparse.Namespace, me: RankInfo) -> int:
     if me.num_ranks > 1:
-        raise UsageError(f"the model simulates all ranks in one process, and {me.launcher} started {me.num_ranks}")
+        raise UsageError.of(RankRefusal.MODEL_WORLD, launcher=me.launcher, num_ranks=me.num_ranks)
     from bench.rank import modelled
 
     if (ignored := ignored_option(case, case.transport)) is not None:
-        raise RefusedError(ignored.text)
+        raise RefusedError.coded(ignored)
     header, rows = modelled.header_and_rows(case, args.job or case.pattern)
     return delivery.deliver(header, rows, args)
 
@@ -166,27 +209,27 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
         allow_abbrev=False,
     )
     add_arguments(parser)
-    parser.add_argument("--format", choices=plugins.names("format"), default="table", help="default table")
-    parser.add_argument("--notes", action="store_true", help="all notes below the table instead of the urgent ones")
+    parser.add_argument("--format", choices=plugins.names("format"), default="table", help="output format (table)")
+    parser.add_argument("--notes", action="store_true", help="print all notes below the table, not only urgent ones")
     parser.add_argument("--output", metavar="FILE", help="print to FILE instead of stdout")
     parser.add_argument("--records", metavar="FILE", help="append raw samples to this results file")
-    parser.add_argument("--job", metavar="NAME", help="the job's name in its results file")
-    parser.add_argument("--launch", type=int, default=1, metavar="N", help="which launch of this case this is")
+    parser.add_argument("--job", metavar="NAME", help="name of the job in its results file")
+    parser.add_argument("--launch", type=int, default=1, metavar="N", help="number of this launch of the case")
     parser.add_argument("--expect", metavar="WORLD", help="refuse any other world than this: 4x2, or h0,h1x2")
-    parser.add_argument("--heartbeats", metavar="DIR", help="say in DIR what each rank is doing")
+    parser.add_argument("--heartbeats", metavar="DIR", help="write each rank's heartbeat file to DIR")
     parser.add_argument(
         "--timeout",
         type=partial(option_duration, "--timeout"),
         default=60.0,
         metavar="TIME",
-        help="of one operation of a library that has one (60s)",
+        help="timeout of one operation, for libraries that have one (60s)",
     )
     parser.add_argument(
         "--deadline",
         type=partial(option_duration, "--deadline"),
         default=_DEADLINE_S,
         metavar="TIME",
-        help="a rank that gets nowhere for so long ends (5m)",
+        help="end a rank that makes no progress for this long (5m)",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.set_defaults(emitted=False)
@@ -197,33 +240,18 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 
 @contextlib.contextmanager
-def _told_apart(transport_box: list[Transport], beat: pulse.HeartbeatWriter) -> Iterator[None]:
-    """A rank whose peer is gone says so in other words than one that failed by itself: the desk looks for the cause."""
+def _lost_contact_told_apart(process: _Process, beat: pulse.HeartbeatWriter) -> Iterator[None]:
+    """Give a lost peer and a lack of memory codes of their own: the controller looks for the root cause by code."""
     try:
         yield
     except Exception as error:
-        words = first_line(error)
         if isinstance(error, BenchError):
             raise
-        if any(opened.lost_contact(error) for opened in transport_box):
-            raise LostContactError(f"lost contact with its peers in {beat.doing} ({words})") from error
-        # torch's and CuPy's own errors are of other kinds in every version, and NCCL's only says it in words.
+        why = first_line(error)
+        if process.transport is not None and process.transport.lost_contact(error):
+            raise LostContactError.of(EndCode.LOST_CONTACT, doing=beat.doing, why=why) from error
+        # The error classes of torch and CuPy differ between versions, and NCCL only says it in words.
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
-            raise MeasurementError(
-                f"ran out of memory in {beat.doing} ({type(error).__name__}: {words}): give smaller --sizes, or "
-                "start fewer ranks on this machine"
-            ) from error
+            why = f"{type(error).__name__}: {why}"
+            raise MeasurementError.of(EndCode.OUT_OF_MEMORY, doing=beat.doing, why=why) from error
         raise
-
-
-def _on_rank(me: RankInfo) -> str:
-    return f"rank {me.rank} on {socket.gethostname()}: " if me.num_ranks > 1 else ""
-
-
-def _abort(transport_box: list[Transport], code: int) -> NoReturn:
-    """End the whole job, also when the library would wait for the others at exit."""
-    sys.stdout.flush()
-    time.sleep(_LAST_WORDS_S)
-    for transport in transport_box:
-        transport.abort(code)
-    os._exit(code)

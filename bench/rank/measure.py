@@ -1,7 +1,7 @@
-"""One row: verify, warm up, time, decide to stop, verify again. All ranks go through it in step.
+"""Measure one row: verify, warm up, time, decide when to stop, verify again; all ranks in step.
 
-A row is one size in one mode for one round of groups. Every decision that all ranks must take alike (skip, how many
-samples, stop) is taken by rank 0 and told to the others outside the timed region.
+A row is one size in one mode for one round of groups. Rank 0 takes every decision that must be the same on all ranks
+(skip, how many samples, stop) and broadcasts it outside the timed region.
 """
 
 from __future__ import annotations
@@ -20,22 +20,30 @@ from bench.core.record import Failure, Record, Skip
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
-from bench.rank import contention, ladder, overlap, possible, sampling
-from bench.rank.buffer_sets import BufferSets
+from bench.rank import contention, ladder, overlap, sampling
 from bench.rank.clocks import Clocks
+from bench.rank.messages import RankFailure, RankSkip
 from bench.rank.oneway import OneWaySampler
 from bench.rank.records import Reason, Records
-from bench.rank.rows import PlannedRow, payloads, shape_of
+from bench.rank.rows import (
+    BufferSets,
+    PlannedRow,
+    is_in_place,
+    no_overlap_reason,
+    payloads,
+    shape_of,
+    unsupported_reason,
+)
 from bench.rank.verify import Verifier, Wrong
 
-_KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond, only the slowest rank's
+_KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond that, only the slowest rank's
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What this rank knows before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
+    """What a rank knows before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
 
-    `own_cache`: no other rank of the node has a part of it, as on a GPU.
+    `own_cache`: no other rank shares that cache, as on a GPU.
     """
 
     case: Case
@@ -44,13 +52,13 @@ class Setting:
     world: World
     hosts: tuple[str, ...]  # of every rank
     cache_bytes: int
-    available_bytes: int  # memory this rank may take
+    available_bytes: int  # memory that this rank may use
     beat: Callable[[str], None]
     own_cache: bool = False
 
 
 class Measurer:
-    """Measures a case on this rank, row by row. Records come out on rank 0; the others get empty tuples."""
+    """Measures a case on this rank, row by row. Rank 0 returns the records, the other ranks empty tuples."""
 
     def __init__(self, setting: Setting) -> None:
         self._s = setting
@@ -65,11 +73,11 @@ class Measurer:
         self._sets = BufferSets(setting.pattern, setting.cache_bytes, sharing, setting.case.cache == "cold")
         self._records = Records(setting.pattern, setting.hosts, self._sets)
         self._kept = 0
-        self._contest: contention.ContentionSampler | None = None
-        self._beside: overlap.OverlapSampler | None = None
+        self._contention: contention.ContentionSampler | None = None
+        self._overlap: overlap.OverlapSampler | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
-        """Each row's records, one per group: sizes in order, and for each size its modes and rounds."""
+        """Yield each row's records, one per group: sizes in order, and for each size its modes and rounds."""
         case, started = self._case, time.monotonic()
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
@@ -77,27 +85,27 @@ class Measurer:
         split = parts(case, self._s.world)
         if split is not None:
             self._s.beat("preparing the aggressors")
-            self._contest = contention.ContentionSampler(case, split, self._transport)
-        if self._s.pattern.overlaps and overlap.why_not(case, self._transport) is None:
-            self._beside = overlap.OverlapSampler(case, self._transport)
+            self._contention = contention.ContentionSampler(case, split, self._transport)
+        if self._s.pattern.overlaps and no_overlap_reason(case, self._transport) is None:
+            self._overlap = overlap.OverlapSampler(case, self._transport)
         all_rounds = rounds(case, self._s.world, self._s.pattern.topology_of(case.topology))
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are no list to hold
+            (mode, payload, requested, round_)  # one round at a time: a list of all pairs of a large world is too long
             for payload, requested in sizes.items()
             for mode in case.modes
             for round_ in all_rounds
         )
         for done, (mode, payload, requested, round_) in enumerate(plan):
             left_s = None if case.budget_s is None else case.budget_s - (time.monotonic() - started)
-            # Half of a row's share is for its warm-up and checks.
+            # Half of a row's share of the budget is for its warm-up and checks.
             max_s = case.max_s if left_s is None else min(case.max_s, left_s / (num_rows - done) / 2)
             max_s = self._channel.broadcast(max_s)
             shape = shape_of(case, len(round_[0].ranks), payload, mode)
             yield self._row(PlannedRow(mode, shape, requested, round_, max_s))
-        if self._contest:
-            self._contest.close()
+        if self._contention:
+            self._contention.close()
 
     def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
         case, s = self._case, self._s
@@ -105,15 +113,13 @@ class Measurer:
         shape = shape_of(case, 2, payload, case.modes[0])
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 
-        def in_time() -> bool:
-            return case.budget_s is None or time.monotonic() - started < case.budget_s
-
         def measured(round_: Round) -> tuple[Record, ...]:
-            # Many rounds are asked for at once: before each the first rank's clock says whether there is time.
-            max_s = self._channel.broadcast(case.max_s if in_time() else 0.0)
+            # Rank 0's clock decides before each round; without time left the round's records are skipped.
+            in_time = case.budget_s is None or time.monotonic() - started < case.budget_s
+            max_s = self._channel.broadcast(case.max_s if in_time else 0.0)
             return self._row(PlannedRow(shape.mode, shape, requested, round_, max_s))
 
-        yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, in_time, measured)
+        yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, measured)
 
     def _row(self, row: PlannedRow) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"
@@ -121,8 +127,8 @@ class Measurer:
         group = next((group for group in row.round if self._rank in group.ranks), None)
         member = group.ranks.index(self._rank) if group else 0
         case, pattern, transport = self._case, self._s.pattern, self._transport
-        in_place = possible.in_place(case, pattern, transport, row.shape)
-        reason = self._agreed(possible.why_not(case, pattern, transport, row, member, in_place))
+        in_place = is_in_place(case, pattern, transport, row.shape)
+        reason = self._agreed(unsupported_reason(case, pattern, transport, row, member, in_place))
         if reason is not None:
             return self._left_out(row, reason)
         transport.open_groups(_together(pattern, row.shape, row.round))
@@ -142,7 +148,7 @@ class Measurer:
         compiled, most = prepared.compiled if prepared else None, self._sets.most_batch(row.shape, in_place)
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
         one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
-        against = self._contest or self._beside
+        against = self._contention or self._overlap
         if against:
             taken = against.take(row, compiled, most, room, beat)
         else:
@@ -152,24 +158,24 @@ class Measurer:
         own = prepared.check_last() if prepared else Wrong(0)
         last = self._channel.gather(against.wrong() if against and not own.num_wrong else own)
         fresh = self._check_call(prepared, variation=1)
-        told = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
+        flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if self._rank != 0:
             return ()
         wrongs = [a if a.num_wrong else b for a, b in zip(last or [], fresh or [], strict=True)]
-        self._kept += sum(
-            len(one.slowest) * len(group.ranks) for one, group in zip(taken.shares, row.round, strict=True)
-        )
-        bounds_s = [one_way.bound_s(group) if one_way else None for group in row.round]
-        said = [
-            tuple(dict.fromkeys(flag for rank in group.ranks for flag in told[rank])) if told else ()
-            for group in row.round
-        ]
-        return tuple(
-            self._records.measured(row, k, taken, wrongs, in_place, bound_s, said[k], self._contest)
-            for k, bound_s in enumerate(bounds_s)
-        )
+        records = []
+        for k, group in enumerate(row.round):
+            self._kept += len(taken.shares[k].slowest) * len(group.ranks)
+            bound_s = one_way.bound_s(group) if one_way else None
+            group_flags: dict[str, None] = {}
+            if flags is not None:
+                for rank in group.ranks:
+                    group_flags |= dict.fromkeys(flags[rank])
+            records.append(
+                self._records.measured(row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention)
+            )
+        return tuple(records)
 
     # -- before timing
 
@@ -177,14 +183,15 @@ class Measurer:
         return self._records.left_out(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """The first reason of any rank, on all of them; a failure before a refusal."""
-        told = [other for other in self._channel.share(reason) if other is not None]
-        return next((other for other in told if isinstance(other, Failure)), told[0] if told else None)
+        """The first reason of any rank, the same on all ranks; failures come before skips."""
+        reasons = [other for other in self._channel.share(reason) if other is not None]
+        reasons.sort(key=lambda other: not isinstance(other, Failure))
+        return reasons[0] if reasons else None
 
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """This rank's buffers, or why some rank can not have them: then none is used on any."""
+        """This rank's buffers, or why some rank cannot have its own: then no rank uses any."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
@@ -196,25 +203,22 @@ class Measurer:
     def _own_buffers(
         self, row: PlannedRow, member: int, steps: tuple[Step, ...], in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """What can be told beforehand refuses the row; memory that ends after all fails it."""
+        """This rank's buffers. Too little memory skips the row; running out of memory all the same fails it."""
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
             send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
         num_sets = self._sets.num(row.shape, in_place)
-        # What compares them takes a chunk at a time; libraries on a host keep copies of their own besides.
+        # The comparison takes one chunk at a time; libraries on a host also keep copies of their own.
         set_bytes = send_bytes + recv_bytes
         need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._own_memory else 2 * set_bytes)
-        need_mib, free_mib = need >> 20, self._s.available_bytes >> 20
+        facts = {"need_mib": need >> 20, "free_mib": self._s.available_bytes >> 20}
         if need > self._s.available_bytes:
-            size = format_size(row.shape.payload_bytes)
-            return None, Skip.uncoded(
-                f"{size} needs {need_mib} MiB on rank {self._rank}, {free_mib} MiB are free for it"
-            )
+            payload = row.shape.payload_bytes
+            return None, Skip.of(RankSkip.NO_MEMORY, payload_bytes=payload, rank=self._rank, **facts)
         try:
             return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
         except MemoryError:
-            what = f"ran out of memory for {need_mib} MiB, with {free_mib} MiB said to be free"
-            return None, Failure(what, self._rank, self._s.hosts[self._rank])
+            return None, Failure.of(RankFailure.OUT_OF_MEMORY, self._rank, self._s.hosts[self._rank], **facts)
 
     def _prepare(self, row: PlannedRow, group: Group, member: int, in_place: bool, buffers: Buffers) -> _Prepared:
         verifier = Verifier(
@@ -225,21 +229,21 @@ class Measurer:
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
-        """One untimed call on poisoned buffers; every rank's findings, on rank 0."""
+        """One untimed call on poisoned buffers. Returns every rank's findings on rank 0."""
         if prepared:
             prepared.verifier.prepare(prepared.buffers, 0, variation)
         self._transport.sync()
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # what nobody answers has arrived when the rank that ordered it says so
+        self._transport.sync()  # unanswered messages have arrived once the rank that sent them has finished
         if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
 
 def _together(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """The groups that need a communicator of their own, or each other's memory: messages between ranks need neither."""
+    """The groups that need a communicator, or each other's memory; messages between ranks need neither."""
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
 
@@ -254,11 +258,11 @@ class _Prepared:
     changes_input: bool
 
     def arm(self) -> None:
-        """Fresh data and poison in every buffer set, so that what the last timed call leaves can be checked."""
+        """Put fresh data and poison into every buffer set, so the output of the last timed call can be checked."""
         for index in range(self.buffers.num_sets):
             self.verifier.prepare(self.buffers, index, 0)
         self.compiled.refill = self.verifier.refill(self.buffers, 0) if self.changes_input else None
 
     def check_last(self) -> Wrong:
-        """What the last timed call left in its buffer set."""
+        """Check the output of the last timed call."""
         return self.verifier.check(self.buffers, self.compiled.last_set, 0)

@@ -1,4 +1,4 @@
-"""A run of the `model` transport: one process, all ranks simulated on a fabric, a virtual clock, nothing verified."""
+"""A run of the `model` transport: one process simulates all ranks on a fabric, with a virtual clock, unverified."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, is_device_work
 from bench.core.record import Contention, Header, Record, Samples, Skip, StopReason
+from bench.core.remarks import CodedRemark
 from bench.core.skips import SkipCode
 from bench.core.traits import names_with, traits
 from bench.core.transport import Options
@@ -23,6 +24,7 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.rank import ladder
 from bench.rank.header import described, links_of
+from bench.rank.messages import RankRefusal, RankRemark, RankSkip
 from bench.rank.rows import payloads, shape_of, traffic
 
 if TYPE_CHECKING:
@@ -30,15 +32,21 @@ if TYPE_CHECKING:
 
 
 def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
-    """Header and rows of a modelled case. Raises UsageError when it names no instance type."""
+    """Header and rows of a modelled case. Raises UsageError if the case names no instance type."""
     if not case.instance:
-        raise UsageError("the model needs the links of an instance type: --instance p4d.24xlarge (see bench list)")
+        raise UsageError.of(RankRefusal.MODEL_INSTANCE)
     if not traits(case.transport).modelled:
         case = replace(case, transport=names_with("modelled")[0])
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     world = World(case.nodes or 1, case.ranks_per_node or catalogue.node_links(case.instance).gpus)
     links = NodeLinks.from_dict(links_of(case, world))
     model = plugins.load("transport", case.transport).TRANSPORT(Fabric(links, world), Options(case=case))
+    remark = CodedRemark.of(
+        RankRemark.MODELLED,
+        num_nodes=world.num_nodes,
+        ranks_per_node=world.ranks_per_node,
+        instance=case.instance,
+    )
     head = Header(
         **described(case, pattern, world, job),
         clock="virtual",
@@ -46,23 +54,21 @@ def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record
         facts=model.facts(),
         settings={"seed": case.seed},
         links=links.to_dict(),
-        notes=(
-            f"transport model (as asked): {world.num_nodes} x {world.ranks_per_node} ranks of {case.instance}, "
-            "isolated and pipelined alike, no cache, nothing measured",
-        ),
+        notes=(remark.text,),
+        remarks=(remark,),
     )
     return head, rows(case, pattern, world, model)
 
 
 def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iterator[tuple[Record, ...]]:
-    """Each row's records: exactly one virtual sample per group."""
+    """Yield each row's records: exactly one virtual sample per group."""
     hosts = tuple(f"modelled-{rank // world.ranks_per_node}" for rank in range(world.num_ranks))
     row = partial(_row, case, pattern, model, hosts, parts(case, world))
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = shape_of(case, 2, payload, case.modes[0])
-        yield from ladder.climb(case, where, lambda asked: asked, True, lambda: True, partial(row, shape, requested))
+        yield from ladder.climb(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
@@ -83,7 +89,7 @@ def _row(
     requested_all: tuple[int, ...],
     groups: Round,
 ) -> tuple[Record, ...]:
-    reason = pattern.needs(shape) or _why_not_modelled(pattern, shape)
+    reason = pattern.needs(shape) or _unsupported_reason(pattern, shape)
     seconds: Sequence[float] = (0.0,) * len(groups)
     disturbed: Sequence[Contention | None] = (None,) * len(groups)
     steps = tuple(pattern.steps(shape, member) for member in range(shape.num_ranks)) if reason is None else ()
@@ -113,7 +119,7 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Seconds of each group while the aggressors go on, and what they were without them."""
+    """Seconds of each group while the aggressors run, and the contention with the seconds without them."""
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
     alone_s, disturbed_s = model.contend(groups, steps, aggressors, theirs)
@@ -132,11 +138,12 @@ def _against(
     ]
 
 
-def _why_not_modelled(pattern: Pattern, shape: Shape) -> Skip | None:
-    """The fabric knows the links between ranks, and nothing of one GPU's own."""
+def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
+    """Why the fabric cannot simulate a pattern: it has links between ranks, but nothing inside a GPU."""
     if pattern.overlaps:
-        return Skip.uncoded("the model: it knows links, not what products of matrices take from them")
-    steps = (step for member in range(shape.num_ranks) for step in pattern.steps(shape, member))
-    if any(is_device_work(step) for step in steps):
-        return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
+        return Skip.of(RankSkip.MODEL_OVERLAP)
+    for member in range(shape.num_ranks):
+        for step in pattern.steps(shape, member):
+            if is_device_work(step):
+                return Skip.of(SkipCode.DEVICE_WORK, transport="the model")
     return None

@@ -1,4 +1,4 @@
-"""Samples whose time begins on one rank and ends on another: one-way messages, their clocks compared meanwhile."""
+"""Samples of one-way messages: each time begins on one rank and ends on another, whose clocks are compared."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class OneWaySampler:
         if self._pair is not None:
             buffers = transport.allocate(_READY_BYTES, _READY_BYTES, 1)
             buffers.write("send", 0, 0)
-            sends = transport.place.rank == self._pair[1]  # the receiver says that it waits
+            sends = transport.place.rank == self._pair[1]  # the receiver reports that it is ready
             self._ready = messenger(transport, buffers, self._pair, sends)
 
     def take(self, num: int) -> BySecond | None:
-        """Seconds of `num` messages by rank, the same for both ranks of a pair (empty for idle ones), on rank 0."""
+        """Seconds of `num` messages by rank, on rank 0: the same for both ranks of a pair, empty for idle ranks."""
         self._transport.sync()
         before = self._before or self._compared()
         stamps = self._stamps(num)
@@ -43,15 +43,15 @@ class OneWaySampler:
         return taken
 
     def bound_s(self, group: Group) -> float:
-        """The most by which any sample of a group so far is wrong because clocks differ. 0 on one clock."""
+        """The largest error of a group's samples so far because clocks differ; 0 on one clock. Seconds."""
         return self._bounds_s.get(group.ranks, 0.0)
 
     def _compared(self) -> Readings:
-        different = self._pair is not None and not self._clocks.alike(*self._pair)
+        different = self._pair is not None and not self._clocks.is_same(*self._pair)
         return self._clocks.exchanged(self._pair) if different else []
 
     def _stamps(self, num: int) -> list[int]:
-        """Of the sender when each message began, of the receiver when all was there. Nanoseconds."""
+        """On the sender when each message began; on the receiver when it had arrived. Nanoseconds."""
         if self._pair is None or self._compiled is None:
             return []
         compiled, ready, read_ns = self._compiled, self._ready, self._clocks.read_ns
@@ -71,7 +71,7 @@ class OneWaySampler:
         return stamps
 
     def _seconds(self, group: Group, sender: Any, receiver: Any) -> list[float]:
-        """Of each message, on the sender's clock."""
+        """Seconds of each message, on the sender's clock."""
         (before, began, after), (near, ended, later) = sender, receiver
         if not before:
             return [(end - begin) * 1e-9 for begin, end in zip(began, ended, strict=True)]

@@ -1,8 +1,8 @@
-"""Rows of a collective beside products of matrices: blocks of three kinds take turns within one launch.
+"""Rows of a collective that overlaps matrix products: interleaved blocks of three kinds within one launch.
 
-Alone or together, a burst is released and timed in the same way (transport.Overlapping), so that the quotient of two
-blocks holds what each of the two takes from the other, and nothing else. The products of a burst go on for longer than
-the collective; of them those count that end while it lasts, in all three kinds of block the same number.
+Alone or together, a burst is released and timed in the same way (transport.Overlapping). The ratio of two blocks is
+therefore only what the collective and the products take from each other. The products of a burst outlast the
+collective; those that end before it are counted, the same number in all three kinds of block.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Toge
 from bench.core.units import format_size
 from bench.rank import interleaved_blocks, sampling
 from bench.rank.gathered import Gathered
+from bench.rank.messages import RankFailure
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_DTYPE = {"device": "bfloat16", "host": "float32"}  # of the products: what training multiplies in
+_DTYPE = {"device": "bfloat16", "host": "float32"}  # of the products, as in training
 _MOST_ORDER = {"device": 8192, "host": 1024}
-_PART = 4  # products in the time of the collective of a sample; of its size there are many in a layer, too
-_OUTLAST = 3  # times as long as the collective alone are all products of a sample
+_PART = 4  # products in the time of a sample's collective; a layer also has many of this size
+_OUTLAST = 3  # a sample's products take this many times as long as the collective alone
 _MOST_PRODUCTS = 256
 _PROBE_ORDER, _TRIES = 512, 3
 _PROBES = 3  # bursts, the first of which warms up
-_COVERED = 0.9  # counted products end within this part of the collective, so that most bursts cover them
+_COVERED = 0.9  # counted products end within this part of the collective, so most bursts cover them
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A sample: so many calls, so many products, the first of which count."""
+    """A sample: its calls, its products, and how many of these count, the first ones."""
 
     num_calls: int
     num_products: int
@@ -58,27 +59,18 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """What a rank brings out of samples: seconds per call and per product, and how many did not cover each other."""
+    """One rank's result of samples: seconds per call and per product, and how many did not cover each other."""
 
     calls_s: tuple[float, ...] = ()
     products_s: tuple[float, ...] = ()
     not_covered: int = 0
 
 
-def why_not(case: Case, transport: Transport) -> str | None:
-    """Why nothing can be computed beside this case's collectives; None when it can."""
-    if not isinstance(transport, Overlapping):
-        return f"{type(transport).__name__} can not compute while it communicates: --transport nccl or gloo can"
-    if case.graph:
-        return "calls that are released beside products are not replayed: leave --graph out"
-    return "there are products beside it already: leave --aggressor out" if case.aggressor else None
-
-
 class OverlapSampler:
-    """Takes rows of a collective beside products. All ranks in step."""
+    """Samples rows of a collective that overlaps matrix products. All ranks in step."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
-        """Nothing is made yet. Rows are only taken over a transport that `why_not` lets pass."""
+        """Allocate nothing yet. The transport must be able to overlap (rows.no_overlap_reason)."""
         assert isinstance(transport, Overlapping)
         self._overlapping: Overlapping = transport
         self._case, self._transport = case, transport
@@ -107,15 +99,17 @@ class OverlapSampler:
             while reason is None:
                 beat(f"{num_blocks} blocks of each kind")
                 for kind in ("calls", "products", "both") if num_blocks % 2 == 0 else ("both", "products", "calls"):
-                    told = self._channel.gather(self._block(kind, compiled, products, plan, per_block))
-                    if told is None:
+                    bursts = self._channel.gather(self._block(kind, compiled, products, plan, per_block))
+                    if bursts is None:
                         continue
                     if kind != "products":
-                        (together if kind == "both" else alone).add([one.calls_s for one in told])
+                        calls = together if kind == "both" else alone
+                        calls.add([burst.calls_s for burst in bursts])
                     if kind != "calls":
-                        (products_together if kind == "both" else products_alone).add([one.products_s for one in told])
+                        side = products_together if kind == "both" else products_alone
+                        side.add([burst.products_s for burst in bursts])
                     for k, group in enumerate(row.round):
-                        not_covered[k] += max(told[rank].not_covered for rank in group.ranks)
+                        not_covered[k] += max(bursts[rank].not_covered for rank in group.ranks)
                 num_blocks += 1
                 pairs = [
                     *zip(alone.slowest(), together.slowest(), strict=True),
@@ -143,12 +137,12 @@ class OverlapSampler:
         return sampling.Taken(warmup, shares, num_calls, loop, reason, overlaps=overlaps)
 
     def wrong(self) -> Wrong:
-        """What the last product of this rank left."""
+        """Check the output of this rank's last product."""
         made = self._products
         return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
 
     def _chosen(self, collective_s: float) -> _Products:
-        """Matrices of which a product takes about a part of the time of a sample's collective."""
+        """Matrices whose product takes about 1 / _PART of the time of a sample's collective."""
         most = _MOST_ORDER[self._transport.clock]
         products = self._made(_PROBE_ORDER)
         for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
@@ -162,7 +156,7 @@ class OverlapSampler:
     def _plan(
         self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
     ) -> tuple[_Plan, float]:
-        """How many products a sample needs so that they outlast the collective that they slow down; its seconds."""
+        """How many products a sample needs to outlast the collective that they slow down; and the sample's seconds."""
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
         plan = _Plan(num_calls, num, 1)
@@ -170,14 +164,14 @@ class OverlapSampler:
         while True:
             mine = self._together(compiled, products, plan)
             took = self._channel.gather((mine.collective_s, mine.products_s))
-            told = None
+            decision = None
             if took is not None:
                 both = [(seconds, ends) for seconds, ends in took if seconds is not None]
                 outlasted = all(ends[-1] > seconds for seconds, ends in both)
                 counted = min(sum(end < _COVERED * seconds for end in ends) for seconds, ends in both)
                 sample_s = max(max(seconds, ends[-1]) for seconds, ends in both)
-                told = (outlasted or plan.num_products == _MOST_PRODUCTS, max(1, counted), sample_s)
-            enough, counted, sample_s = self._channel.broadcast(told)
+                decision = (outlasted or plan.num_products == _MOST_PRODUCTS, max(1, counted), sample_s)
+            enough, counted, sample_s = self._channel.broadcast(decision)
             counts = [*counts, counted] if enough else []
             if len(counts) == _PROBES:
                 return replace(plan, num_counted=min(counts)), sample_s
@@ -185,17 +179,17 @@ class OverlapSampler:
                 plan = replace(plan, num_products=min(_MOST_PRODUCTS, 2 * plan.num_products))
 
     def _block(self, kind: str, compiled: Compiled | None, products: _Products, plan: _Plan, num: int) -> _Burst:
-        """One block on this rank; an idle one keeps step and brings nothing."""
-        self._channel.broadcast(None)  # nobody begins before all have ended the block before
+        """One block on this rank; an idle rank keeps in step and measures nothing."""
+        self._channel.broadcast(None)  # no rank begins before all have ended the previous block
         if kind == "calls":
             plan = replace(plan, num_products=0)
         elif kind == "products":
             plan = replace(plan, num_calls=0)
         done = [self._burst(compiled, plan, products) for _ in range(num)]
         return _Burst(
-            tuple(second for one in done for second in one.calls_s),
-            tuple(second for one in done for second in one.products_s),
-            sum(one.not_covered for one in done),
+            tuple(second for burst in done for second in burst.calls_s),
+            tuple(second for burst in done for second in burst.products_s),
+            sum(burst.not_covered for burst in done),
         )
 
     def _burst(self, compiled: Compiled | None, plan: _Plan, products: _Products | None = None) -> _Burst:
@@ -225,17 +219,17 @@ class OverlapSampler:
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
-        """The best of some bursts, the first left out, of the slowest rank that has any."""
-        told: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
-        return max(told)
+        """The best of some bursts after the first, on the slowest rank that has any. Seconds."""
+        best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
+        return max(best)
 
     def _made(self, order: int) -> _Products:
-        """Matrices of this order on every rank, checked once; those of the last row where they have it already."""
+        """Matrices of this order on every rank, checked once; those of the last row if they have this order."""
         if self._products is not None and self._products.order == order:
             return self._products
         if self._products is not None and self._products.compiled.release:
             self._products.compiled.release()
-        self._products = None  # its memory is free before the next is taken
+        self._products = None  # frees its memory before the next is allocated
         size = order * order * dtype_of(self._reduction.dtype).num_bytes
         shape = Shape(1, size, dtype_of(self._reduction.dtype).num_bytes)
         steps = self._pattern.steps(shape, 0)
@@ -245,10 +239,10 @@ class OverlapSampler:
         try:
             buffers = self._transport.allocate(*self._pattern.buffers(shape, 0), 1, steps) if lacks is None else None
         except MemoryError:
-            lacks = f"rank {self._rank} has no room for three matrices of {format_size(size)} beside the messages"
+            lacks = f"rank {self._rank} has no memory for three matrices of {format_size(size)} beside the messages"
         reason = next(filter(None, self._channel.share(lacks)), None)
         if reason is not None or buffers is None:
-            raise MeasurementError(f"overlap: {reason}")
+            raise MeasurementError.of(RankFailure.NO_PRODUCTS, why=reason)
         group = Group("product", (self._rank,))
         verifier = Verifier(
             self._pattern, shape, group, 0, dtype_of(self._reduction.dtype), "sum", False, self._case.seed

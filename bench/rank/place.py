@@ -1,4 +1,4 @@
-"""Who am I? The launcher that started this process says so in its environment."""
+"""This process's rank and place in the world, from its launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bench.core.world import RankInfo
 
 
 def launchers() -> tuple[Launcher, ...]:
-    """Every launcher, the one whose variables win first."""
+    """Every launcher, by descending precedence."""
     loaded: list[Launcher] = [plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")]
     return tuple(sorted(loaded, key=lambda launcher: launcher.precedence))
 
 
 def place(env: Mapping[str, str]) -> RankInfo:
-    """This process's place. More than one launcher's variables may be there (torchrun inside srun): the inner wins."""
+    """This process's place. If several launchers' variables are set (torchrun inside srun), the inner one wins."""
     for launcher in launchers():
         found = launcher.place(env)
         if found is not None:

@@ -1,7 +1,7 @@
-"""Before the first row: are these ranks the run that was asked for, and will they measure the same thing?
+"""Before the first row: are these ranks the requested world, and will they all measure the same thing?
 
-What the desk checked from outside (controller/preflight.py) only ranks can know for certain: their world, the variables
-that reached them, the versions that they loaded, that bytes really pass between all of them.
+The controller checked from outside (controller/preflight.py). Only ranks know for certain their world, the variables
+that reached them, the versions that they loaded, and that bytes pass between all of them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,25 @@ import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from bench.core.codes import Coded
+from bench.core.ends import EndCode
 from bench.core.errors import AbsentError, RefusedError, UsageError
 from bench.core.program import Collective, Group
+from bench.core.remarks import CodedRemark
 from bench.core.traits import library_facts
 from bench.core.transport import Reduction, Transport
 from bench.core.world import RankInfo
 from bench.probes import environment, sysfs, versions
+from bench.rank.messages import RankRefusal, RankRemark
+from bench.store.heartbeat import End, LastWords
 
 MEET_S = 15.0  # for the first eight bytes between all ranks
 _CLOCK_S = 2.0
 _MOST_NAMED = 4
-_NOT_THERE, _NOT_SET = "not there", "not set"
-# Sizes of a world in the variables of launchers that nothing in launchers/ reads.
+_NOT_THERE, _NOT_SET = "not installed", "not set"
+# The sizes of a world in the variables of launchers that nothing in launchers/ reads.
 _FOREIGN = ("FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
-# What decides how a library moves bytes. Names of devices may differ between hosts, and what is only printed may, too.
+# Variables that decide how a library moves bytes. Device names and debug output may differ between hosts.
 _SHAPING = re.compile(
     r"(NCCL|TORCH_NCCL|GLOO|UCX|UCC|FI|IBV|RDMAV|HCOLL|SHARP|MPICH|MPIR|I_MPI|MV2|BENCH_MPI|OMP|KMP|GOMP|MALLOC)_"
     r"|CUDA_(DEVICE|LAUNCH|MODULE)_|PYTORCH_|MKL_NUM|OPENBLAS_NUM|GLIBC_TUNABLES$|LD_PRELOAD$"
@@ -37,7 +42,7 @@ _MAY_DIFFER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The world that the desk means to start. `hosts`: their names, where it knows them."""
+    """The world that the controller means to start. `hosts`: their names, if it knows them."""
 
     num_nodes: int
     ranks_per_node: int
@@ -50,8 +55,8 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
-    """What a rank tells of itself. `software`: what it loaded, and on the first rank of a host what is installed."""
+class RankFacts:
+    """What a rank knows of itself. `software`: what it loaded; on the first rank of a host also what is installed."""
 
     host: str
     boot_id: str | None
@@ -61,59 +66,63 @@ class Self:
 
 
 def expected(text: str) -> Expected:
-    """From `4x2` (4 nodes of 2 ranks) or `h0,h1x2` (those hosts). Raises UsageError."""
+    """From `4x2` (4 nodes of 2 ranks) or `h0,h1x2` (2 ranks on each of those hosts). Raises UsageError."""
     nodes, _, ranks = text.rpartition("x")
     hosts = () if nodes.isdecimal() else tuple(nodes.split(","))
     if not nodes or not all(hosts) or not ranks.isdecimal() or 0 in (int(ranks), len(hosts) or int(nodes)):
-        raise UsageError(f"--expect {text!r} is not a world such as 4x2 or h0,h1x2")
+        raise UsageError.of(RankRefusal.BAD_EXPECT, given=text)
     return Expected(len(hosts) or int(nodes), int(ranks), hosts)
 
 
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
-    """Is this process one of as many ranks as were to be started? Many worlds of one rank would all end well.
+    """Check that this process is one of as many ranks as were requested: many worlds of one rank would all end well.
 
     Raises RefusedError, on every rank alike.
     """
     if world is not None and me.num_ranks != world.num_ranks:
-        who = "no launcher that is known here has left its variables" if me.launcher == "direct" else me.launcher
-        raise RefusedError(
-            f"{world.num_ranks} ranks ({world.num_nodes} x {world.ranks_per_node}) were to be started, and this one is "
-            f"of {me.num_ranks} (told by {who}): start them by mpirun, by torchrun, or by srun as tasks of one step"
+        source = "no variables of a supported launcher" if me.launcher == "direct" else me.launcher
+        raise RefusedError.of(
+            RankRefusal.OTHER_NUM_RANKS,
+            found=me.num_ranks,
+            source=source,
+            num_ranks=world.num_ranks,
+            num_nodes=world.num_nodes,
+            ranks_per_node=world.ranks_per_node,
         )
     if me.launcher != "direct":
         return
     for name in _FOREIGN:
         if env.get(name, "").isdecimal() and int(env[name]) > 1:
-            raise RefusedError(
-                f"{name}={env[name]} says that there are {env[name]} ranks, but nothing here can tell which one this "
-                "process is: start by mpirun, torchrun or srun, or unset it"
-            )
+            raise RefusedError.of(RankRefusal.FOREIGN_LAUNCHER, variable=name, value=env[name])
     if env.get("PMIX_RANK", "0") != "0":
-        raise RefusedError(
-            f"PMIX_RANK={env['PMIX_RANK']} says that this is one rank of several, but nothing here can tell of how "
-            "many: start by mpirun, torchrun or srun, or unset it"
-        )
+        raise RefusedError.of(RankRefusal.FOREIGN_LAUNCHER, variable="PMIX_RANK", value=env["PMIX_RANK"])
 
 
-def absent(error: AbsentError, me: RankInfo, world: Expected | None) -> str:
-    """Who did not come, with the hosts where they were to be, in a sentence with the remedy."""
+def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
+    """Which ranks did not arrive, and on which hosts they should be."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:
         nodes.setdefault(rank // per_node, []).append(rank)
     others = [_ranks(ranks, node, world) for node, ranks in nodes.items()]
     more = f" and {len(others) - _MOST_NAMED} more hosts" if len(others) > _MOST_NAMED else ""
-    besides = f" (nor did {'; '.join(others[:_MOST_NAMED])}{more})" if others else ""
-    return (
-        f"{_ranks(error.ranks[:1], error.ranks[0] // per_node, world)}: did not come to rank {me.rank} on "
-        f"{socket.gethostname()} within {error.waited_s:.0f} s"
-        f"{besides}: see whether that host runs and "
-        "what it said; `python -m bench doctor` tries the ports between the hosts"
+    also = f" (nor did {'; '.join(others[:_MOST_NAMED])}{more})" if others else ""
+    first = error.ranks[0]
+    host = _host_of(first // per_node, world)
+    end = End.of(
+        EndCode.ABSENT,
+        missing=_ranks([first], first // per_node, world),
+        ranks=error.ranks,
+        seen_by=me.rank,
+        seen_on=socket.gethostname(),
+        waited_s=error.waited_s,
+        others=also,
     )
+    return LastWords(end, first if host is not None else None, host)
 
 
 def meet(transport: Transport) -> float:
-    """Eight bytes over the very path that will be measured. Returns the time of day just after, in seconds."""
+    """Send eight bytes over the path that will be measured. Returns the time of day just after, in seconds."""
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -130,81 +139,79 @@ def meet(transport: Transport) -> float:
     return time.time()
 
 
-def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> Self:
+def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
     """`launched`: the environment as this process got it; `facts`: those of the transport."""
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")
-    return Self(socket.gethostname(), boot_id, met_s, environment.allowed(launched), software)
+    return RankFacts(socket.gethostname(), boot_id, met_s, environment.allowed(launched), software)
 
 
-def agreed(transport: Transport, mine: Self, world: Expected | None) -> list[str]:
-    """Rank 0 compares all ranks. Raises RefusedError on all of them alike; returns notes, on rank 0."""
-    told = transport.channel.gather(mine)
-    wrong = transport.channel.broadcast(None if told is None else different(told, world))
-    if wrong is not None:
-        raise RefusedError(wrong)
-    return clocks(told) if told is not None else []
+def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
+    """Compare all ranks on rank 0. Raises RefusedError on all ranks alike; returns remarks, on rank 0."""
+    ranks = transport.channel.gather(mine)
+    difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
+    if difference is not None:
+        raise RefusedError.coded(difference)
+    return clocks_off(ranks) if ranks is not None else []
 
 
-def different(told: Sequence[Self], world: Expected | None) -> str | None:
-    """The first thing that ranks do not have alike and must, in a sentence; None when there is none."""
-    return _spread(told, world) or _names(told) or _software(told) or _variables(told)
+def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
+    """The first thing that must be the same on all ranks and is not; None if there is none."""
+    return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
-def clocks(told: Sequence[Self]) -> list[str]:
-    """Hosts whose time of day, just after all ranks met, is not that of the others."""
-    middle_s = sorted(one.time_s for one in told)[len(told) // 2]
-    off = {one.host: one.time_s - middle_s for one in told if abs(one.time_s - middle_s) > _CLOCK_S}
-    return [
-        f"the clock of host {host} is {by_s:+.0f} s off: its times of day are not those of the other hosts"
-        for host, by_s in off.items()
-    ]
+def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
+    """Hosts whose time of day, just after all ranks met, differs from the others'."""
+    middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
+    off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
+    return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
 
 
-def _spread(told: Sequence[Self], world: Expected | None) -> str | None:
+def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
     counts: dict[str, int] = {}
-    for one in told:
-        counts[one.host] = counts.get(one.host, 0) + 1
+    for rank in ranks:
+        counts[rank.host] = counts.get(rank.host, 0) + 1
     if world is None or (len(counts) == world.num_nodes and set(counts.values()) == {world.ranks_per_node}):
         return None
     found = ", ".join(f"{host} with {num}" for host, num in list(counts.items())[:_MOST_NAMED])
-    return (
-        f"{world.num_nodes} x {world.ranks_per_node} ranks (hosts x ranks) were to be started, and the hosts are "
-        f"{found}{', ...' if len(counts) > _MOST_NAMED else ''}: see `hosts:` and `options:` in bench.yaml, and that "
-        "every host has a host name of its own"
+    if len(counts) > _MOST_NAMED:
+        found += ", ..."
+    return Coded.of(
+        RankRefusal.OTHER_LAYOUT, num_nodes=world.num_nodes, ranks_per_node=world.ranks_per_node, found=found
     )
 
 
-def _names(told: Sequence[Self]) -> str | None:
-    """Nodes are told apart by host name."""
+def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
+    """Two machines with one host name: nodes are distinguished by it."""
     boots: dict[str, str | None] = {}
-    for one in told:
-        if boots.setdefault(one.host, one.boot_id) != one.boot_id:
-            return f"two machines call themselves {one.host}: give each a host name of its own"
+    for rank in ranks:
+        if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
+            return Coded.of(RankRefusal.SAME_HOST_NAME, host=rank.host)
     return None
 
 
-def _software(told: Sequence[Self]) -> str | None:
-    for name in sorted({name for one in told for name in one.software}):
-        by_host: dict[str, set[str]] = {one.host: set() for one in told}
-        for one in told:
-            by_host[one.host] |= {one.software[name]} if name in one.software else set()
+def _software(ranks: Sequence[RankFacts]) -> Coded | None:
+    for name in sorted({name for rank in ranks for name in rank.software}):
+        by_host: dict[str, set[str]] = {rank.host: set() for rank in ranks}
+        for rank in ranks:
+            if name in rank.software:
+                by_host[rank.host].add(rank.software[name])
         if len(set(map(frozenset, by_host.values()))) > 1:
-            return f"{name} is {_listed(by_host)}: have the same on all of them"
+            return Coded.of(RankRefusal.SOFTWARE_DIFFERS, name=name, where=_listed(by_host))
     return None
 
 
-def _variables(told: Sequence[Self]) -> str | None:
-    """Ranks of one host may differ where they do so on every host: local rank 1 uses its own rail."""
-    for name in sorted({name for one in told for name in one.environment}):
+def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
+    """Variables that differ between hosts; ranks of one host may differ if they do so on every host (own rails)."""
+    for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):
             continue
         by_host: dict[str, set[str]] = {}
-        for one in told:
-            by_host.setdefault(one.host, set()).add(one.environment.get(name, _NOT_SET))
+        for rank in ranks:
+            by_host.setdefault(rank.host, set()).add(rank.environment.get(name, _NOT_SET))
         if len(set(map(frozenset, by_host.values()))) > 1:
-            return f"the variable {name} is {_listed(by_host)}: set it by `env:` of the cluster, or alike on every host"
+            return Coded.of(RankRefusal.VARIABLE_DIFFERS, name=name, where=_listed(by_host))
     return None
 
 
@@ -220,8 +227,13 @@ def _listed(by_host: Mapping[str, Set[str]]) -> str:
     return ", ".join(parts)
 
 
+def _host_of(node: int, world: Expected | None) -> str | None:
+    return world.hosts[node] if world is not None and node < len(world.hosts) else None
+
+
 def _ranks(ranks: Sequence[int], node: int, world: Expected | None) -> str:
-    """`rank 3 on h1`, `ranks 2, 3 on h1`; by number where the host's name is not known."""
+    """`rank 3 on h1`, `ranks 2, 3 on h1`; by number if the host's name is unknown."""
     more = ", ..." if len(ranks) > _MOST_NAMED else ""
-    where = f"on {world.hosts[node]}" if world is not None and node < len(world.hosts) else f"of node {node} (from 0)"
+    host = _host_of(node, world)
+    where = f"on {host}" if host is not None else f"of node {node} (counted from 0)"
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more} {where}"

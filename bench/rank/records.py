@@ -1,4 +1,4 @@
-"""Rows become records: what was measured, what failed its first check, and what was left out. On rank 0."""
+"""Records of rows, made on rank 0: rows that were measured, that failed their first check, and that were left out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from bench.core.pattern import Pattern
 from bench.core.program import Group
 from bench.core.record import Failure, Flag, Record, Samples, Skip
 from bench.core.skips import SkipCode
-from bench.rank.buffer_sets import BufferSets
 from bench.rank.contention import ContentionSampler
-from bench.rank.rows import PlannedRow, traffic
+from bench.rank.messages import RankFailure
+from bench.rank.rows import BufferSets, PlannedRow, traffic
 from bench.rank.sampling import Taken
 from bench.rank.verify import Wrong
 
-Reason = Skip | Failure  # why a row is not measured: it was refused, or tried and failed
+Reason = Skip | Failure  # why a row is not measured: refused in advance, or tried and failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +34,38 @@ class Records:
         wrongs: list[Wrong],
         in_place: bool,
         clock_bound_s: float | None,
-        said: tuple[str, ...],
-        contest: ContentionSampler | None,
+        transport_flags: tuple[str, ...],
+        contention: ContentionSampler | None,
     ) -> Record:
-        """Of group k. `wrongs`: of every rank, by its world rank; `said`: flags of how its ranks carried it out."""
+        """The record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks carried it out."""
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
-        kept = bool(shares.by_rank)
-        # An aggressor that received wrong data disturbed by something else than it says.
-        wrong = [wrongs[rank] for rank in (*group.ranks, *(contest.aggressors if contest else ()))]
-        num_wrong = sum(one.num_wrong for one in wrong)
-        num_sets = self.sets.num(row.shape, in_place)
-        flags = (() if kept else (Flag.RANKS_NOT_KEPT,)) + (
-            (Flag.MAY_OVERLAP,) if self.pattern.rooted and row.mode == "pipelined" else ()
-        )
+        # Wrong data at an aggressor mean that something else disturbed the victims than the record says.
+        aggressors = contention.aggressors if contention else ()
+        own = [wrongs[rank] for rank in (*group.ranks, *aggressors)]
+        num_wrong = sum(wrong.num_wrong for wrong in own)
+        first_wrong = next((wrong.first for wrong in own if wrong.first is not None), None)
+        flags: list[str] = []
+        if not shares.by_rank:
+            flags.append(Flag.RANKS_NOT_KEPT)
+        if self.pattern.rooted and row.mode == "pipelined":
+            flags.append(Flag.MAY_OVERLAP)
+        flags += transport_flags
+        if first_wrong is not None:
+            flags.append(Flag.WRONG_DATA)
         return self._blank(row, group, in_place)(
             cache=self.sets.state(row.shape, in_place),
-            num_buffer_sets=num_sets,
+            num_buffer_sets=self.sets.num(row.shape, in_place),
             verified=num_wrong == 0,
             num_wrong=num_wrong,
-            compared="sampled" if any(one.sampled for one in wrong) else "full",
+            first_wrong=first_wrong,
+            compared="sampled" if any(wrong.sampled for wrong in own) else "full",
             stop_reason=taken.stop_reason,
             clock_bound_s=None if clock_bound_s is None else clock_bound_s / per,
-            flags=flags + said + tuple(f"wrong: {one.first}" for one in wrong if one.first),
+            flags=tuple(flags),
             samples=Samples(
                 seconds=[second / per for second in shares.slowest],
-                by_rank=tuple([second / per for second in own] for own in shares.by_rank),
+                by_rank=tuple([second / per for second in seconds] for seconds in shares.by_rank),
                 rank_mean_s=tuple(mean / per for mean in shares.rank_mean_s),
                 slowest_counts=shares.slowest_counts,
                 warmup=[second / per for second in taken.warmup[k]],
@@ -68,28 +74,32 @@ class Records:
                 host_s=[second / per for second in shares.host_s],
                 enqueue_s=[second / per for second in shares.enqueue_s],
             ),
-            contention=contest.record(taken, k, per) if contest else None,
+            contention=contention.record(taken, k, per) if contention else None,
             overlap=taken.overlaps[k] if taken.overlaps else None,
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
-        """Of every group, some of whose data were wrong before anything was timed."""
+        """The records of every group of a row in which some data were wrong before anything was timed."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
             if not bad:
                 records.append(self._blank(row, group, in_place)(skipped=Skip.of(SkipCode.OTHER_GROUP_WRONG)))
                 continue
-            rank, first = bad[0]
-            num_wrong = sum(wrong.num_wrong for _, wrong in bad)
-            failure = Failure(f"{num_wrong} wrong elements before timing; {first.first}", rank, self.hosts[rank])
-            records.append(self._blank(row, group, in_place)(verified=False, num_wrong=num_wrong, failed=failure))
+            rank, wrong = bad[0]
+            num_wrong = sum(each.num_wrong for _, each in bad)
+            first = wrong.first.text if wrong.first else ""
+            failure = Failure.of(
+                RankFailure.WRONG_BEFORE_TIMING, rank, self.hosts[rank], num_wrong=num_wrong, first=first
+            )
+            blank = self._blank(row, group, in_place)
+            records.append(blank(verified=False, num_wrong=num_wrong, first_wrong=wrong.first, failed=failure))
         return tuple(records)
 
     def left_out(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
-        """Of every group of a row that is not measured. `in_place`: was that asked for?"""
-        why = {"failed" if isinstance(reason, Failure) else "skipped": reason}
-        return tuple(self._blank(row, group, in_place)(**why) for group in row.round)
+        """The records of every group of a row that is not measured. `in_place`: as requested."""
+        field = "failed" if isinstance(reason, Failure) else "skipped"
+        return tuple(self._blank(row, group, in_place)(**{field: reason}) for group in row.round)
 
     def _blank(self, row: PlannedRow, group: Group, in_place: bool) -> Callable[..., Record]:
         return lambda **rest: Record(

@@ -1,4 +1,4 @@
-"""What the rows of a case are, known before anything is measured: sizes, shapes, and what must cross which boundary."""
+"""The rows of a case: sizes, shapes and buffers, what crosses which boundary, and which rows cannot be measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.core.case import Case
-from bench.core.dtypes import dtype_of
+from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.pattern import Pattern, Shape, traffic_of
-from bench.core.program import Group, Round
+from bench.core.program import Collective, Group, Round
+from bench.core.record import Skip
+from bench.core.skips import SkipCode
+from bench.core.transport import Overlapping, Reduction, Transport
+from bench.rank.messages import RankSkip
+
+_MOST_SETS = 64
+_IN_PLACE_ROOM_BYTES = 64 << 20
+_ANY_BATCH = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One size in one mode for one round of groups. `max_s`: the time limit of its samples."""
+    """One size in one mode for one round of groups. `max_s`: the time limit for its samples; none left: <= 0."""
 
     mode: str
     shape: Shape
@@ -24,7 +32,7 @@ class PlannedRow:
 
 
 def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Real size -> the asked sizes that round to it: each real size is measured once."""
+    """Real size -> the requested sizes that round to it: each real size is measured once. Bytes."""
     real: dict[int, tuple[int, ...]] = {}
     for requested in case.sizes:
         payload = pattern.payload(requested, shape_of(case, num_ranks, 0, case.modes[0]))
@@ -50,12 +58,13 @@ def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """The part of a record that follows from the program alone: sizes, factors, and what must cross which boundary."""
+    """The fields of a record that follow from the program alone: sizes, factors and what crosses which boundary."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
-    # Members must lie node by node, the same number on each, for a part of the group to be a node.
-    even = shape.num_ranks % num_nodes == 0 and at == [host for host, num in counts.items() for _ in range(num)]
+    # A part of the group is a node only if members lie node by node, the same number on each.
+    in_order = at == [host for host, num in counts.items() for _ in range(num)]
+    even = shape.num_ranks % num_nodes == 0 and in_order
     return {
         "payload_bytes": shape.payload_bytes,
         "num_ranks": shape.num_ranks,
@@ -64,3 +73,110 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
         "src": group.src,
         "dst": group.dst,
     } | asdict(traffic_of(pattern, shape, num_nodes if even else None))
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSets:
+    """How many sets of buffers a row of one pattern rotates through on one rank.
+
+    `cache_bytes`: the cache that cold buffers must exceed; 0 if unknown. `num_sharing`: ranks of a node that share that
+    cache. `cold`: whether buffers must exceed it.
+    """
+
+    pattern: Pattern
+    cache_bytes: int
+    num_sharing: int
+    cold: bool
+
+    def num(self, shape: Shape, in_place: bool) -> int:
+        """Sets to rotate through: if cold, the ranks that share a cache fill it twice.
+
+        An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set.
+        """
+        local_bytes = self._in_one_cache(shape)
+        if local_bytes == 0:
+            return 1
+        cold = -(-2 * self.cache_bytes // local_bytes) if self.cold else 1
+        own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self.pattern.reduces else 1
+        return max(1, min(max(cold, own), _MOST_SETS))
+
+    def most_batch(self, shape: Shape, in_place: bool) -> int:
+        """Most calls of one pipelined sample: an in-place reduction uses each set once before it is refilled."""
+        if in_place and self.pattern.reduces:
+            return self.num(shape, in_place)
+        return _ANY_BATCH
+
+    def state(self, shape: Shape, in_place: bool) -> str | None:
+        """The real cache state: hot if all sets fit into twice the cache; None if its size is unknown."""
+        if not self.cache_bytes:
+            return None
+        return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"
+
+    def _in_one_cache(self, shape: Shape) -> int:
+        """One set of each rank that shares this rank's cache, bytes."""
+        return self._set_bytes(shape) * min(self.num_sharing, shape.num_ranks)
+
+    def _set_bytes(self, shape: Shape) -> int:
+        """One rank's part of a set: twice the payload, more if each message of a window has its own place. Bytes."""
+        members = range(min(2, shape.num_ranks))
+        return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))
+
+
+def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
+    """Whether a row is in place: requested, or the library has no other form."""
+    steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
+    return case.in_place or transport.must_be_in_place(steps)
+
+
+def unsupported_reason(
+    case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, in_place: bool
+) -> Skip | None:
+    """Why this rank cannot measure a row; None if it can.
+
+    `member`: this rank's number in its group. An idle rank asks as member 0: a library may need all ranks to find out.
+    """
+    if row.max_s <= 0:
+        return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
+    if pattern.one_way and transport.clock != "host":
+        return Skip.of(RankSkip.ONE_WAY_CLOCK, transport=case.transport)
+    if case.root >= row.shape.num_ranks and pattern.rooted:
+        return Skip.of(SkipCode.NO_ROOT, root=case.root, num_ranks=row.shape.num_ranks)
+    if pattern.overlaps and (reason := no_overlap_reason(case, transport)) is not None:
+        return reason
+    if pattern.one_way and case.aggressor:
+        return Skip.of(RankSkip.ONE_WAY_AGGRESSOR, pattern=pattern.name)
+    if in_place and not pattern.in_place:
+        return Skip.of(RankSkip.NO_IN_PLACE, pattern=pattern.name)
+    if (reason := pattern.needs(row.shape)) is not None:
+        return reason
+    if pattern.reduces and (undefined := undefined_reduction(dtype_of(case.dtype), case.reduce_op)) is not None:
+        return undefined
+    return _transport_reason(case, pattern, transport, row, member, in_place)
+
+
+def _transport_reason(
+    case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, in_place: bool
+) -> Skip | None:
+    steps = pattern.steps(row.shape, member)
+    collectives = any(isinstance(step, Collective) for step in steps)
+    # All groups count, not only this rank's: `unsupported_reason` may need all ranks, so all ranks call it or none.
+    unsorted = any(group.ranks != tuple(sorted(group.ranks)) for group in row.round)
+    if collectives and not transport.keeps_order and unsorted:
+        return Skip.of(RankSkip.RANKS_REORDERED, transport=case.transport)
+    reduction = Reduction(dtype_of(case.dtype).name, case.reduce_op)
+    for step in steps:
+        reason = transport.unsupported_reason(step, reduction, in_place)
+        if reason is not None:
+            return reason
+    return None
+
+
+def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
+    """Why nothing can be computed beside this case's collectives; None if it can."""
+    if not isinstance(transport, Overlapping):
+        return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
+    if case.graph:
+        return Skip.of(RankSkip.OVERLAP_GRAPH)
+    if case.aggressor:
+        return Skip.of(RankSkip.OVERLAP_AGGRESSOR)
+    return None

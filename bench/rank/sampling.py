@@ -1,6 +1,6 @@
-"""Warm up, take samples, decide to stop: the timed part of a row, all ranks in step.
+"""The timed part of a row: warm up, take samples, decide when to stop; all ranks in step.
 
-Rank 0 decides from the slowest rank's times and tells the others outside the timed region.
+Rank 0 decides from the slowest rank's times and broadcasts the decision outside the timed region.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from bench.rank.oneway import OneWaySampler
 from bench.rank.rows import PlannedRow
 from bench.results import stats
 
-MIN_SAMPLES = 30  # fewer, and looking at the interval while sampling makes it too narrow (methodology 3.3)
+MIN_SAMPLES = 30  # with fewer, checking the interval while sampling makes it too narrow (docs/metrics.md)
 MAX_SAMPLES = 10_000
 TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
 _MOST_CHUNK, _CHUNK_S = 1000, 1.0  # between two signs of life
 _BATCH_S, _BATCH_MOST = 2e-3, 1024
-# What rank 0 holds of a row at once, however many ranks there are (docs/metrics.md): values that come in together, and
-# samples of all groups.
+# What rank 0 keeps of a row at once, for any number of ranks (docs/metrics.md): values of one chunk, and samples of all
+# groups.
 _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 
-# Of one rank: seconds of samples, and until its host saw them complete and had issued them (of a device only).
-_Told = tuple[Sequence[float], Sequence[float], Sequence[float]]
+# Of one rank: seconds of samples; and, on a device, until its host saw them complete and until it had issued them.
+_Seconds = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What was timed, of each group of the row, on rank 0 (the others have nothing). Seconds per call of the program.
+    """The times of each group of a row, on rank 0; empty on the others. Seconds per call of the program.
 
-    `warmup`: of each group, the slowest rank's.
+    `warmup`: the slowest rank's, of each group.
     """
 
     warmup: tuple[Sequence[float], ...]
     shares: tuple[GatheredSamples, ...]
     calls_per_sample: int
-    loop: str  # what took them: compiled, python, virtual
+    loop: str  # what measured them: compiled, python, virtual
     stop_reason: str
-    contest: ContestedSamples | None = None  # where others disturbed these samples
-    overlaps: tuple[OverlapSamples, ...] = ()  # of each group, where products ran beside these samples
+    contest: ContestedSamples | None = None  # if aggressors disturbed these samples
+    overlaps: tuple[OverlapSamples, ...] = ()  # of each group, if products overlapped these samples
 
 
 @dataclass(frozen=True, slots=True)
 class ContestedSamples:
-    """The same ranks left alone, in blocks that took turns with the disturbed ones, and what the aggressors did.
+    """The undisturbed samples, in blocks interleaved with the disturbed ones, and the aggressors' rates.
 
-    `alone`: each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: of the aggressors' program, in
-    each disturbed block, and when they were alone. `busy`: the least share of each block that one was inside it.
+    `alone`: each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: rates of the aggressors'
+    program in each disturbed block. `busy`: the least share of each block that an aggressor was inside its calls.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -77,10 +77,10 @@ def take(
     beat: Callable[[str], None],
     one_way: OneWaySampler | None = None,
 ) -> Taken:
-    """Warm-up and samples of one row. None: this rank is idle.
+    """Warm-up and samples of one row. `compiled` is None on an idle rank.
 
-    `most_batch`: calls of one pipelined sample at most. `room`: how many single ranks' values may be kept. `one_way`
-    takes the samples where they begin on one rank and end on another.
+    `most_batch`: most calls of one pipelined sample. `room`: how many values of single ranks may be kept. `one_way`
+    takes samples that begin on one rank and end on another.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
@@ -92,7 +92,7 @@ def take(
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """No garbage is collected meanwhile."""
+    """No garbage collection inside."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -122,9 +122,9 @@ class Sampler:
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
-        """What times the calls, each group's warm-up, the time of one call, and of one sample with all around it."""
+        """(loop that times the calls, each group's warm-up, seconds of a call, seconds of a sample with overheads)."""
         asked = self._case.warmup
-        # One call at least, also with -w 0: it tells how many calls a sample needs.
+        # At least one call, even with -w 0: it determines how many calls a sample needs.
         first = _WARMUP_CALLS if asked is None else max(1, min(_WARMUP_CALLS, asked))
         began = time.monotonic()
         timings = self._channel.gather(self._transport.time_each(self._compiled, first))
@@ -133,9 +133,9 @@ class Sampler:
         taken = Gathered(self._row.round, 0)
         if timings is not None:
             loop = "+".join(sorted({timing.loop for timing in timings if timing.seconds}))
-            told = [timing.seconds for timing in timings]
-            taken.add(told)
-            call_s = _typical(told)
+            seconds = [timing.seconds for timing in timings]
+            taken.add(seconds)
+            call_s = _typical(seconds)
             more = max(0, asked - first) if asked is not None else self._more_warm_up(first, wall_s)
         call_s, wall_s, more = self._channel.broadcast((call_s, wall_s, more))
         most = max(1, _MOST_GATHERED // self._transport.place.num_ranks)
@@ -147,12 +147,12 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Calls until 50 ms have been spent, but never more than a row's own time (2 s at most)."""
+        """Calls until 50 ms have passed, but no longer than a row's own time (2 s at most)."""
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
     def batch(self, call_s: float, most: int) -> int:
-        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so that the clock costs nothing."""
+        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so the clock's cost is negligible."""
         if self._row.mode == "isolated":
             return 1
         wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
@@ -165,7 +165,7 @@ class Sampler:
         room: int,
         beat: Callable[[str], None],
     ) -> tuple[tuple[GatheredSamples, ...], str]:
-        """Each group's samples (on rank 0), and why sampling ended."""
+        """(each group's samples, on rank 0; why sampling ended)."""
         with no_garbage():
             return self._sample(batch, wall_s * batch, room, beat)
 
@@ -177,7 +177,7 @@ class Sampler:
         beat: Callable[[str], None],
     ) -> tuple[tuple[GatheredSamples, ...], str]:
         taken = Gathered(self._row.round, room)
-        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # of any rank the longest
+        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # the longest of any rank
         num, stop_reason = 0, None
         began = time.monotonic()
         while stop_reason is None:
@@ -188,25 +188,25 @@ class Sampler:
             elapsed_s = time.monotonic() - began
             sample_s = elapsed_s / num
             if gathered is not None:
-                for kept, told in zip((taken, on_host, enqueued), zip(*gathered, strict=True), strict=True):
-                    kept.add(told)
+                for kept, seconds in zip((taken, on_host, enqueued), zip(*gathered, strict=True), strict=True):
+                    kept.add(seconds)
                 stop_reason = self._stop(taken.slowest(), num, elapsed_s)
             stop_reason = self._channel.broadcast(stop_reason)
         if self._transport.place.rank != 0:
             return (), stop_reason
-        found = zip(taken.shares(), on_host.slowest(), enqueued.slowest(), strict=True)
-        return tuple(replace(one, host_s=host_s, enqueue_s=enqueue_s) for one, host_s, enqueue_s in found), stop_reason
+        groups = zip(taken.shares(), on_host.slowest(), enqueued.slowest(), strict=True)
+        return tuple(replace(own, host_s=host_s, enqueue_s=enqueue_s) for own, host_s, enqueue_s in groups), stop_reason
 
-    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[_Told] | None:
+    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[_Seconds] | None:
         if self._one_way is not None:
-            return _alone(self._one_way.take(chunk))
+            return _without_host_times(self._one_way.take(chunk))
         timing = self.timed(batch, chunk)
         if self._of_device:
             return self._channel.gather((timing.seconds, timing.host_s, timing.enqueue_s))
-        return _alone(self._channel.gather(timing.seconds))
+        return _without_host_times(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """This rank's part of so many samples; no seconds on an idle rank."""
+        """This rank's part of `chunk` samples; no seconds on an idle rank."""
         if self._row.mode == "isolated":
             return self._transport.time_each(self._compiled, chunk)
         timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
@@ -218,7 +218,7 @@ class Sampler:
         )
 
     def _chunk(self, num: int, sample_s: float) -> int:
-        """Samples until the next look: 30 at first, then 10 (or a tenth), fewer when a sample lasts long."""
+        """Samples until the next check: 30 at first, then 10 (or a tenth), fewer if a sample lasts long."""
         if self._case.iterations is not None:
             return max(1, min(self._case.iterations - num, self._most_chunk, int(_CHUNK_S / max(sample_s, 1e-9))))
         wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
@@ -226,7 +226,7 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Why this row is finished; with several groups, when the last of them is."""
+        """Why this row is finished; None to go on. With several groups, all of them must be finished."""
         if self._case.iterations is not None:
             return StopReason.FIXED if num >= self._case.iterations else None
         reasons = [
@@ -244,11 +244,11 @@ class Sampler:
         return None if len(found) < len(reasons) else max(found, key=lambda reason: reason != "ci")
 
 
-def _alone(gathered: Sequence[Sequence[float]] | None) -> list[_Told] | None:
-    """Every rank's seconds where nothing else is known of them."""
+def _without_host_times(gathered: Sequence[Sequence[float]] | None) -> list[_Seconds] | None:
+    """Every rank's seconds, without times of its host."""
     return None if gathered is None else [(seconds, (), ()) for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:
-    """The median over calls of the slowest rank's time; idle ranks have none."""
+    """The median over calls of the slowest rank's time, without idle ranks. Seconds."""
     return float(median(map(max, zip(*filter(None, gathered), strict=True))))

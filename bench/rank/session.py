@@ -1,10 +1,10 @@
-"""From a case to ranks that are ready to measure: the transport chosen and opened, the world checked."""
+"""From a case to ranks that are ready to measure: choose and open the transport, then check the world."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,30 +13,45 @@ from bench.core.case import Case, ignored_option, to_argv
 from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Product
+from bench.core.remarks import CodedRemark
 from bench.core.traits import auto_choices, traits
 from bench.core.transport import Options, Transport
 from bench.core.units import format_size
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
 from bench.probes import machine, nvml, sysfs
-from bench.rank import binding, measure, nics, preflight
+from bench.rank import measure, placement, preflight
 from bench.rank.clocks import Clocks
+from bench.rank.messages import RankRefusal, RankRemark
 from bench.store import heartbeat
 
 _ANY_BYTES = 64  # of a shape whose size does not matter
-_MEMORY_SHARE = 0.5  # of a host's free memory that its ranks take together at most
+_MEMORY_SHARE = 0.5  # of a host's free memory that its ranks use together at most
 
 
 class ReportProgress(Protocol):
-    """Says what this rank is doing; `within_s`: how long that may take at most, where it is not the usual."""
+    """Reports what this rank is doing; `within_s`: how long it may take at most, if not as long as usual."""
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Between batches, never in a timed region."""
+        """Called between batches, never in a timed region."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransport:
+    """A case with its transport open. `why`: why this transport was chosen; `launched`: the launcher's variables."""
+
+    case: Case
+    pattern: Pattern
+    transport: Transport
+    why: str
+    launched: Mapping[str, str]
+    num_cpus: int  # for all ranks of this host together
+    binding: str  # who bound the ranks to CPUs, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A case with everything open for it on this rank."""
+    """A case that this rank is ready to measure."""
 
     case: Case
     transport: Transport
@@ -44,36 +59,28 @@ class Session:
     clocks: Clocks
     world: World
     hosts: tuple[str, ...]
-    num_cpus: int  # of this host, that its ranks may use together
-    bound: str  # who has bound the ranks to CPUs, in words
-    notes: tuple[str, ...]
+    num_cpus: int
+    binding: str
+    remarks: tuple[CodedRemark, ...]
     beat: ReportProgress
 
 
-def open_case(
-    case: Case,
-    me: RankInfo,
-    beat: ReportProgress,
-    timeout_s: float,
-    expected: preflight.Expected | None,
-    opened: Callable[[Transport], object],
-) -> Session:
-    """Choose and open the transport, and check that the ranks see each other, are alike and were asked for the same.
+def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: float) -> OpenTransport:
+    """Choose the transport, bind this rank to CPUs and a NIC, and open the transport.
 
-    `opened` gets the transport as soon as it is there: what goes wrong from then on may have to end it.
-    Raises RefusedError when they are not the world that was launched.
+    Raises RefusedError if the transport cannot run here or would ignore an option of the case.
     """
     chosen, why = choose_transport(case, me)
     if (ignored := ignored_option(case, chosen)) is not None:
-        raise RefusedError(ignored.text)
+        raise RefusedError.coded(ignored)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
     launched = dict(os.environ)
-    num_cpus = binding.num_cpus()
+    num_cpus = placement.num_cpus()
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
-    bound = binding.bind(me, case.bind, library.num_threads)
-    nics.use(nics.of(case, me.local_rank), chosen, os.environ)
+    binding = placement.bind_cpus(me, case.bind, library.num_threads)
+    placement.use_nic(placement.nic_of(case, me.local_rank), chosen, os.environ)
     options = Options(
         mpi=mpirun.mpi_of(os.environ),
         timeout_s=timeout_s,
@@ -93,66 +100,88 @@ def open_case(
     )
     if not library.carries_messages and pattern.transport != chosen:
         others = " or ".join((*auto_choices(on_gpu=True), *auto_choices(on_gpu=False)))
-        raise RefusedError(f"{chosen} only copies, and {pattern.name} has messages or products: use {others}")
+        raise RefusedError.of(RankRefusal.COPIES_ONLY, transport=chosen, pattern=pattern.name, others=others)
     transport = _opened(chosen, library, me, options)
-    opened(transport)
+    return OpenTransport(case, pattern, transport, why, launched, num_cpus, binding)
+
+
+def open_case(
+    opened: OpenTransport, me: RankInfo, beat: ReportProgress, expected: preflight.Expected | None
+) -> Session:
+    """Check that the ranks reach each other and have the same software, variables and case.
+
+    Raises RefusedError if they are not the world that was launched.
+    """
+    case, pattern, transport = opened.case, opened.pattern, opened.transport
     beat("the first eight bytes between all ranks", preflight.MEET_S)
     met_s = preflight.meet(transport)
     beat("comparing versions")
-    mine = preflight.of_this_rank(me, launched, transport.facts(), met_s)
+    mine = preflight.of_this_rank(me, opened.launched, transport.facts(), met_s)
     doubts = preflight.agreed(transport, mine, expected)
     beat("comparing cases")
     shared = transport.channel.share((socket.gethostname(), tuple(to_argv(case))))
     hosts = tuple(host for host, _ in shared)
     different = [rank for rank, (_, argv) in enumerate(shared) if argv != shared[0][1]]
     if different:
-        raise RefusedError(f"rank {different[0]} was asked for another case than rank 0: start all ranks alike")
+        raise RefusedError.of(RankRefusal.OTHER_CASE, rank=different[0])
     world = world_of(hosts)
     cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
     setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache)
-    told = _choice(case, why, cache_bytes, setting.own_cache)
-    notes = (told, *transport.notes, *doubts, *_limits(case, pattern, world, num_cpus))
-    clocks = Clocks(transport, hosts)
-    return Session(case, transport, measure.Measurer(setting), clocks, world, hosts, num_cpus, bound, notes, beat)
+    remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
+    remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
+    remarks += [*doubts, *_limits(case, pattern, world, opened.num_cpus)]
+    return Session(
+        case,
+        transport,
+        measure.Measurer(setting),
+        Clocks(transport, hosts),
+        world,
+        hosts,
+        opened.num_cpus,
+        opened.binding,
+        tuple(remarks),
+        beat,
+    )
 
 
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
-    """The transport. Where it misses a package and there is no GPU at all, that is said: packages would not help."""
+    """The open transport. Raises RefusedError for a missing GPU before a missing package: packages would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
     except NotInstalledError as error:
         if not traits(name).on_gpu or nvml.has_device():
             raise
-        instead = f", or use {_of_hosts()}" if library.carries_messages else ""
-        raise RefusedError(
-            f"rank {me.rank}: no NVIDIA GPU was found on {socket.gethostname()}, and {name} needs one for each rank: "
-            f"run this where there are GPUs{instead}"
+        instead = f", or use {' or '.join(auto_choices(on_gpu=False))}" if library.carries_messages else ""
+        raise RefusedError.of(
+            RankRefusal.NO_GPU, rank=me.rank, host=socket.gethostname(), transport=name, instead=instead
         ) from error
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """(the cache that buffers must exceed to be cold, whether each rank has one of its own), alike on all ranks.
+    """(the cache that cold buffers must exceed, whether each rank has its own), the same on all ranks. Bytes.
 
-    The larger one, where buffers lie in two kinds of memory. Of ranks that differ the largest: batches of reductions in
-    place end with the buffer sets, and must be of one length everywhere.
+    The larger cache if buffers lie in two kinds of memory. If ranks differ, the largest of all: batches of in-place
+    reductions end with the buffer sets and must have the same length everywhere.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
-    told = transport.channel.share((mine, own is not None))
-    return max(each for each, _ in told), all(alone for _, alone in told)
+    caches = transport.channel.share((mine, own is not None))
+    return max(cache for cache, _ in caches), all(is_own for _, is_own in caches)
 
 
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
-    """What one rank's buffers may take, of either kind of memory where they lie in both."""
+    """What one rank's buffers may use; of two kinds of memory the smaller amount, if buffers lie in both. Bytes."""
     own = transport.available_bytes()
     host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
-    return host if own is None else min(own, host) if "memory" in pattern.factors else own
+    if own is None:
+        return host
+    return min(own, host) if "memory" in pattern.factors else own
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """(transport, why): the pattern's only one; the first choice for GPUs if every rank has its own, else the
-    first one over MPI if an MPI launcher started the ranks, else the first other one.
+    """(transport, why): the pattern's only one; the first choice for GPUs if every rank has its own; else the first
+    choice over MPI if an MPI launcher started the ranks, or without MPI.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -169,19 +198,16 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 
 
 def world_of(hosts: Sequence[str]) -> World:
-    """Nodes by host name, as ranks of one name after the other. Raises UsageError for an uneven or scattered world."""
+    """The world of ranks on these hosts, in rank order. Raises UsageError for an uneven or scattered world."""
     names = list(dict.fromkeys(hosts))
     per_node = len(hosts) // len(names)
     if list(hosts) != [name for name in names for _ in range(per_node)]:
-        counts = ", ".join(f"{name}: {list(hosts).count(name)}" for name in names)
-        raise UsageError(
-            f"ranks must be the same number on every host and numbered host by host, they are {counts}: "
-            "start them with a mapping by slot (the default of mpirun and srun)"
-        )
+        found = ", ".join(f"{name}: {list(hosts).count(name)}" for name in names)
+        raise UsageError.of(RankRefusal.UNEVEN_RANKS, found=found)
     return World(len(names), per_node)
 
 
-def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
+def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> CodedRemark:
     modes = "isolated and pipelined modes" if case.mode == "both" else f"{case.mode} mode"
     name = "the GPU's L2 cache" if of_gpu else "the last-level cache"
     if case.cache == "hot":
@@ -190,7 +216,18 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> str:
         cache = f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
     else:
         cache = f"cache hot: the size of {name} is unknown here"
-    return f"transport {case.transport} ({why}), {modes}, {cache}"
+    return CodedRemark.of(RankRemark.CHOICE, transport=case.transport, why=why, modes=modes, cache=cache)
+
+
+def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
+    """What these ranks cannot measure; printed before the results."""
+    limits = []
+    moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
+    if world.num_ranks == 1 and moves_nothing:
+        limits.append(CodedRemark.of(RankRemark.ONE_RANK, remedy=_start_more(case)))
+    if world.ranks_per_node > num_cpus:
+        limits.append(CodedRemark.of(RankRemark.OVERSUBSCRIBED, ranks_per_node=world.ranks_per_node, num_cpus=num_cpus))
+    return limits
 
 
 def _start_more(case: Case) -> str:
@@ -201,27 +238,7 @@ def _start_more(case: Case) -> str:
     return f"Start more: mpirun -n 2 python -m bench.{case.pattern}"
 
 
-def _of_hosts() -> str:
-    return " or ".join(auto_choices(on_gpu=False))
-
-
-def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[str]:
-    """What these ranks can not measure, said before the figures."""
-    limits = []
-    alone = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
-    if world.num_ranks == 1 and alone:
-        limits.append(
-            "one rank: no bytes cross a link, so there is no bus bandwidth; times are the library's overhead. "
-            f"{_start_more(case)}"
-        )
-    if world.ranks_per_node > num_cpus:
-        limits.append(
-            f"oversubscribed: {world.ranks_per_node} ranks share {num_cpus} CPUs, so times include waiting for a CPU"
-        )
-    return limits
-
-
 def _multiplies(pattern: Pattern) -> bool:
-    """Is this what each GPU computes by itself?"""
+    """Whether each GPU computes by itself in this pattern."""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))

@@ -1,8 +1,8 @@
-"""Is every byte what it must be? Poisoned buffers before, an exact comparison after.
+"""Verification: buffers are poisoned before a call and compared exactly after it.
 
-Three checks per row (docs/metrics.md): one call before timing, the output that the last *timed* call left, and a fresh
-call with other data afterwards. Bytes that the operation must not touch (guards, and parts of the receive buffer that
-nothing is sent to) must still hold their poison.
+Each row has three checks (docs/metrics.md): one call before timing, the output that the last timed call left, and a
+fresh call with other data afterwards. Bytes that the operation must not touch (guards, and parts of the receive buffer
+that no rank sends to) must still hold their poison.
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.payload import CopyData, ReduceData, Tiled, constant, poison
 from bench.core.products import ProductData
 from bench.core.program import Expected, Group, Multiplied, Reduced
+from bench.core.record import WrongCode, WrongData
 from bench.core.transport import Buffers
 
 _FULL_BELOW_BYTES = 1 << 30
 _SAMPLED_EDGE_BYTES = 4096
 _CHUNK_BYTES = 16 << 20  # a multiple of every element
-_SAMPLED_STRIDE = 100  # beyond 1 GiB every hundredth 4 KiB page is compared: 1 % and all edges
+_SAMPLED_STRIDE = 100  # from 1 GiB on, every hundredth 4 KiB page is compared: 1 % and both edges
 
 _Data = CopyData | ReduceData | ProductData
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """How many elements were wrong on this rank, and the first of them in words.
-
-    `sampled`: not all of what arrived was looked at.
-    """
+    """How many elements were wrong on this rank, and the first of them. `sampled`: only a part was compared."""
 
     num_wrong: int
-    first: str = ""
+    first: WrongData | None = None
     sampled: bool = False
 
 
@@ -63,7 +61,7 @@ class Verifier:
         self._own_offset = _own_block(pattern, shape, member) if in_place else 0
 
     def prepare(self, buffers: Buffers, index: int, variation: int) -> None:
-        """Put this variation's data into the send buffer of a set, and poison into its receive buffer."""
+        """Fill the send buffer of a set with this variation's data, and its receive buffer with poison."""
         data = self._data(variation)
         if isinstance(data, ProductData):
             self._put_factors(buffers, index, data)
@@ -74,24 +72,25 @@ class Verifier:
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
-        """For in-place calls: a function of a set's index that puts back what the call before changed."""
+        """For in-place calls: a function of a set's index that restores what the previous call overwrote."""
         data = self._data(variation)
         assert not isinstance(data, ProductData)  # a product leaves its factors as they are
         sent = data.sent(self._member)
         return lambda index: self._reset(buffers, index, sent)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
-        """Compare a set's receive buffer with what must be there, where it lies."""
+        """Compare a set's receive buffer with the expected data, in the memory where it is."""
         if not buffers.guards_intact(index):
-            return Wrong(1, f"bytes outside the buffers of rank {self._rank} were overwritten")
+            return Wrong(1, WrongData.of(WrongCode.GUARD, rank=self._rank))
         data = self._data(variation)
-        num_wrong, num_compared, first = 0, 0, ""
+        num_wrong, num_compared = 0, 0
+        first: WrongData | None = None
         for region in self._expected:
             for begin, end in self._parts(buffers, region):
                 num_compared += end - begin
                 found = self._wrong_in(buffers, index, region, begin, end - begin, data)
                 num_wrong += found.num_wrong
-                if found.num_wrong and not first:
+                if found.num_wrong and first is None:
                     first = self._described(found, region.offset_bytes + begin)
         if not self._in_place:
             num_stray = sum(
@@ -99,8 +98,8 @@ class Verifier:
                 for begin, end in _between(self._expected, self._recv_bytes)
             )
             num_wrong += num_stray
-            if num_stray and not first:
-                first = f"rank {self._rank} received bytes where nothing was sent to"
+            if num_stray and first is None:
+                first = WrongData.of(WrongCode.STRAY, rank=self._rank)
         return Wrong(num_wrong, first, num_compared < sum(region.num_bytes for region in self._expected))
 
     @property
@@ -117,14 +116,14 @@ class Verifier:
         return CopyData(self._dtype, self._group.ranks, seed)
 
     def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
-        """Both factors, one after the other, and poison where the product will be."""
+        """Both factors, one after the other, and poison in place of the product."""
         num_bytes = self._send_bytes // len(data.factors)
         for k, factor in enumerate(data.factors):
             buffers.fill("send", index, k * num_bytes, num_bytes, factor)
         buffers.fill("recv", index, 0, buffers.recv_bytes, self._poison)
 
     def _reset(self, buffers: Buffers, index: int, sent: Tiled) -> None:
-        """Poison in the receive buffer, and in place this member's data in its part of it."""
+        """Poison in the receive buffer; in place, also this member's data in its part of it."""
         begin, num_bytes = (self._own_offset, self._send_bytes) if self._in_place else (0, 0)
         buffers.fill("recv", index, 0, begin, self._poison)
         buffers.fill("recv", index, begin, num_bytes, sent)
@@ -132,7 +131,7 @@ class Verifier:
         buffers.fill("recv", index, end, buffers.recv_bytes - end, self._poison)
 
     def _parts(self, buffers: Buffers, region: Expected) -> list[tuple[int, int]]:
-        """The parts of a region to compare: a GPU compares gigabytes at once, a CPU would take seconds for each."""
+        """The parts of a region to compare: all of it on a GPU; on a CPU, samples of large regions."""
         if buffers.on_host("recv"):
             return _pieces(region.num_bytes, self._dtype.num_bytes)
         return [(0, region.num_bytes)] if region.num_bytes else []
@@ -149,7 +148,7 @@ class Verifier:
     def _beyond_in(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Averages have a tolerance: they are looked at on the host, chunk by chunk."""
+        """Averages have a tolerance, so the host compares them chunk by chunk."""
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):
             got = buffers.read("recv", index, at + done, min(_CHUNK_BYTES, num_bytes - done))
@@ -163,13 +162,14 @@ class Verifier:
             total = replace(total, num_wrong=total.num_wrong + found.num_wrong) if total.num_wrong else found
         return total
 
-    def _described(self, found: Difference, offset_bytes: int) -> str:
-        index = offset_bytes // len(found.got) + found.first
-        return f"rank {self._rank}, element {index}: got 0x{found.got.hex()}, expected 0x{found.want.hex()}"
+    def _described(self, found: Difference, offset_bytes: int) -> WrongData:
+        element = offset_bytes // len(found.got) + found.first
+        got, expected = f"0x{found.got.hex()}", f"0x{found.want.hex()}"
+        return WrongData.of(WrongCode.ELEMENT, rank=self._rank, element=element, got=got, expected=expected)
 
 
 def _content(region: Expected, data: _Data) -> Tiled:
-    """What a region must hold."""
+    """The expected data of a region."""
     if isinstance(region, Multiplied):
         assert isinstance(data, ProductData)
         return data.product
@@ -181,7 +181,7 @@ def _content(region: Expected, data: _Data) -> Tiled:
 
 
 def _between(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the bytes that lie in no region."""
+    """(begin, end) of the bytes outside all regions."""
     at = 0
     for region in sorted(regions, key=lambda region: region.offset_bytes):
         if region.offset_bytes > at:
@@ -192,13 +192,13 @@ def _between(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int,
 
 
 def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
-    """Where in the one buffer of an in-place call this member's own data lies (allgather: its block; else 0)."""
+    """Offset of this member's data in the one buffer of an in-place call (allgather: its block; others: 0). Bytes."""
     send_bytes, recv_bytes = pattern.buffers(shape, member)
     return member * send_bytes if recv_bytes > send_bytes else 0
 
 
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
-    """The parts of a region to compare: all of it below 1 GiB, else both edges and every hundredth page."""
+    """(begin, end) of the parts to compare: all of it below 1 GiB, else both edges and every hundredth page. Bytes."""
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []
     page = _SAMPLED_EDGE_BYTES

@@ -27,8 +27,8 @@ from bench.results.messages import ConflictCode
 
 # Intervals are within one launch. Rows of one job share their launch; 5 % covers what an interval does not.
 SAME_LAUNCH_TOLERANCE = 0.05
-# Rows of two jobs are of two launches. MPI launches have a standard deviation of up to 10 %, differences of two 14 %;
-# 25 % is 1.8 of these.
+# Rows of two jobs are of two launches. Launches of MPI have a standard deviation of up to 10 %, so the difference of
+# two has 14 %; 25 % is 1.8 of these.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
 _SYNCHRONISED = ("isolated",)

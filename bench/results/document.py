@@ -79,6 +79,7 @@ class Summary:
     host_median_s: float | None = None  # if a device's clock measured the times: until the host saw them complete
     enqueue_fraction: float | None = None  # the part of that until the last call was issued; median over samples
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
+    first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean, median, variance
 
@@ -19,6 +20,19 @@ from bench.results.stats import CONFIDENCE
 
 LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 cannot reach p < 0.05, 4 against 4 barely
 POWER = 0.8
+
+
+class ComparisonVerdict(StrEnum):
+    """The answer of a comparison of one row. Only the first four are verdicts; the next three have only a ratio."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
+    EXPLORATORY = "exploratory"
+    MODELLED = "modelled"
+    IMPORTED = "imported"
+    NOT_COMPARABLE = "not comparable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bench.core.codes import Coded
@@ -238,6 +238,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         host_median_s=times.host_median_s,
         enqueue_fraction=times.enqueue_fraction,
         compared=record.compared,
+        first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
     )
 
 

@@ -1,34 +1,61 @@
-"""Heartbeat files: each rank reports between batches what it is doing, so the controller can name a silent one.
+"""Heartbeat files and last words: what each rank is doing, and how it ended.
 
-One small file per rank, replaced atomically: rank, host, process, activity, time (seconds since the epoch), and how it
-ended. A rank that is gone without an end was ended from outside. A second file holds the rank's stacks on request.
+Each rank has one small file, replaced as a whole between batches: rank, host, process, what it is doing, when (seconds
+since the epoch) and, at the end, how it ended. A rank that is gone without an end was ended from outside. Beside the
+file are the rank's stacks if the controller asked for them.
+
+A host may share no files with the controller, so a rank also prints how it ended on stderr: `bench: error: `, the words
+and, after MARK, the same as JSON. One write prints the line, so that other ranks' lines cannot break into it.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from bench.core.codes import UNCODED, Coded
+from bench.core.ends import EndCode
+
+
+@dataclass(frozen=True, slots=True)
+class End(Coded):
+    """How a rank ended (EndCode), or an error's own code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The last heartbeat of a rank. `doing`: its activity, such as 'allreduce 1M isolated: warm-up'.
-
-    `ended`: None while it runs, '' after a normal end, else its last message.
-    """
+    """The last sign of life of one rank. `doing` is words: "allreduce 1M isolated: warm-up"; `ended`: None: it runs."""
 
     rank: int
     host: str
     process: int
     doing: str
     time_s: float
-    ended: str | None = None
+    ended: End | None = None
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the rank did all that it was asked for."""
+        return self.ended is not None and self.ended.code == EndCode.DONE
 
 
-# Activities of a rank while its libraries load. That is slow when many ranks load them from one disk.
+@dataclass(frozen=True, slots=True)
+class LastWords:
+    """How a rank ended, as it printed it. Rank and host are None in lines without the JSON part."""
+
+    end: End
+    rank: int | None = None
+    host: str | None = None
+
+
+# What a rank does while its libraries load, which takes long if many ranks load them from one disk.
 STARTING, OPENING = "starting", "opening the transport"
-TERMINATED = "terminated by SIGTERM"  # the last message of a rank that received SIGTERM
+ERROR_LINE = "bench: error: "
+MARK = "  #end "
+_MOST_LETTERS = 1500  # of words; a pipe takes 4096 bytes in one piece
 _START_S = 60.0
 _CRASH = "Fatal Python error"  # written by faulthandler
 
@@ -39,7 +66,7 @@ def allowance_s(doing: str, deadline_s: float) -> float:
 
 
 def write(folder: Path, beat: Heartbeat) -> None:
-    """Replace this rank's file. Errors are ignored: a full disk shows when the results file is written."""
+    """Replace this rank's file. A full disk does not stop the measurement: the results file reports it."""
     path = folder / f"{beat.rank}.json"
     partial = folder / f".{beat.rank}.part"
     try:
@@ -55,7 +82,7 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 
 def crashed(folder: Path, rank: int) -> bool:
-    """Did this rank crash by a signal such as SIGSEGV? It then wrote its stacks."""
+    """Whether a signal such as SIGSEGV ended this rank: it then wrote its stacks as the last thing."""
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -67,7 +94,34 @@ def read_all(folder: Path) -> tuple[Heartbeat, ...]:
     beats = []
     for path in folder.glob("*.json"):
         try:
-            beats.append(Heartbeat(**json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError):
+            told = json.loads(path.read_text(encoding="utf-8"))
+            ended = told.pop("ended", None)
+            beats.append(Heartbeat(**told, ended=End(**ended) if ended else None))
+        except (OSError, ValueError, TypeError, AttributeError):
             continue
     return tuple(sorted(beats, key=lambda beat: beat.rank))
+
+
+def error_line(words: LastWords) -> str:
+    """The line on stderr that says how a rank ended, for people and for the controller."""
+    text = words.end.text[:_MOST_LETTERS]
+    facts = words.end.facts if len(json.dumps(words.end.facts, default=str)) <= _MOST_LETTERS else {}
+    told = {"rank": words.rank, "host": words.host, "code": words.end.code, "facts": facts}
+    return f"{ERROR_LINE}{text}{MARK}{json.dumps(told, default=str)}"
+
+
+def last_words(log: str) -> Iterator[LastWords]:
+    """The last words of all ranks in a job's log, in its order; a line without the JSON part is uncoded."""
+    for line in log.splitlines():
+        _, found, rest = line.partition(ERROR_LINE)
+        if not found:
+            continue
+        text, _, told = rest.partition(MARK)
+        words = LastWords(End.uncoded(text.strip()))
+        try:
+            parsed: Mapping[str, Any] = json.loads(told)
+            end = End(parsed.get("code", UNCODED), parsed.get("facts", {}), words.end.text)
+            words = replace(words, end=end, rank=parsed["rank"], host=parsed["host"])
+        except (ValueError, KeyError, AttributeError):
+            pass  # another program printed this line, or a rank before it knew its place
+        yield words

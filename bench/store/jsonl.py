@@ -11,7 +11,9 @@ Schema history (the `schema` key of each header line):
   bench.results/5   `host_s` and `enqueue_s` in samples timed by a device's clock; `compared` of each row: full or
                     sampled; a line of type `end` after the rows: each host's GPUs at the end, added to its facts in the
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
-  bench.results/6   `skipped` is {`code`, `facts`, `text`}, before only the text; `failed` has `code` and `facts`
+  bench.results/6   `skipped` is {`code`, `facts`, `text`}, before only the text; `failed` has `code` and `facts`;
+                    `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
+                    of a row, before in a flag "wrong: ..."
 
 A file is complete by itself. A launch that completes an earlier one appends its own header; records belong to the
 header above them. A truncated last line (the process was killed, the disk was full) is skipped with a warning.
@@ -33,7 +35,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
+from bench.core.remarks import CodedRemark
+from bench.store import older
 
 SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records per fsync
@@ -150,7 +154,8 @@ def _line(told: Mapping[str, Any]) -> str:
 
 
 def _headed(header: Header) -> dict[str, Any]:
-    return {"type": "header", "schema": SCHEMA, **{name: getattr(header, name) for name in _OF_HEADER}}
+    told = {name: getattr(header, name) for name in _OF_HEADER}
+    return {"type": "header", "schema": SCHEMA, **told, "remarks": [asdict(remark) for remark in header.remarks]}
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -161,6 +166,8 @@ def _fields(record: Record) -> dict[str, Any]:
         told["skipped"] = asdict(record.skipped)
     if record.failed is not None:
         told["failed"] = asdict(record.failed)
+    if record.first_wrong is not None:
+        told["first_wrong"] = asdict(record.first_wrong)
     if record.contention is not None:
         told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
     if record.overlap is not None:
@@ -267,6 +274,10 @@ def _check_schema(schema: str | None, path: Path, number: int) -> None:
 def _header(parsed: dict[str, Any], path: Path, number: int) -> Header:
     for key in ("case", "argv", "ranks", "notes"):
         parsed[key] = tuple(parsed.get(key) or ())
+    try:
+        parsed["remarks"] = tuple(CodedRemark(**remark) for remark in parsed.get("remarks") or ())
+    except TypeError as error:
+        raise UsageError(f"{path}:{number}: not a whole header line (remarks: {error})") from None
     return _build(Header, parsed, path, number)
 
 
@@ -284,7 +295,9 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
             skipped = parsed["skipped"]
             parsed["skipped"] = Skip.uncoded(skipped) if isinstance(skipped, str) else Skip(**skipped)
         if "failed" in parsed:
-            parsed["failed"] = Failure(**parsed["failed"])
+            parsed["failed"] = Failure(**older.failure(parsed["failed"]))
+        if "first_wrong" in parsed:
+            parsed["first_wrong"] = WrongData(**parsed["first_wrong"])
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f"{path}:{number}: invalid record line ({error})") from None
     parsed.setdefault("payload_bytes", 0)

@@ -13,16 +13,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
+from bench.core.record import Failure
+from bench.core.remarks import CodedRemark, RemarkCode
 from bench.store import jsonl
 
 PLAN_SCHEMA = "bench.plan/1"
+_OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note of plans without remarks
 
 
 def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
@@ -105,11 +110,36 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write how each job ended: {job: {"exit_code", "seconds", "what"}}; `what` is null after a normal end."""
+    """Store how each job ended: {job: {"exit_code", "seconds", "what", "code", "facts", "rank", "host", "refused"}}.
+
+    `what` is null for a job that ended well.
+    """
     _write_whole(folder / "outcomes.json", json.dumps(outcomes, indent=1) + "\n")
 
 
-_UNKNOWN_ENDS = "the ends of the jobs are unknown (without the file they count as not ended)"
+def failure_of(outcome: Mapping[str, Any]) -> Failure:
+    """Why a job failed, from its outcome; files of older versions have no code."""
+    return Failure(
+        outcome["what"],
+        outcome.get("rank"),
+        outcome.get("host"),
+        outcome.get("code") or UNCODED,
+        outcome.get("facts", {}),
+    )
+
+
+def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
+    """The remarks of a stored plan. Plans of older versions have only notes; one of these is recognised."""
+    if "remarks" in plan:
+        return tuple(CodedRemark(**remark) for remark in plan["remarks"])
+    remarks = []
+    for line in plan.get("notes", ()):
+        thinned = _OLD_SIZES_THINNED.match(line)
+        remarks.append(CodedRemark(RemarkCode.SIZES_THINNED if thinned else UNCODED, {}, line))
+    return tuple(remarks)
+
+
+_UNKNOWN_ENDS = "how the jobs ended is not known (without the file they count as not ended)"
 
 
 def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from bench.core.codes import Code
+from bench.core.ends import EndCode
 from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, is_device_work
 from bench.core.record import Skip
@@ -68,9 +69,13 @@ class Gloo(Transport):
         try:
             _torch.open_process_group(self._torch, place, "gloo", options.timeout_s)
         except (RuntimeError, ValueError) as error:
-            raise RefusedError(
-                f"rank {place.rank} could not join the {place.num_ranks} ranks of this Gloo job "
-                f"({first_line(error)}): check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME"
+            raise RefusedError.of(
+                EndCode.CANNOT_JOIN,
+                rank=place.rank,
+                num_ranks=place.num_ranks,
+                library="Gloo",
+                why=first_line(error),
+                remedy="check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME",
             ) from None
         self.place = place
         self.channel = _torch.TorchChannel(self._dist, place)

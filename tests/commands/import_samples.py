@@ -1,4 +1,4 @@
-"""Logs of every tool that is imported, of our own making: what each prints, with figures of ours."""
+"""Small logs of every tool, with invented figures."""
 
 # ruff: noqa: E501, W291 - lines as the tools print them
 

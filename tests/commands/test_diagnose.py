@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).resolve().parent.parent / "diagnose" / "golden_page.txt"
 
 
 def header(**changed: Any) -> Header:
-    told: dict[str, Any] = {
+    found: dict[str, Any] = {
         "job": "pairs-gloo-6x1",
         "case": ("pairs", "--schedule", "ladder"),
         "pattern": "pairs",
@@ -42,7 +42,7 @@ def header(**changed: Any) -> Header:
         "nodes": {f"h{k}": {"rack": f"r{k % 2}"} for k in range(NUM)},
         "ranks": tuple({"host": f"h{k}", "local_rank": 0, "nic": "eth0"} for k in range(NUM)),
     }
-    return Header(**(told | changed))
+    return Header(**(found | changed))
 
 
 def record(group: str, src: int, dst: int, rate: float) -> Record:
@@ -81,15 +81,15 @@ def test_the_slow_host_is_named(tmp_path: Path, capsys: Out) -> None:
 
 def test_json_has_codes_and_facts_of_what_is_accused_and_cleared(tmp_path: Path, capsys: Out) -> None:
     assert main(["diagnose", str(stored(tmp_path, 4)), "--format", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "bench.diagnose/1"
-    assert [(one["kind"], one["name"]) for one in told["accused"]] == [("host", "h4")]
-    assert set(told["accused"][0]) == {"kind", "name", "confidence", "evidence", "findings", "ends"}
-    [finding] = told["accused"][0]["findings"]
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "bench.diagnose/1"
+    assert [(one["kind"], one["name"]) for one in found["accused"]] == [("host", "h4")]
+    assert set(found["accused"][0]) == {"kind", "name", "confidence", "evidence", "findings", "ends"}
+    [finding] = found["accused"][0]["findings"]
     assert finding["code"] == "slow-host" and finding["facts"]["sends"]["ratio"] == pytest.approx(0.5, abs=0.01)
-    assert told["conclusion_code"] == "slow" and told["notes"] == told["notes_codes"] == []
-    assert 0.99 <= told["accused"][0]["confidence"] < 1
-    assert told["cleared"] == ["h0", "h1", "h2", "h3", "h5"]
+    assert found["conclusion_code"] == "slow" and found["notes"] == found["notes_codes"] == []
+    assert 0.99 <= found["accused"][0]["confidence"] < 1
+    assert found["cleared"] == ["h0", "h1", "h2", "h3", "h5"]
 
 
 @pytest.mark.parametrize("form", ["table", "csv", "markdown"])
@@ -106,11 +106,11 @@ def test_nothing_is_slow(tmp_path: Path, capsys: Out) -> None:
 
 def test_the_document_of_a_run_is_as_good_as_its_file(tmp_path: Path, capsys: Out) -> None:
     path = stored(tmp_path, 4)
-    told = tmp_path / "document.json"
-    told.write_text(plugins.load("format", "json").render(RunReport(collect.document(path))))
+    found = tmp_path / "document.json"
+    found.write_text(plugins.load("format", "json").render(RunReport(collect.document(path))))
     main(["diagnose", str(path), "--format", "json"])
     of_file = json.loads(capsys.readouterr().out)
-    assert main(["diagnose", str(told), "--format", "json"]) == 1
+    assert main(["diagnose", str(found), "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out) == of_file
 
 
@@ -132,8 +132,8 @@ def test_a_full_schedule_counts_its_modes_as_repeats(tmp_path: Path, capsys: Out
 def test_a_run_without_pairs_is_refused_with_a_remedy(tmp_path: Path, capsys: Out) -> None:
     path = stored(tmp_path, None, topology="world")
     assert main(["diagnose", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert str(path) in said and "bench diagnose --cluster NAME" in said
+    error = capsys.readouterr().err
+    assert str(path) in error and "bench diagnose --cluster NAME" in error
 
 
 def test_a_file_without_results_is_refused(tmp_path: Path, capsys: Out) -> None:
@@ -164,11 +164,11 @@ def test_a_suspected_part_is_not_cleared(tmp_path: Path, capsys: Out) -> None:
     for number, (a, b) in enumerate(pairs):
         writer.append(record(f"screen{number}:{a}-{b}", a, b, 5e8 if {a, b} == {1, 2} else 1e9))
     assert main(["diagnose", str(path), "--format", "json"]) == 4
-    told = json.loads(capsys.readouterr().out)
-    assert told["accused"] == [] and told["suspected"] == [{"kind": "link", "name": "h1-h2"}]
-    assert told["cleared"] == ["h0", "h3", "h4", "h5"]
-    assert told["conclusion_code"] == "undecided-suspicions"
-    assert told["notes_codes"] == [{"code": "suspicions-open", "facts": {"num_suspects": 1}}]
+    found = json.loads(capsys.readouterr().out)
+    assert found["accused"] == [] and found["suspected"] == [{"kind": "link", "name": "h1-h2"}]
+    assert found["cleared"] == ["h0", "h3", "h4", "h5"]
+    assert found["conclusion_code"] == "undecided-suspicions"
+    assert found["notes_codes"] == [{"code": "suspicions-open", "facts": {"num_suspects": 1}}]
     assert main(["diagnose", str(path)]) == 4
     assert "link h1-h2" in capsys.readouterr().out
 

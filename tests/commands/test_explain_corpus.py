@@ -1,10 +1,9 @@
-"""`bench explain` on published logs: verdicts, reasons and facts as an expert would give them."""
+"""`linkbench explain` on whole logs, synthetic and published ones: its page says what an expert would."""
 
 from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +15,7 @@ import pytest
 from bench.__main__ import main
 from bench.hardware.bounds import copy_bounds
 from bench.hardware.catalogue import instance, instances
-
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
-pytestmark = pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of other people's logs")
+from tests.logs import corpus
 
 Out = pytest.CaptureFixture[str]
 Facts = Mapping[str, Any]
@@ -262,8 +259,41 @@ PAGES = (
 
 def log_of(begin: str) -> str:
     folder, _, name = begin.partition("/")
-    [found] = Path(str(CORPUS), folder).glob(f"{name}*")
+    [found] = corpus.real(folder, "").glob(f"{name}*")
     return str(found)
+
+
+# Synthetic log, options, exit code, assessment, number of ranks and nodes, code of the first reason.
+SYNTHETIC: tuple[tuple[str, str, int, str, int | None, int | None, str], ...] = (
+    ("nccl_logs/allreduce_8_gpus.txt", "", 0, "normal", 8, 1, ""),
+    ("nccl_logs/allreduce_2_nodes.txt", "--instance p5.48xlarge", 0, "normal", 16, 2, ""),
+    ("nccl_logs/allreduce_2_nodes_one_nic.txt", "", 0, "far too low", 16, 2, ""),
+    ("nccl_logs/allreduce_2_nodes.txt", "--instance p4d.24xlarge", 0, "can not be judged", 16, 2, ""),
+    ("nccl_logs/allreduce_2_gpus.txt", "", 0, "normal", 2, 1, "through-host"),
+    ("nccl_logs/allreduce_16_nodes_small_sizes.txt", "", 0, "can not be judged", 128, 16, "sizes-too-small"),
+    ("nccl_logs/rows_split_by_messages.txt", "", 0, "normal", 2, 1, ""),
+    ("nccl_logs/two_ranks_on_one_gpu.txt", "", 0, "can not be judged", 2, 1, "shared-gpu"),
+    ("nccl_logs/wrong_data.txt", "", 1, "can not be judged", 4, None, "wrong-data"),
+    ("nccl_logs/crash.txt", "", 1, "can not be judged", 2, 1, "cuda-failed"),
+    ("nccl_logs/rows_left_out.txt", "", 1, "can not be judged", 32, 4, ""),
+    ("nvbandwidth_logs/json_with_devices.txt", "", 0, "normal", None, None, ""),
+    ("nvbandwidth_logs/json_of_an_error.txt", "", 1, "can not be judged", None, None, "fabric-not-ready"),
+    ("nvbandwidth_logs/json_of_wrong_data.txt", "", 1, "can not be judged", None, None, "wrong-data-between-gpus"),
+    ("p2p_logs/linked_pairs.txt", "", 0, "normal", None, None, "few-nvlinks"),
+    ("p2p_logs/no_peer_access.txt", "", 0, "normal", None, None, "no-peer-access"),
+)
+
+
+@pytest.mark.parametrize(("name", "options", "code", "word", "ranks", "nodes", "reason"), SYNTHETIC)
+def test_the_page_of_a_synthetic_log_has_its_assessment_and_its_reason(
+    name: str, options: str, code: int, word: str, ranks: int | None, nodes: int | None, reason: str, capsys: Out
+) -> None:
+    log = corpus.synthetic(*name.split("/"))
+    assert main(["explain", str(log), *options.split(), "--format", "json"]) == code
+    [page] = json.loads(capsys.readouterr().out)["pages"]
+    assert (page["standing"], page["num_ranks"], page["num_nodes"]) == (word, ranks, nodes)
+    first = page["reasons"][0]["code"] if page["reasons"] else ""
+    assert first == reason
 
 
 def coded(page: Mapping[str, Any]) -> dict[str, list[Facts]]:
@@ -285,6 +315,7 @@ def holds(facts: Facts, wanted: Facts) -> bool:
     return True
 
 
+@corpus.needs_corpus
 @pytest.mark.parametrize("page", PAGES, ids=[page.log for page in PAGES])
 def test_a_page_says_what_an_expert_would(page: Expected, capsys: Out) -> None:
     assert main(["explain", log_of(page.log), *page.options, "--format", "json"]) == page.exit_code
@@ -298,16 +329,17 @@ def test_a_page_says_what_an_expert_would(page: Expected, capsys: Out) -> None:
 
 
 @pytest.mark.parametrize("folder", ["nccl_logs", "nvbandwidth_logs", "p2p_logs", "osu_logs"])
-def test_no_published_log_is_above_what_its_gpus_can(folder: str, capsys: Out) -> None:
-    main(["explain", str(Path(str(CORPUS), folder)), "--format", "json"])
+def test_no_log_is_above_what_its_gpus_can(folder: str, capsys: Out) -> None:
+    main(["explain", *map(str, corpus.paths([folder])), "--format", "json"])
     pages = json.loads(capsys.readouterr().out)["pages"]
     assert len(pages) > 3
     assert not [page["title"] for page in pages if page["standing_code"] == "above"]
 
 
+@corpus.needs_corpus
 def test_no_published_copy_is_above_the_links_of_its_instance() -> None:
     checked = 0
-    with Path(str(CORPUS), "published_results.csv").open(newline="") as file:
+    with corpus.real(".", "published_results.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             named = re.search(r"instance: \w+/(\S+)", row["source"])
             begin = row["collective"].split("_to_")[0] + row["collective"].partition("_to_")[2][:1]
@@ -321,6 +353,7 @@ def test_no_published_copy_is_above_the_links_of_its_instance() -> None:
     assert checked > 20
 
 
+@corpus.needs_corpus
 @pytest.mark.parametrize("begin", ["nccl_logs/43_", "nvbandwidth_logs/06_"])
 def test_the_pages_in_the_documentation_are_what_is_printed(begin: str, capsys: Out) -> None:
     options = next(page.options for page in PAGES if page.log == begin)

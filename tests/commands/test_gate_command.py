@@ -44,7 +44,7 @@ def stored(run: Run, folder: Path) -> Path:
     if run.plan is not None:
         runs.write_plan(folder, {"scenario_text": "", **run.plan})
     runs.write_outcomes(folder, run.outcomes)
-    for job, head, records in run.told:
+    for job, head, records in run.jobs:
         writer = jsonl.Writer(runs.results_file(folder, job.partition("#")[0]), head)
         writer.append(*records)
     return folder
@@ -137,7 +137,7 @@ def test_a_plan_that_measured_nothing_is_an_empty_run_with_its_failures(
     tmp_path: Path, rules: str, capsys: Out
 ) -> None:
     run = good()
-    job = run.told.pop()[0]
+    job = run.jobs.pop()[0]
     run.outcomes[job] = {"exit_code": 0, "seconds": 1.0, "what": None}  # exit code 0, and no results
     assert main(["gate", str(stored(run, tmp_path / "run")), "--rules", rules, "--format", "json"]) == 1
     assert set(json.loads(capsys.readouterr().out)["failures"]) == {"empty-run", "failed-job"}
@@ -252,7 +252,7 @@ def test_a_certificate_can_be_checked_later(tmp_path: Path, rules: str, capsys: 
 def test_a_certificate_of_a_failed_run_says_so_and_is_1(tmp_path: Path, rules: str, capsys: Out) -> None:
     run = good()
     job = pairs({2: 0.5})
-    run.told.append(job)
+    run.jobs.append(job)
     folder = stored(run, tmp_path / "run")
     again = pairs({}, ranks=(0, 1, 2, 3), job=job[0])
     assert main(["report", str(folder), "--certificate", rules]) == 1

@@ -109,7 +109,7 @@ def test_what_is_taken_out_of_a_run(
 ) -> None:
     run = good()
     job = pairs({})
-    run.told.append(job)
+    run.jobs.append(job)
     run.outcomes[job[0]] = {"exit_code": 0, "seconds": 1.0, "what": None}
     assert run.plan is not None
     world = {"num_nodes": 6, "ranks_per_node": 1}

@@ -1,4 +1,4 @@
-"""`bench import` from end to end: every tool's log becomes a run that report, compare, lint and plot understand."""
+"""`linkbench import` from end to end: every tool's log becomes a run that the other commands understand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def written(name: str, text: str | bytes) -> str:
 
 
 def as_json(out: Out, *words: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and document of `bench import --format json`."""
+    """Exit code and document of `linkbench import --format json`."""
     code = main(["import", "--format", "json", *words])
     return code, json.loads(out.readouterr().out)
 
@@ -55,13 +55,13 @@ def stored(folder: str = "results") -> list[tuple[str, jsonl.Attempt]]:
 
 
 def figures(document: dict[str, Any]) -> list[Any]:
-    """What a log holds, without where in it: no line of noise may change that."""
+    """The contents of a log without line numbers: noise may change no other part."""
     kept = ("tool", "pattern", "num_ranks", "num_nodes", "status", "records", "matrices")
     return [[run[key] for key in kept] for run in document["runs"]]
 
 
 def named(found: Iterable[ForeignRun], source: str = "a.log") -> list[tuple[str, ForeignRun]]:
-    """Each run after the file that it is from."""
+    """(file, run) of each run."""
     return [(source, run) for run in found]
 
 
@@ -127,7 +127,7 @@ def test_the_document_has_the_promised_keys_and_si_units(capsys: Out) -> None:
     ]
 
 
-def test_json_keeps_no_run_unless_results_are_named(capsys: Out) -> None:
+def test_json_stores_no_run_without_results(capsys: Out) -> None:
     as_json(capsys, written("a.log", samples.NCCL))
     assert not Path("results").exists()
     as_json(capsys, "a.log", "--results", "there")
@@ -136,7 +136,7 @@ def test_json_keeps_no_run_unless_results_are_named(capsys: Out) -> None:
     assert main(["import", "a.log"]) == 0 and len(stored()) == 2
 
 
-def test_rows_beyond_what_people_read_are_counted_and_kept(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_beyond_the_printed_ones_are_counted_and_stored(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins.load("command", "import"), "_MOST_READ", 2)
     log = written("a.log", samples.NCCL)
     assert main(["import", log]) == 0
@@ -152,7 +152,7 @@ def test_rows_beyond_what_people_read_are_counted_and_kept(capsys: Out, monkeypa
     assert len(capsys.readouterr().out.splitlines()) == 7
 
 
-def test_a_log_comes_from_stdin_as_it_is_written(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_may_come_from_stdin(capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as end:
         end.write(samples.OSU.encode())
@@ -162,7 +162,7 @@ def test_a_log_comes_from_stdin_as_it_is_written(capsys: Out, monkeypatch: pytes
     assert code == 0 and len(document["runs"][0]["records"]) == 2
 
 
-def test_what_several_tools_printed_into_one_file_is_told_apart(capsys: Out) -> None:
+def test_several_tools_in_one_file_are_separated(capsys: Out) -> None:
     text = samples.NCCL + samples.OSU + samples.NVBANDWIDTH + samples.NCCL_CUT + "\n" + samples.P2P + samples.PERFTEST
     code, document = as_json(capsys, written("all.log", text))
     assert code == 1
@@ -177,7 +177,7 @@ def test_what_several_tools_printed_into_one_file_is_told_apart(capsys: Out) -> 
     assert [len(run["records"]) for run in document["runs"]] == [6, 2, 0, 4, 0, 1]
 
 
-def test_utf16_and_a_byte_order_mark_are_no_obstacle(capsys: Out) -> None:
+def test_utf16_and_a_byte_order_mark_are_read(capsys: Out) -> None:
     _, plain = as_json(capsys, written("a.log", samples.NCCL))
     for encoding in ("utf-16", "utf-8-sig"):
         _, document = as_json(capsys, written("b.log", samples.NCCL.encode(encoding)))
@@ -187,7 +187,7 @@ def test_utf16_and_a_byte_order_mark_are_no_obstacle(capsys: Out) -> None:
 # ---------------------------------------------------------------------------------------------------- many, or none
 
 
-def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None:
+def test_a_folder_is_searched_and_other_files_are_counted(capsys: Out) -> None:
     Path("logs/deep/.git").mkdir(parents=True)
     written("logs/deep/a.txt", samples.NCCL)
     written("logs/b.out", samples.OSU)
@@ -195,9 +195,9 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None
     written("logs/core", b"\x7fELF\x02\x01\x01" + bytes(range(32)) * 100)
     written("logs/deep/.git/c.txt", samples.OSU)
     assert main(["import", "logs", "--format", "json"]) == 0
-    said = capsys.readouterr()
-    assert [run["tool"] for run in json.loads(said.out)["runs"]] == ["osu", "nccl_tests"]
-    assert "2 files" in said.err
+    output = capsys.readouterr()
+    assert [run["tool"] for run in json.loads(output.out)["runs"]] == ["osu", "nccl_tests"]
+    assert "2 files" in output.err
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_a_folder_is_searched_and_what_is_no_log_is_counted(capsys: Out) -> None
 )
 def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, code: str, capsys: Out) -> None:
     assert main(["import", written("x.log", content)]) == 2
-    said = capsys.readouterr()
-    assert "x.log" in said.err and said.err.count("\n") == 1 and not Path("results").exists()
+    output = capsys.readouterr()
+    assert "x.log" in output.err and output.err.count("\n") == 1 and not Path("results").exists()
     assert main(["import", "x.log", written("a.log", samples.NCCL), "--format", "json", "--results", "there"]) == 1
-    said = capsys.readouterr()
-    assert "x.log" in said.err and len(json.loads(said.out)["runs"]) == 1
+    output = capsys.readouterr()
+    assert "x.log" in output.err and len(json.loads(output.out)["runs"]) == 1
     (run,) = Path("there").iterdir()
     (trouble,) = json.loads((run / "plan.json").read_text())["troubles"]
     assert (trouble["source"], trouble["code"]) == ("x.log", code)
@@ -231,7 +231,7 @@ def test_a_file_that_gives_nothing_is_one_sentence_and_exit_2(content: bytes, co
         (["a.log", "--cluster", "nowhere"], "nowhere"),
     ],
 )
-def test_what_can_not_be_meant_is_said(words: list[str], sentence: str, capsys: Out) -> None:
+def test_impossible_arguments_are_named(words: list[str], sentence: str, capsys: Out) -> None:
     Path("empty").mkdir()
     written("a.log", samples.NCCL)
     assert main(["import", *words]) == 2
@@ -239,13 +239,13 @@ def test_what_can_not_be_meant_is_said(words: list[str], sentence: str, capsys: 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_a_file_that_can_not_be_read_loses_nothing_of_the_others(capsys: Out) -> None:
+def test_an_unreadable_file_does_not_affect_the_others(capsys: Out) -> None:
     Path("logs").mkdir()
     written("logs/a.log", samples.NCCL)
     Path(written("logs/b.log", samples.OSU)).chmod(0)
     assert main(["import", "logs", "--format", "json"]) == 1
-    said = capsys.readouterr()
-    assert "logs/b.log" in said.err and len(json.loads(said.out)["runs"]) == 1
+    output = capsys.readouterr()
+    assert "logs/b.log" in output.err and len(json.loads(output.out)["runs"]) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- in our store
@@ -264,9 +264,14 @@ def test_rows_become_records_with_our_factors_and_the_printed_figures() -> None:
     )
     assert (header.num_ranks, header.num_nodes, header.ranks_per_node) == (4, 2, 2)
     assert list(header.nodes) == ["alpha-1", "alpha-2"] and header.versions["nccl"].startswith("2.21.5")
-    told = header.imported
-    assert (told["tool"], told["source"], told["line"], told["status"]) == ("nccl_tests", "a.log", 2, "ok")
-    assert len(told["sha256"]) == 64 and told["failure"] is None
+    stored_facts = header.imported
+    assert (stored_facts["tool"], stored_facts["source"], stored_facts["line"], stored_facts["status"]) == (
+        "nccl_tests",
+        "a.log",
+        2,
+        "ok",
+    )
+    assert len(stored_facts["sha256"]) == 64 and stored_facts["failure"] is None
     last = apart.records[-1]
     printed = {"mean_s": 1e-4, "algbw_bytes_per_s": 10.49e9, "busbw_bytes_per_s": 15.73e9}
     assert dict(last.reported or {}) == pytest.approx(printed)
@@ -287,7 +292,7 @@ def test_wrong_elements_show_invalid_and_a_failed_run_shows_why(capsys: Out) -> 
     assert failed is not None and (failed.code, failed.facts["values"]) == ("out-of-bounds", 1)
 
 
-def test_a_cut_or_crashed_run_is_there_and_says_so(capsys: Out) -> None:
+def test_a_cut_or_crashed_run_is_stored_with_its_reason(capsys: Out) -> None:
     for text in (samples.NCCL_CUT, samples.NCCL_CRASHED):
         assert main(["import", written("a.log", text), "--results", "there"]) == 1
         shown = capsys.readouterr().out
@@ -307,7 +312,7 @@ def stored_of(folder: str, status: str) -> jsonl.Attempt:
     return next(attempt for attempt in found if attempt.header.imported["status"] == status)
 
 
-def test_an_imported_row_is_an_evidence_class_of_its_own(capsys: Out) -> None:
+def test_an_imported_row_is_marked_everywhere(capsys: Out) -> None:
     assert main(["import", written("a.log", samples.NCCL)]) == 0
     table = capsys.readouterr().out
     assert "  100.0   10.49   15.73      - m         0" in table
@@ -341,7 +346,7 @@ def test_more_ranks_on_a_node_than_it_has_gpus_are_refused(capsys: Out) -> None:
     assert "has 2 GPUs, not 4" in capsys.readouterr().err and not Path("there").exists()
 
 
-def test_blocks_wait_for_the_number_of_ranks(capsys: Out) -> None:
+def test_blocks_need_the_number_of_ranks(capsys: Out) -> None:
     code, document = as_json(capsys, written("a.log", samples.OSU_BLOCKS))
     assert code == 0 and document["runs"][0]["records"][0]["payload_bytes"] is None
     _, document = as_json(capsys, "a.log", "--num-ranks", "4", "--num-nodes", "2")
@@ -356,7 +361,7 @@ def test_blocks_wait_for_the_number_of_ranks(capsys: Out) -> None:
     assert record.reported["busbw_bytes_per_s"] == pytest.approx(4096 * 0.75 / 8e-6)
 
 
-def test_matrices_become_pairs_of_places_and_sums_are_halved(capsys: Out) -> None:
+def test_matrices_become_pairs_and_sums_are_halved(capsys: Out) -> None:
     log = written("a.log", samples.P2P)
     assert main(["import", log, "--instance", "g4dn.12xlarge", "--format", "json", "--results", "r"]) == 0
     found = {attempt.header.facts["matrix"]: attempt for _, attempt in stored("r")}
@@ -380,7 +385,7 @@ def test_waived_cells_are_skipped_with_the_reason(capsys: Out) -> None:
     assert {"src": "gpu0", "dst": "gpu1", "tool": "p2p_bandwidth_latency"} in [skip.facts for skip in skipped]
 
 
-def test_what_a_log_contradicts_is_remarked_and_kept_as_printed(capsys: Out) -> None:
+def test_a_contradiction_is_remarked_and_kept_as_printed(capsys: Out) -> None:
     assert main(["import", written("a.log", samples.NCCL.replace("100.0   10.49", "150.0   10.49"))]) == 0
     remarks = stored()[0][1].header.imported["remarks"]
     assert (16, "not-size-by-time") in [(remark["line"], remark["facts"].get("reason_code")) for remark in remarks]
@@ -423,7 +428,7 @@ def test_compare_gives_a_ratio_and_no_verdict(capsys: Out) -> None:
     assert max(row["ratio"] for row in document["rows"]) == pytest.approx(2.0)
 
 
-def test_lint_says_what_it_can_not_judge(capsys: Out) -> None:
+def test_lint_lists_the_rules_that_do_not_apply(capsys: Out) -> None:
     assert main(["import", written("a.log", samples.NCCL), "--instance", "p4d.24xlarge"]) == 0
     capsys.readouterr()
     assert main(["lint", "--format", "json"]) == 0
@@ -440,7 +445,7 @@ def test_plots_are_marked_as_imported(capsys: Out) -> None:
     assert main(["plot", "--results", "p", "--plots", "q"]) == 0 and list(Path("q").rglob("pairs-*.svg"))
 
 
-def test_an_imported_run_can_not_be_resumed(capsys: Out) -> None:
+def test_an_imported_run_cannot_be_resumed(capsys: Out) -> None:
     assert main(["import", written("a.log", samples.NCCL)]) == 0
     (run,) = Path("results").iterdir()
     assert main(["run", "--resume", str(run)]) == 2 and "imported" in capsys.readouterr().err
@@ -450,7 +455,7 @@ def test_an_imported_run_can_not_be_resumed(capsys: Out) -> None:
 
 
 def by_hand(path: Path) -> list[ForeignRun]:
-    """What the reader of the folder's tool finds, by itself."""
+    """The runs that the reader of the folder's tool finds by itself."""
     tool = {"nccl": "nccl_tests", "nvbandwidth": "nvbandwidth", "p2p": "p2p_bandwidth_latency", "osu": "osu"}
     reader = plugins.load("tool", tool[path.parent.name.removesuffix("_logs")]).READER
     return read_all(reader(), _lines.lines([path.read_bytes()]))
@@ -465,7 +470,7 @@ def test_the_command_prints_what_the_reader_of_a_log_finds(path: Path, capsys: O
     assert code == (0 if well else 1)
 
 
-# busbw / algbw of n ranks, of what OSU prints a time only: the definitions of docs/metrics.md, written again
+# busbw / algbw of n ranks for OSU, which prints times only: the definitions of docs/metrics.md, repeated
 FACTORS: dict[str | None, Callable[[int], float]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -478,7 +483,7 @@ FACTORS: dict[str | None, Callable[[int], float]] = {
 
 
 def busbw_of(row: ForeignRow, run: ForeignRun) -> float | None:
-    """What was printed, or what follows from a printed time."""
+    """The printed figure, or the one that follows from a printed time."""
     if row.busbw_bytes_per_s is not None or not row.time_s or not row.payload_bytes or run.num_ranks is None:
         return row.busbw_bytes_per_s
     return row.payload_bytes / row.time_s * FACTORS[run.pattern](run.num_ranks) if run.pattern in FACTORS else None
@@ -494,7 +499,7 @@ NOT_A_NUMBER = {
 
 @pytest.mark.parametrize("word", ["nan", "inf", "-nan", "-inf"])
 @pytest.mark.parametrize("names", NOT_A_NUMBER)
-def test_a_figure_that_is_no_number_makes_no_other_and_fails(names: str, word: str) -> None:
+def test_a_figure_that_is_no_number_fails_and_replaces_none(names: str, word: str) -> None:
     found, broken = NOT_A_NUMBER[names]
     assert main(["import", written("a.log", samples.NCCL.replace(found, broken.replace("{}", word)))]) == 1
     (_, attempt), _ = stored()
@@ -509,7 +514,7 @@ def test_a_figure_that_is_no_number_makes_no_other_and_fails(names: str, word: s
 
 
 @pytest.mark.parametrize("path", LOGS)
-def test_no_figure_of_a_log_is_lost_on_its_way_through_our_files(path: Path, capsys: Out) -> None:
+def test_every_figure_of_a_log_is_stored(path: Path, capsys: Out) -> None:
     main(["import", str(path)])
     records = [record for _, attempt in stored() for record in attempt.records]
     expected = by_hand(path)
@@ -580,7 +585,7 @@ def test_the_library_s_messages_between_lines_change_no_row() -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=20))
 def test_where_chunks_end_changes_nothing(sizes: list[int]) -> None:
-    on_one_line = json.dumps(json.loads(samples.NVBANDWIDTH_JSON)) + "\n"  # its word stands far before its end
+    on_one_line = json.dumps(json.loads(samples.NVBANDWIDTH_JSON)) + "\n"  # its name is far before its end
     text = (samples.OSU + samples.NCCL + on_one_line + samples.P2P + samples.NVBANDWIDTH).encode()
     chunks, at, turn = [], 0, 0
     while at < len(text):
@@ -629,7 +634,7 @@ def imported(text: bytes, form: str) -> int:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(MANGLED, st.binary(max_size=400)), st.sampled_from(["json", "table", "csv", "markdown"]))
-def test_no_input_is_a_fault_of_the_suite(text: bytes, form: str) -> None:
+def test_no_input_crashes_the_command(text: bytes, form: str) -> None:
     assert imported(text, form) in (0, 1, 2)
 
 
@@ -637,12 +642,12 @@ WITHOUT_END = b"        1024           256     float     sum      -1    20.00   
 DEVICE = b"#  Rank  0 Group  0 Pid   1100 on  alpha-1 device  0 [0x17] NVIDIA Model Q\n"
 TITLE = b"nvbandwidth Version: v0.6\nRunning host_to_device_memcpy_ce.\n"
 TITLE += b"memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n"
-# What fuzzing found, made small.
+# Inputs that fuzzing found, reduced.
 FOUND = {"a number below a table of perftest's that is not read": b"#bytes #iterations t_foo[usec]\n7\n"}
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_a_fault_once_is_none(name: str) -> None:
+def test_earlier_crashes_stay_fixed(name: str) -> None:
     assert imported(FOUND[name], "json") in (0, 1, 2)
 
 
@@ -665,7 +670,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_memory_is_a_few_times_the_input(name: str) -> None:
     text = HOSTILE[name]
-    imported(b"", "json")  # what is loaded once is not counted
+    imported(b"", "json")  # modules that are loaded once are not counted
     tracemalloc.start()
     try:
         imported(text, "json")
@@ -687,27 +692,27 @@ def by_lines(text: str) -> Iterator[ForeignRun]:
     return imports.runs([text.encode()], READERS, _lines.lines)
 
 
-def test_a_world_that_the_log_tells_otherwise_is_said(capsys: Out) -> None:
+def test_an_ignored_number_of_ranks_is_reported(capsys: Out) -> None:
     words = ["import", written("a.log", samples.NCCL), "--no-store", "--num-ranks"]
     assert main([*words, "2"]) == 0
-    said = capsys.readouterr().err
-    assert "--num-ranks 2" in said and "(4)" in said
+    output = capsys.readouterr().err
+    assert "--num-ranks 2" in output and "(4)" in output
     assert main([*words, "4"]) == 0
     assert "--num-ranks" not in capsys.readouterr().err
 
 
-def test_nodes_among_which_the_ranks_do_not_divide_are_refused(capsys: Out) -> None:
+def test_nodes_that_do_not_divide_the_ranks_are_refused(capsys: Out) -> None:
     text = "".join(line for line in samples.NCCL.splitlines(keepends=True) if not line.startswith("#  Rank"))
     words = ["import", written("a.log", text), "--no-store", "--num-ranks", "4", "--num-nodes"]
     for form in ("table", "json"):
         assert main([*words, "3", "--format", form]) == 2
-        said = capsys.readouterr().err
-        assert "--num-nodes 3" in said and "4 ranks" in said
+        output = capsys.readouterr().err
+        assert "--num-nodes 3" in output and "4 ranks" in output
     assert main([*words, "2"]) == 0
 
 
 @pytest.mark.parametrize("content", ["", "nothing that is known\n", None])
-def test_json_of_nothing_is_a_document_of_import_too(content: str | None, capsys: Out) -> None:
+def test_json_without_runs_is_a_document_of_import(content: str | None, capsys: Out) -> None:
     name = "nowhere.log" if content is None else written("a.log", content)
     code, document = as_json(capsys, name)
     assert (code, document) == (2, {"schema": "bench.import/1", "runs": []})

@@ -1,4 +1,4 @@
-"""What every tool's log gives, through every command that shows or judges a run: none may stumble over any of them."""
+"""The log of every tool passes through every command that shows or judges a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.commands import import_samples as samples
 
 Out = pytest.CaptureFixture[str]
 
-# As many GPUs as it takes to tell one that is slower than the others.
+# Enough GPUs for one to be recognised as slower than the others.
 NVBANDWIDTH_OF_FOUR = """\
 nvbandwidth Version: v0.6
 Built from Git version: v0.6
@@ -58,7 +58,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_tool_s_log_is_shown_in_every_form_and_judged(name: str, capsys: Out) -> None:
+def test_every_log_passes_through_every_command(name: str, capsys: Out) -> None:
     Path("a.log").write_text(ALL[name], encoding="utf-8")
     Path("rules.yaml").write_text(RULES, encoding="utf-8")
     of_log = main(["import", "a.log"])

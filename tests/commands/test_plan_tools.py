@@ -1,4 +1,4 @@
-"""`bench plan` of scenarios that name tools: what is started, by whom, and what is left out and why."""
+"""`bench plan` of scenarios with tools: what is started, by which launcher, and what is skipped and why."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.commands import _plan
 from bench.config import paths
-from bench.controller import programs
+from bench.controller import tools
 from bench.core.case import Case
+from bench.logs.messages import ToolCode
+from bench.logs.readers._nccl_tool import NcclToolCode
 from bench.probes import nvml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,9 +52,7 @@ def plan(
     return found
 
 
-def test_with_mpi_a_process_for_each_gpu_is_started_by_mpirun_where_torchrun_starts_ours(
-    tmp_path: Path, capsys: Out
-) -> None:
+def test_with_mpi_mpirun_starts_one_process_per_gpu_and_torchrun_ours(tmp_path: Path, capsys: Out) -> None:
     ours, theirs = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(program(tmp_path / "tools", MPI)))["jobs"]
     assert (ours["launcher"], theirs["launcher"]) == ("torchrun", "mpirun")
     words = theirs["command"]
@@ -78,7 +77,7 @@ def test_with_mpi_a_process_for_each_gpu_is_started_by_mpirun_where_torchrun_sta
     ]
 
 
-def test_without_mpi_one_process_has_all_gpus_of_a_node_and_several_nodes_are_left_out(
+def test_without_mpi_one_process_has_all_gpus_of_a_node_and_several_nodes_are_skipped(
     tmp_path: Path, capsys: Out
 ) -> None:
     folder = str(program(tmp_path / "tools", b"\x7fELF nothing"))
@@ -86,9 +85,8 @@ def test_without_mpi_one_process_has_all_gpus_of_a_node_and_several_nodes_are_le
     assert one["launcher"] == "direct" and one["command"][-2:] == ["-g", "8"] and "-J" not in one["command"]
     two = plan(tmp_path, capsys, "p4d", "--tool-path", folder)
     assert [job["tool"] for job in two["jobs"]] == [""]
-    assert two["skipped"][0]["reason"].startswith(
-        "this all_reduce_perf was built without MPI, by which 2 nodes are started: it is built from "
-    )
+    [skip] = two["skipped"]
+    assert skip["code"] == NcclToolCode.BUILT_WITHOUT_MPI and skip["facts"]["nodes"] == 2
 
 
 def test_on_a_cluster_of_slurm_srun_starts_its_processes(tmp_path: Path, capsys: Out) -> None:
@@ -100,64 +98,64 @@ def test_each_mode_is_a_job_and_a_build_that_takes_no_samples_has_one(tmp_path: 
     new = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(program(tmp_path / "new", MPI)), more="mode: both")
     assert ["-I" in job["command"] for job in new["jobs"]] == [False, True, False]
     old = program(tmp_path / "old", b"MPI_Init")
-    told = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(old), more="mode: both")
-    assert len(told["jobs"]) == 2 and "came with 2.19.2" in told["skipped"][0]["reason"]
+    found = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(old), more="mode: both")
+    assert len(found["jobs"]) == 2 and found["skipped"][0]["code"] == NcclToolCode.NO_SAMPLES
 
 
-@pytest.mark.parametrize(("pattern", "reason"), [("allreduce", "was not found here"), ("incast", "has no program for")])
-def test_without_the_program_ours_is_planned_and_the_reason_says_how_to_get_it(
-    pattern: str, reason: str, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("pattern", "code"), [("allreduce", ToolCode.NOT_INSTALLED), ("incast", ToolCode.NO_PROGRAM)])
+def test_without_the_program_ours_is_planned_and_the_reason_has_the_remedy(
+    pattern: str, code: ToolCode, tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("BENCH_NCCL_TESTS_PATH", raising=False)
     found = plan(tmp_path, capsys, "p4d-1", pattern=pattern)
     assert [job["tool"] for job in found["jobs"]] == [""]
     (skip,) = found["skipped"]
-    assert reason in skip["reason"]
+    assert skip["code"] == code
     if pattern == "allreduce":
-        assert "--tool-path or BENCH_NCCL_TESTS_PATH; it is built from github.com/NVIDIA/nccl-tests" in skip["reason"]
+        for remedy in ("--tool-path", "BENCH_NCCL_TESTS_PATH", "github.com/NVIDIA/nccl-tests"):
+            assert remedy in skip["reason"]
 
 
 def test_of_two_builds_the_one_with_its_suffix_is_taken(tmp_path: Path) -> None:
     folder = program(program(tmp_path, b"plain"), MPI, "all_reduce_perf_mpi")
     (folder / "build" / "empty_perf").touch(0o755)
-    there = _plan.installed(["nccl_tests"], folder)["nccl_tests"]
+    there = tools.installed(["nccl_tests"], folder)["nccl_tests"]
     assert there.programs["all_reduce_perf"].endswith("all_reduce_perf_mpi")
     assert there.build(Case("allreduce")) == {"mpi", "json", "graph", "samples"}
     assert there.build(Case("broadcast")) == there.builds["empty_perf"] == frozenset()
 
 
-def test_a_folder_is_not_searched_without_bounds_and_what_was_looked_at_is_said(tmp_path: Path, capsys: Out) -> None:
+def test_a_folder_is_searched_within_limits_which_are_reported(tmp_path: Path, capsys: Out) -> None:
     near = tmp_path / "/".join("abcdef")
     program(near / "g", MPI)  # at level 8
     (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
     hidden = program(tmp_path / ".git", MPI)
-    search = programs.below(tmp_path)
+    search = tools.below(tmp_path)
     assert (search.files, search.num_folders, search.whole) == ((), 7, False)
-    assert not programs.below(tmp_path, depth=9, most=3).whole, "folders were left"
-    assert programs.below(tmp_path, depth=9).files == (near / "g" / "build" / "all_reduce_perf",)
-    assert programs.below(tmp_path, depth=9).whole and programs.below(hidden).files
+    assert not tools.below(tmp_path, depth=9, most=3).whole, "folders were left"
+    assert tools.below(tmp_path, depth=9).files == (near / "g" / "build" / "all_reduce_perf",)
+    assert tools.below(tmp_path, depth=9).whole and tools.below(hidden).files
     (skip,) = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(tmp_path))["skipped"]
-    told = (
-        f"was not found in {tmp_path} (7 folders, 6 levels deep at most, and not all that are there): give its folder"
-    )
-    assert told in skip["reason"]
+    assert skip["code"] == ToolCode.NOT_INSTALLED
+    assert f"{tmp_path} ({search.words()})" in skip["reason"] and "7 folders" in search.words()
 
 
 def test_a_folder_of_two_tools_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[Path] = []
+    search = tools.below
 
-    def below(folder: Path) -> programs.Search:
+    def below(folder: Path) -> tools.Search:
         walks.append(folder)
-        return programs.below(folder)
+        return search(folder)
 
-    monkeypatch.setattr(_plan, "below", below)
-    _plan.installed(["nccl_tests", "nvbandwidth", "osu"], tmp_path)
+    monkeypatch.setattr(tools, "below", below)
+    tools.installed(["nccl_tests", "nvbandwidth", "osu"], tmp_path)
     assert walks == [tmp_path]
 
 
 def test_of_several_of_one_name_the_nearest_is_taken(tmp_path: Path) -> None:
     program(program(tmp_path, MPI) / "build" / "old", b"plain")
-    (there,) = _plan.installed(["nccl_tests"], tmp_path).values()
+    (there,) = tools.installed(["nccl_tests"], tmp_path).values()
     assert there.programs["all_reduce_perf"] == str((tmp_path / "build" / "all_reduce_perf").resolve())
 
 

@@ -1,4 +1,4 @@
-"""`bench run --resume`: what is refused before anything is started."""
+"""`bench run --resume`: what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def test_another_scenario_than_the_runs_own_is_refused(
     [folder] = (tmp_path / "results").iterdir()
     capsys.readouterr()
     assert main(["run", named, "--resume", str(folder), *where]) == 2
-    assert "is a run of the scenario 'smoke', not 'bandwidth': leave the scenario out" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "'smoke'" in err and "'bandwidth'" in err and "--resume" in err
     for own in ([], ["smoke"]):
         assert main(["run", *own, "--resume", str(folder), *where]) == 0
         assert "0 of " in capsys.readouterr().err
-    (folder / "outcomes.json").write_text("{")  # it may tell of a ladder that was cut
+    (folder / "outcomes.json").write_text("{")  # it may say that a ladder was cut
     assert main(["run", "--resume", str(folder), *where]) == 2
-    assert "outcomes.json is not whole" in capsys.readouterr().err
+    assert "outcomes.json" in capsys.readouterr().err

@@ -1,33 +1,91 @@
-"""How the end of a job is put into words."""
+"""The end of a job: why it failed, and that it ends with its controller."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
+
 from bench.controller import execute
-from bench.controller.root_cause import FailureEvidence, RootCause
+from bench.controller.messages import OutcomeCode
+from bench.controller.root_cause import FailureEvidence
+from bench.core.codes import Coded
+from bench.core.ends import EndCode
 from bench.store import runs
-from bench.store.heartbeat import Heartbeat
+from bench.store.heartbeat import End, Heartbeat, LastWords
 from tests.controller.test_batch import job
 
-BEATS = tuple(Heartbeat(rank, "h0", 40 + rank, "pairs 4M pipelined: preparing", 100.0) for rank in range(2))
+DOING = "pairs 4M pipelined: preparing"
+BEATS = tuple(Heartbeat(rank, "h0", 40 + rank, DOING, 100.0) for rank in range(2))
+TOO_LONG = Coded.of(OutcomeCode.TOO_LONG, limit_s=95.0)
+SILENCE = Coded.of(OutcomeCode.SILENCE, silent_s=9.0)
 
 
-def test_a_job_that_is_only_slow_is_told_what_to_do(tmp_path: Path) -> None:
-    end = execute._explain(-15, "no end within 95 s", FailureEvidence(2, BEATS), tmp_path, job("a"))
-    assert end is not None
-    assert "2 of 2 ranks were in: pairs 4M pipelined: preparing; nothing hung, it is only far slower" in end.what
-    silent = execute._explain(-15, "no sign of life for 9 s", FailureEvidence(2, BEATS), tmp_path, job("a"))
-    assert silent is not None and "nothing hung" not in silent.what
+def test_a_job_that_is_only_slow_has_a_code_of_its_own(tmp_path: Path) -> None:
+    slow = execute._explain(-15, TOO_LONG, FailureEvidence(2, BEATS), tmp_path, job("a"))
+    assert slow is not None and (slow.code, slow.facts["limit_s"]) == (OutcomeCode.TOO_SLOW, 95.0)
+    assert f"2 of 2 ranks were in: {DOING}" in slow.facts["doing"] and "--resume" in slow.what
+    silent = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS), tmp_path, job("a"))
+    assert silent is not None and (silent.code, silent.facts) == (OutcomeCode.SILENCE, {"silent_s": 9.0})
 
 
-def test_the_words_of_a_rank_come_before_the_launchers_and_those_before_its_exit_code(tmp_path: Path) -> None:
+def test_a_late_job_with_a_root_cause_has_its_code(tmp_path: Path) -> None:
+    raised = LastWords(End.of(EndCode.ERROR, kind="ValueError", why="no"), 1, "h0")
+    late = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS, reports=(raised,)), tmp_path, job("a"))
+    assert late is not None and (late.code, late.rank, late.host) == (EndCode.ERROR, 1, "h0")
+    assert late.facts["late"] == OutcomeCode.SILENCE
+
+
+def test_a_ranks_report_comes_before_the_launchers_words_and_those_before_its_exit_code(tmp_path: Path) -> None:
     log = runs.log_file(tmp_path, "a")
     log.write_text("usage: x\nrun.py: error: unrecognized arguments: --x\n")
     bare = execute._explain(2, None, FailureEvidence(2), tmp_path, job("a"))
-    assert bare is not None
-    assert "ended with exit code 2, saying 'unrecognized arguments: --x', and no rank said why" in bare.what
-    said = execute._explain(
-        2, None, FailureEvidence(2, said=("rank 1 could not join the 2 ranks",)), tmp_path, job("a")
-    )
-    assert said == RootCause(f"rank 1 could not join the 2 ranks; its output is in {log}")
+    assert bare is not None and bare.code == OutcomeCode.LAUNCHER_FAILED
+    assert (bare.facts["exit_code"], bare.facts["log"]) == (2, str(log))
+    assert "unrecognized arguments: --x" in bare.facts["saying"]
+    words = LastWords(End("cannot-join", {"rank": 1}, "rank 1 cannot join"), 1, "h0")
+    reported = execute._explain(2, None, FailureEvidence(2, reports=(words,)), tmp_path, job("a"))
+    assert reported is not None and (reported.code, reported.rank, reported.host) == ("cannot-join", None, None)
+    assert str(log) in reported.what
+
+
+SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"
+CONTROLLER = """
+from bench.controller.execute import ended_with_controller
+with ended_with_controller(job.pid):
+    print(job.pid, flush=True)
+    job.wait()
+"""
+
+
+def test_a_job_ends_when_its_controller_is_killed() -> None:
+    controller = subprocess.Popen((sys.executable, "-c", SLEEP + CONTROLLER), stdout=subprocess.PIPE, text=True)
+    assert controller.stdout is not None
+    leader = psutil.Process(int(controller.stdout.readline()))
+    for _ in range(600):
+        if len(processes := [leader, *leader.children()]) == 3:
+            break
+        time.sleep(0.05)
+    controller.send_signal(signal.SIGKILL)
+    controller.wait()
+    controller.stdout.close()
+    _, left = psutil.wait_procs(processes, timeout=60)
+    left = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
+    for process in left:
+        process.kill()
+    assert left == []
+
+
+def test_a_job_that_ended_well_is_left_alone() -> None:
+    sleeping = subprocess.Popen(("sleep", "600"), start_new_session=True)
+    try:
+        with execute.ended_with_controller(sleeping.pid):
+            pass
+        assert sleeping.poll() is None
+    finally:
+        sleeping.kill()
+        sleeping.wait()

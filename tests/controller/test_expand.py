@@ -1,10 +1,10 @@
-"""Plans: what a scenario becomes, what is left out and why, and that commands say exactly what the case is."""
+"""Plans: the jobs of a scenario, what is skipped and why, and that commands give exactly the case."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,18 @@ from bench.config.clusters import Cluster
 from bench.config.scenario import Measurement, Scenario
 from bench.controller import preflight, survey
 from bench.controller.expand import MIN_ROW_S, NOT_MODELLED, expand
-from bench.controller.jobs import LocalMachine, Plan
+from bench.controller.jobs import LocalMachine, Plan, Site
+from bench.controller.messages import ControllerError, PlanRemark, PlanSkipCode
 from bench.core import plugins
 from bench.core.case import FACTOR, from_argv
+from bench.core.codes import UNCODED
 from bench.core.errors import RefusedError, UsageError
 from bench.core.launcher import Launcher
 from bench.core.pattern import Pattern
+from bench.core.remarks import RemarkCode
+from bench.core.skips import SkipCode
 from bench.rank import modelled
+from bench.store import runs
 
 PATTERNS: Mapping[str, Pattern] = {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
 LAUNCHERS: Mapping[str, Launcher] = {
@@ -62,10 +67,37 @@ def plan_of(
     """The plan of a scenario with these measurements."""
     given: dict[str, Any] = {"budget_s": None, "max_s": 0.25, "launches": 1} | scenario
     made = Scenario("test", Path("test.yaml"), "", measurements, **given)
-    return expand(made, cluster, machine, PATTERNS, LAUNCHERS, model)
+    return expand(made, site(cluster, machine), model)
 
 
-def test_a_cpu_machine_runs_both_host_transports_each_by_its_own_launcher() -> None:
+def site(cluster: Cluster = LOCAL, machine: LocalMachine = LAPTOP) -> Site:
+    """A cluster as seen from a machine."""
+    return Site(cluster, machine, PATTERNS, LAUNCHERS)
+
+
+def check(plan: Plan, which: Callable[[str], str | None]) -> None:
+    """The preflight of a plan on a laptop."""
+    preflight.check(plan, site(plan.cluster), which)
+
+
+def skips(plan: Plan) -> list[tuple[str, str]]:
+    """What is skipped, with the code of the reason."""
+    return [(skip.what, skip.reason.code) for skip in plan.skipped]
+
+
+def codes(plan: Plan) -> set[str]:
+    """The codes of all reasons to skip."""
+    return {skip.reason.code for skip in plan.skipped}
+
+
+def refusal(plan: Plan, which: Callable[[str], str | None]) -> RefusedError:
+    """The error of the preflight of a plan."""
+    with pytest.raises(RefusedError) as error:
+        check(plan, which)
+    return error.value
+
+
+def test_a_machine_without_gpus_runs_both_host_transports_with_their_launchers() -> None:
     jobs = plan_of(Measurement(("allreduce",))).jobs
     assert [(job.name, job.launcher, job.world.num_ranks) for job in jobs] == [
         ("allreduce-mpi-1x2", "mpirun", 2),
@@ -73,7 +105,7 @@ def test_a_cpu_machine_runs_both_host_transports_each_by_its_own_launcher() -> N
     ]
 
 
-def test_patterns_of_copies_choose_their_transport_by_themselves_and_one_rank_for_each_gpu() -> None:
+def test_patterns_of_copies_have_one_transport_and_one_rank_per_gpu() -> None:
     both = Measurement(("allreduce", "host_device"))
     with_gpus = replace(LAPTOP, num_gpus=4, lacks={})
     jobs = plan_of(both, machine=with_gpus).jobs
@@ -81,25 +113,24 @@ def test_patterns_of_copies_choose_their_transport_by_themselves_and_one_rank_fo
     assert plan_of(both, machine=replace(with_gpus, num_gpus=1)).jobs[1].launcher == "direct"
     without = plan_of(both)
     assert {job.case.transport for job in without.jobs} == {"mpi", "gloo"}
-    assert [(skip.what, skip.reason) for skip in without.skipped] == [("host_device cuda_copy", NO_GPU)]
+    assert skips(without) == [("host_device cuda_copy", PlanSkipCode.UNAVAILABLE)]
+    assert without.skipped[0].reason.facts == {"transport": "cuda_copy", "why": NO_GPU}
     assert {job.world.num_ranks for job in plan_of(Measurement(("peer_copy",)), cluster=P4D).jobs} == {16}
 
 
-def test_what_can_not_concern_a_machine_is_one_short_note() -> None:
+def test_what_cannot_run_on_a_machine_is_one_skip() -> None:
     copies = entry(("host_device", "local_copy", "peer_copy"), direction=("h2d", "d2h"), engine=("ce", "sm"))
-    (skip,) = plan_of(Measurement(("allreduce",)), copies).skipped
-    assert (skip.what, skip.reason) == ("host_device, local_copy, peer_copy cuda_copy", NO_GPU)
+    plan = plan_of(Measurement(("allreduce",)), copies)
+    assert skips(plan) == [("host_device, local_copy, peer_copy cuda_copy", PlanSkipCode.UNAVAILABLE)]
     modelled = plan_of(copies, cluster=P4D, model=True)
-    (skip,) = modelled.skipped
-    assert skip.what == "host_device, local_copy, peer_copy model" and "neither copies of GPUs" in skip.reason
+    assert skips(modelled) == [("host_device, local_copy, peer_copy model", PlanSkipCode.NOT_MODELLED)]
     assert not modelled.jobs
-    with pytest.raises(
-        RefusedError, match=r"can be modelled on cluster 'p4d': the model knows messages.*leave --model"
-    ):
-        preflight.check(modelled, LAPTOP, LAUNCHERS, lambda program: program)
+    error = refusal(modelled, lambda program: program)
+    assert (error.code, error.facts["codes"]) == (ControllerError.NO_JOBS, [PlanSkipCode.NOT_MODELLED])
+    assert (error.facts["cluster"], error.facts["verb"]) == ("p4d", "be modelled") and "--model" in str(error)
 
 
-def test_every_command_says_exactly_what_its_case_is() -> None:
+def test_every_command_gives_exactly_its_case() -> None:
     wide = entry(
         ("allreduce", "pingpong", "broadcast", "alltoallv"),
         ("mpi",),
@@ -121,23 +152,33 @@ def test_every_command_says_exactly_what_its_case_is() -> None:
         assert all(letter.isalnum() or letter in "-._" for letter in job.name)
 
 
-def test_lists_that_mean_nothing_to_a_pattern_do_not_multiply_its_jobs() -> None:
+def test_factors_that_do_not_apply_to_a_pattern_do_not_multiply_its_jobs() -> None:
     measurement = entry(("barrier",), ("mpi",), reduce_op=("sum", "max"), root=(0, 1), in_place=(False, True))
     assert len(plan_of(measurement, measurement).jobs) == 1
 
 
-def test_sizes_are_thinned_to_the_budget_and_the_plan_says_so() -> None:
+def test_sizes_are_thinned_to_the_budget_with_a_remark() -> None:
     plan = plan_of(entry(("allreduce", "broadcast"), ("mpi",), sizes=tuple(2**n for n in range(3, 25))), budget_s=5)
     for job in plan.jobs:
         assert job.case.budget_s == 2.5
         assert len(job.case.sizes) * 2 <= 2.5 / MIN_ROW_S
         assert (job.case.sizes[0], job.case.sizes[-1]) == (8, 2**24)
-    [note] = plan.notes
-    assert note.startswith("sizes thinned from 22 to 10 (first and last kept) so that each row has at least 0.12 s of")
-    assert plan_of(entry(("allreduce",), ("mpi",), sizes=(8, 64)), budget_s=60).notes == ()
+    [remark] = plan.remarks
+    assert remark.code == RemarkCode.SIZES_THINNED
+    assert remark.facts == {"num_asked": 22, "num_kept": 10, "row_s": MIN_ROW_S, "share_s": 2.5}
+    stored = plan.to_plain("")
+    assert stored["notes"] == [remark.text] and stored["remarks"][0]["code"] == "sizes-thinned"
+    assert [found.code for found in runs.remarks_of(stored)] == [RemarkCode.SIZES_THINNED]
+    assert plan_of(entry(("allreduce",), ("mpi",), sizes=(8, 64)), budget_s=60).remarks == ()
 
 
-def test_launches_are_alternated_and_have_names_of_their_own() -> None:
+def test_plans_of_older_versions_have_notes_only() -> None:
+    notes = ["sizes thinned from 22 to 10 (first and last kept) so that each row has 0.12 s", "another note"]
+    assert [remark.code for remark in runs.remarks_of({"notes": notes})] == [RemarkCode.SIZES_THINNED, UNCODED]
+    assert runs.remarks_of({}) == ()
+
+
+def test_launches_alternate_and_have_their_own_names() -> None:
     jobs = plan_of(Measurement(("allreduce", "barrier"), ("mpi",)), launches=2, budget_s=10.0).jobs
     names = [job.name for job in jobs]
     assert names == ["allreduce-mpi-1x2", "barrier-mpi-1x2", "barrier-mpi-1x2-launch2", "allreduce-mpi-1x2-launch2"]
@@ -145,7 +186,7 @@ def test_launches_are_alternated_and_have_names_of_their_own() -> None:
     assert {job.case.budget_s for job in jobs} == {5.0}, "the budget is that of one launch"
 
 
-def test_what_only_mpi_knows_is_no_factor_of_others() -> None:
+def test_options_of_mpi_are_no_factors_of_other_transports() -> None:
     measurement = entry(
         ("allreduce",),
         ("mpi", "gloo"),
@@ -171,7 +212,7 @@ def test_mpi_over_gpu_memory_is_planned_as_mpi_with_a_rank_on_each_gpu() -> None
     assert [word.replace("mpi_cuda", "mpi") for word in over_gpus.command] == list(over_mpi.command)
     assert over_gpus.env == over_mpi.env, "what the mpirun at hand needs is set for both"
     (skip,) = plan_of(wide, machine=replace(box, lacks={"mpi_cuda": "no NVIDIA GPU was found"})).skipped
-    assert skip.reason == "no NVIDIA GPU was found"
+    assert (skip.reason.code, skip.reason.facts["why"]) == (PlanSkipCode.UNAVAILABLE, NO_GPU)
 
 
 def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
@@ -180,21 +221,25 @@ def test_measuring_like_osu_fixes_what_osu_does_for_each_pattern() -> None:
         ("barrier", "hot", 4096, "isolated"),
         ("none", "hot", 4096, "isolated"),
     ]
-    with pytest.raises(UsageError, match="like: osu measures with mode isolated: leave pipelined out"):
+    with pytest.raises(UsageError) as error:
         plan_of(entry(("allreduce",), ("mpi",), like="osu", mode="pipelined"))
+    assert error.value.code == ControllerError.LIKE_DIFFERS
+    assert error.value.facts == {"like": "osu", "name": "mode", "fixed": "isolated", "given": "pipelined"}
 
 
-def test_what_can_not_run_is_skipped_with_its_reason() -> None:
+def test_what_cannot_run_is_skipped_with_a_code() -> None:
     measurement = entry(("allreduce",), ("nccl", "mpi"), topology=("world", "node", "groups of 3"), nodes=(1, 2))
     plan = plan_of(measurement)
     assert [job.case.topology for job in plan.jobs] == ["world"]
-    reasons = {skip.reason for skip in plan.skipped}
-    assert reasons == {
-        "no NVIDIA GPU was found",
-        "one node: topology node is the world",
-        "2 ranks cannot be divided into groups of 3",
-        "needs 2 nodes, cluster 'local' has 1",
+    assert codes(plan) == {
+        PlanSkipCode.UNAVAILABLE,
+        PlanSkipCode.ONE_NODE,
+        PlanSkipCode.NO_GROUPS,
+        PlanSkipCode.TOO_FEW_NODES,
     }
+    facts = {skip.reason.code: skip.reason.facts for skip in plan.skipped}
+    assert facts[PlanSkipCode.TOO_FEW_NODES] == {"num_nodes": 2, "cluster": "local", "found": 1}
+    assert "groups of 3" in facts[PlanSkipCode.NO_GROUPS]["why"]
 
 
 def test_variables_are_factors_and_are_quoted() -> None:
@@ -208,23 +253,26 @@ def test_a_modelled_plan_has_one_job_per_case_and_needs_known_links() -> None:
     measurement = Measurement(("allreduce",), ("mpi", "gloo"))
     [job] = plan_of(measurement, cluster=P4D, model=True).jobs
     assert (job.case.transport, job.launcher, job.case.nodes, job.case.ranks_per_node) == ("model", "direct", 2, 8)
-    with pytest.raises(UsageError, match="cluster 'local' can not be modelled"):
+    with pytest.raises(UsageError) as error:
         plan_of(measurement, model=True)
+    assert (error.value.code, error.value.facts) == (ControllerError.NO_INSTANCE, {"cluster": "local"})
 
 
-def test_a_thousand_nodes_are_planned_and_what_is_out_of_proportion_is_told_with_its_price() -> None:
+def test_a_plan_of_a_thousand_nodes_has_a_remark_about_rows_that_do_not_fit() -> None:
     big = replace(P4D, nodes=1024)
     plan = plan_of(entry(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=600.0)
     pairs, allreduce = plan.jobs
     assert (pairs.num_rounds, pairs.num_rows, allreduce.num_rounds) == (8191, 4 * 8191, 1)
-    [note] = plan.notes
-    assert note.startswith("pairs-nccl-1024x8: 8,191 rounds over 8,192 ranks are 32,764 rows and need 65 min 31 s")
-    assert "its share of the budget is 5 min 0 s, so most are left out: give --budget 132m" in note
+    [remark] = plan.remarks
+    facts = remark.facts
+    assert (remark.code, facts["job"]) == (RemarkCode.ROWS_LEFT_OUT, "pairs-nccl-1024x8")
+    assert (facts["num_rounds"], facts["num_ranks"], facts["num_rows"]) == (8191, 8192, 32764)
+    assert (facts["share_s"], facts["needed_minutes"]) == (300.0, 132) and "--budget 132m" in remark.text
     enough = plan_of(entry(("pairs", "allreduce"), sizes=(8, 1 << 24)), cluster=big, budget_s=132 * 60.0)
-    assert enough.notes == ()
+    assert enough.remarks == ()
 
 
-def test_a_ladder_counts_the_rounds_that_it_surely_takes_and_carries_nics_and_racks() -> None:
+def test_a_ladder_counts_its_least_rounds_and_has_nics_and_racks() -> None:
     cluster = Cluster(
         "lab", nodes=1024, ranks_per_node=8, launcher="slurm", nics=("eth0", "eth1"), racks={"r1": ("h0", "h1")}
     )
@@ -232,8 +280,7 @@ def test_a_ladder_counts_the_rounds_that_it_surely_takes_and_carries_nics_and_ra
     [job] = plan_of(ladder, cluster=cluster).jobs
     assert job.num_rows == 2 * 4 + 2 * 3  # both ways: matchings of hosts, then of ranks inside
     assert (job.case.nics, job.case.racks) == (("eth0", "eth1"), (("r1", ("h0", "h1")),))
-    skipped = plan_of(replace(ladder, patterns=("allreduce",)), cluster=cluster).skipped
-    assert "allreduce has none" in skipped[0].reason
+    assert codes(plan_of(replace(ladder, patterns=("allreduce",)), cluster=cluster)) == {PlanSkipCode.LADDER_OF_PAIRS}
 
 
 def nowhere(program: str) -> str | None:
@@ -246,66 +293,71 @@ def everywhere(program: str) -> str | None:
     return f"/bin/{program}"
 
 
-def test_the_place_where_ranks_would_run_is_what_is_checked() -> None:
+def test_the_place_where_ranks_would_run_is_checked() -> None:
     plan = plan_of(Measurement(("allreduce",)), cluster=P4D)
-    with pytest.raises(RefusedError, match="starts its ranks by slurm, and here no srun was found"):
-        preflight.check(plan, LAPTOP, LAUNCHERS, nowhere)
-    preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)  # a login node needs no GPU
+    error = refusal(plan, nowhere)
+    assert (error.code, error.facts["launcher"]) == (ControllerError.NO_LAUNCHER, "slurm")
+    assert "srun" in error.facts["why"]
+    check(plan, everywhere)  # a login node needs no GPU
 
 
 @pytest.mark.parametrize(
-    ("cluster", "sentence"),
+    ("cluster", "code", "facts"),
     [
-        (replace(P4D, nodes=1, launcher="torchrun"), "8 ranks per node, one GPU each; this machine has 0 GPUs"),
-        (replace(P4D, launcher="mpirun"), "has 2 nodes, but its `hosts:` names 0"),
+        (
+            replace(P4D, nodes=1, launcher="torchrun"),
+            ControllerError.TOO_FEW_GPUS,
+            {"num_ranks": 8, "num_gpus": 0},
+        ),
+        (replace(P4D, launcher="mpirun"), ControllerError.HOSTS_MISSING, {"num_nodes": 2, "num_hosts": 0}),
     ],
 )
-def test_a_claim_that_this_machine_does_not_meet_is_refused(cluster: Cluster, sentence: str) -> None:
-    plan = plan_of(Measurement(("allreduce",)), cluster=cluster)
-    with pytest.raises(RefusedError) as told:
-        preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)
-    assert sentence in str(told.value)
+def test_a_claim_that_this_machine_does_not_meet_is_refused(
+    cluster: Cluster, code: ControllerError, facts: dict[str, int]
+) -> None:
+    error = refusal(plan_of(Measurement(("allreduce",)), cluster=cluster), everywhere)
+    assert error.code == code and facts.items() <= error.facts.items()
 
 
-def test_an_instance_type_knows_how_many_gpus_a_node_has() -> None:
+def test_an_instance_type_gives_the_gpus_of_a_node() -> None:
     there = replace(P4D, ranks_per_node=None)
     assert [job.world.ranks_per_node for job in plan_of(Measurement(("allreduce",)), cluster=there).jobs] == [8]
     modelled = plan_of(Measurement(("allreduce",)), cluster=there, model=True)
     assert [job.world.num_ranks for job in modelled.jobs] == [16]
 
 
-def test_hosts_that_stay_unused_are_told() -> None:
+def test_unused_hosts_are_a_remark() -> None:
     lab = Cluster("lab", nodes=2, hosts=("h0", "h1", "h2", "h3"), launcher="torchrun")
-    [note] = plan_of(Measurement(("allreduce",), ("gloo",)), cluster=lab).notes
-    assert note.startswith("cluster 'lab' has nodes: 2, and hosts: names 4: h[2-3] stay unused")
-    assert not plan_of(Measurement(("allreduce",), ("gloo",)), cluster=replace(lab, nodes=4)).notes
+    [remark] = plan_of(Measurement(("allreduce",), ("gloo",)), cluster=lab).remarks
+    assert (remark.code, remark.facts["num_nodes"], remark.facts["spare"]) == (PlanRemark.SPARE_HOSTS, 2, "h[2-3]")
+    assert not plan_of(Measurement(("allreduce",), ("gloo",)), cluster=replace(lab, nodes=4)).remarks
 
 
-def test_what_is_skipped_for_one_reason_is_told_once() -> None:
+def test_a_reason_to_skip_is_listed_once() -> None:
     wide = entry(("allreduce",), ("mpi", "gloo"), dtype=("float32", "int8"), ranks_per_node=(1, 2, 4))
     assert len(plan_of(wide, cluster=Cluster("lab", launcher="torchrun")).skipped) == 1
 
 
 @pytest.mark.parametrize("transport", ["mpi", "mpi_cuda"])
 def test_torchrun_starts_no_ranks_of_either_mpi(transport: str) -> None:
-    (skip,) = plan_of(
+    plan = plan_of(
         Measurement(("allreduce",), (transport,)),
         cluster=Cluster("lab", launcher="torchrun"),
         machine=replace(LAPTOP, lacks={}),
-    ).skipped
-    assert "torchrun starts no MPI ranks" in skip.reason
+    )
+    assert codes(plan) == {PlanSkipCode.TORCHRUN_WITHOUT_MPI}
 
 
 def test_torchrun_starts_no_mpi_ranks() -> None:
     plan = plan_of(Measurement(("allreduce",)), cluster=Cluster("lab", launcher="torchrun"))
     assert {job.case.transport for job in plan.jobs} == {"gloo"}
-    assert "torchrun starts no MPI ranks" in plan.skipped[0].reason
+    assert codes(plan) == {PlanSkipCode.TORCHRUN_WITHOUT_MPI}
 
 
 def test_a_plan_without_jobs_is_refused_with_all_reasons() -> None:
-    plan = plan_of(Measurement(("allreduce",), ("nccl",)))
-    with pytest.raises(RefusedError, match="no NVIDIA GPU was found"):
-        preflight.check(plan, LAPTOP, LAUNCHERS, everywhere)
+    error = refusal(plan_of(Measurement(("allreduce",), ("nccl",))), everywhere)
+    assert (error.code, error.facts["codes"]) == (ControllerError.NO_JOBS, [PlanSkipCode.UNAVAILABLE])
+    assert NO_GPU in error.facts["reasons"]
 
 
 def contended(world: tuple[int, int], transport: str = "mpi", **measure: Any) -> Plan:
@@ -321,27 +373,27 @@ def contended(world: tuple[int, int], transport: str = "mpi", **measure: Any) ->
     return plan_of(measurement, cluster=Cluster("c", nodes=world[0]), machine=machine)
 
 
-def test_contention_is_planned_where_both_sides_can_send() -> None:
+def test_contention_is_planned_if_both_sides_can_send() -> None:
     (job, halves) = contended((2, 4), split=("alternate", "halves")).jobs
     assert job.name == "sendrecv-mpi-2x4-alltoall_1M" and halves.name == "sendrecv-mpi-2x4-alltoall_1M-halves"
     assert "--aggressor alltoall:1M --split halves" in " ".join(halves.command)
-    for world, transport, why in (
-        ((1, 2), "mpi", "sendrecv needs at least 2 victims, there are 1"),
-        ((1, 3), "mpi", "--aggressor alltoall:1M"),
-        ((1, 4), "nccl", "nccl can not run two patterns at once, gloo and mpi can"),
+    for world, transport, code in (
+        ((1, 2), "mpi", PlanSkipCode.TOO_FEW_VICTIMS),
+        ((1, 3), "mpi", PlanSkipCode.NO_GROUPS),
+        ((1, 4), "nccl", PlanSkipCode.NOT_SEPARABLE),
     ):
         nothing = contended(world, transport)
-        assert not nothing.jobs and why in nothing.skipped[0].reason
+        assert not nothing.jobs and codes(nothing) == {code}
 
 
-def test_several_numbers_of_ranks_are_worlds_of_their_own() -> None:
+def test_each_number_of_ranks_is_a_world() -> None:
     measurement = Measurement(patterns=("allreduce",), transports=("mpi",), nodes=(1, 2), ranks_per_node=(1, 2, 4))
     jobs = plan_of(measurement, cluster=Cluster("c", nodes=2)).jobs
     worlds = [(job.world.num_nodes, job.world.ranks_per_node) for job in jobs]
     assert worlds == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
 
 
-def test_the_network_devices_that_jobs_name_are_looked_for(tmp_path: Path) -> None:
+def test_the_network_devices_that_jobs_name_are_checked(tmp_path: Path) -> None:
     def devices(transport: str, **cluster: Any) -> list[tuple[str, str, bool, bool]]:
         jobs = plan_of(Measurement(("pairs",), (transport,), nodes=(1,)), cluster=replace(P4D, **cluster)).jobs
         wanted = survey.wanted(replace(P4D, **cluster), jobs, LAPTOP, tmp_path)
@@ -357,10 +409,10 @@ def test_the_network_devices_that_jobs_name_are_looked_for(tmp_path: Path) -> No
     assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "e,ib"}) == [(nccl, "e", False, True), (nccl, "ib", False, True)]
     assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "=e0"}) == [(nccl, "e0", False, False)]
     assert devices("nccl", env={"NCCL_SOCKET_IFNAME": "^docker"}) == []
-    assert devices("mpi", env={"GLOO_SOCKET_IFNAME": "e0"}) == [], "nobody reads it"
+    assert devices("mpi", env={"GLOO_SOCKET_IFNAME": "e0"}) == [], "MPI does not read it"
 
 
-def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples() -> None:
+def test_a_printed_command_runs_where_it_is_pasted_and_with_slurm_stores_samples() -> None:
     named = replace(LOCAL, hosts=("h0", "h1"), nodes=2, launcher="torchrun")
     [job] = plan_of(Measurement(("barrier",), ("gloo",)), cluster=named).jobs
     assert (
@@ -374,18 +426,14 @@ def test_a_printed_command_runs_where_it_is_pasted_and_slurms_keeps_its_samples(
     assert "--records" not in job.command
 
 
-def test_a_demand_that_a_transport_can_not_be_held_to_is_skipped_and_not_passed_over() -> None:
-    plan = plan_of(
-        entry(patterns=("allreduce",), transports=("gloo", "nccl"), sizes=(64,), require=(("network", "efa"),)),
-        machine=replace(LAPTOP, lacks={}),
-    )
+def test_a_demand_that_a_transport_ignores_is_skipped() -> None:
+    demand = entry(("allreduce",), ("gloo", "nccl"), sizes=(64,), require=(("network", "efa"),))
+    plan = plan_of(demand, machine=replace(LAPTOP, lacks={}))
     assert [job.case.transport for job in plan.jobs] == ["nccl"]
     [skip] = plan.skipped
-    assert "--require" in skip.reason and "gloo" in skip.reason
-    modelled = plan_of(
-        entry(patterns=("allreduce",), sizes=(64,), require=(("network", "efa"),)), cluster=P4D, model=True
-    )
-    assert not modelled.jobs and "--require" in modelled.skipped[0].reason
+    assert (skip.reason.code, skip.reason.facts["transport"]) == (SkipCode.OPTION_IGNORED, "gloo")
+    modelled = plan_of(replace(demand, transports=()), cluster=P4D, model=True)
+    assert not modelled.jobs and codes(modelled) == {SkipCode.OPTION_IGNORED}
 
 
 @pytest.mark.parametrize(
@@ -402,15 +450,14 @@ def test_a_refusal_only_offers_what_works(
 ) -> None:
     asked = entry(patterns, sizes=(1 << 20,))
     with pytest.raises(RefusedError) as refused:
-        preflight.check(plan_of(asked, cluster=cluster), LAPTOP, LAUNCHERS, lambda program: program)
+        check(plan_of(asked, cluster=cluster), lambda program: program)
     assert hints in str(refused.value) and "`python -m bench plan test --cluster " in str(refused.value)
     assert ("MODEL=1" in str(refused.value)) == modelled
     if cluster.instance:
         assert bool(plan_of(asked, cluster=cluster).jobs)
 
 
-def test_what_the_model_is_said_to_know_nothing_of_is_all_that_it_can_not_do() -> None:
-    """The words of the refusal against the model itself."""
+def test_the_patterns_that_are_not_modelled_are_those_that_the_model_cannot_run() -> None:
     unknown = set()
     for name in PATTERNS:
         words = f"{name} --transport model --instance p4d.24xlarge --nodes 1 --ranks-per-node 8 --sizes 4M"

@@ -1,7 +1,8 @@
-"""What hosts' answers mean: each finding names the host and the remedy, and a healthy cluster has none."""
+"""What the replies of hosts mean: findings have a code, facts and hosts, and a healthy cluster has none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from bench.controller import host_checks
 from bench.controller.host_checks import NamedNic, Wanted
+from bench.controller.messages import FindingCode
 from bench.probes.host import Facts
+from bench.probes.ports import PeerReply
 
 GIB = 1 << 30
 HOSTS = ("h0", "h1", "h2")
@@ -25,8 +28,8 @@ WANTED = Wanted(
 )
 
 
-def told(name: str, **overrides: Any) -> Facts:
-    """A host with which nothing is wrong."""
+def facts_of(name: str, **overrides: Any) -> Facts:
+    """A host without faults."""
     facts = Facts(
         host=name,
         boot_id=f"boot of {name}",
@@ -52,11 +55,11 @@ def told(name: str, **overrides: Any) -> Facts:
 
 
 def findings(wanted: Wanted = WANTED, **changed: dict[str, Any]) -> list[host_checks.PreflightFinding]:
-    """Of three hosts, some of which are not as they should be: `h1={"num_gpus": 2}`."""
-    return host_checks.judge({host: told(host, **changed.get(host, {})) for host in HOSTS}, wanted)
+    """Of three hosts, some of them changed: `h1={"num_gpus": 2}`."""
+    return host_checks.findings({host: facts_of(host, **changed.get(host, {})) for host in HOSTS}, wanted)
 
 
-def test_nothing_is_said_of_a_healthy_cluster() -> None:
+def test_a_healthy_cluster_has_no_findings() -> None:
     assert findings() == []
 
 
@@ -65,110 +68,151 @@ NCCL = replace(WANTED, transports=frozenset({"nccl"}))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "changed", "hosts", "sentence"),
+    ("wanted", "changed", "hosts", "code", "facts"),
     [
         (
             WANTED,
             {"h0": {"port_taken": "Address already in use"}},
             ("h0",),
-            "port 29500 of host h0, where the ranks are to meet, is taken (address already in use): end what holds it, "
-            "or name another by `port:`",
+            FindingCode.PORT_TAKEN,
+            {"port": 29500, "why": "address already in use"},
         ),
-        (WANTED, {"h0": {"results_shared": False}}, ("h0",), "host h0, where rank 0 writes, does not see the folder"),
+        (
+            WANTED,
+            {"h0": {"results_shared": False}},
+            ("h0",),
+            FindingCode.RESULTS_NOT_SHARED,
+            {"folder": "/shared/results"},
+        ),
         (
             WANTED,
             {"h0": {"results_problem": "no space left on device"}},
             ("h0",),
-            "host h0 can not write to /shared/results (no space left on device): make room",
+            FindingCode.RESULTS_NOT_WRITABLE,
+            {"why": "no space left on device"},
         ),
-        (WANTED, {"h0": {"results_free_bytes": 1 << 20}}, ("h0",), "host h0 has 1 MiB left in /shared/results"),
+        (WANTED, {"h0": {"results_free_bytes": 1 << 20}}, ("h0",), FindingCode.RESULTS_FULL, {"free_mib": 1}),
         (
             replace(NCCL, transports=frozenset({"mpi_cuda"})),
             {h: {"num_gpus": 8 if h != "h1" else 0} for h in HOSTS},
             ("h1",),
-            "host h1 has 0 GPUs for 2 ranks",
+            FindingCode.TOO_FEW_GPUS,
+            {"num_gpus": 0, "num_ranks": 2},
         ),
-        (NCCL, {h: {"num_gpus": 8 if h != "h2" else 1} for h in HOSTS}, ("h2",), "host h2 has 1 GPUs for 2 ranks"),
-        (WANTED, {"h1": {"memory_bytes": 100 << 20}}, ("h1",), "host h1 has 100 MiB of free memory for 2 ranks"),
-        (WANTED, {"h1": {"max_files": 256}}, ("h1",), "a process on host h1 may open 256 files"),
+        (
+            NCCL,
+            {h: {"num_gpus": 8 if h != "h2" else 1} for h in HOSTS},
+            ("h2",),
+            FindingCode.TOO_FEW_GPUS,
+            {"num_gpus": 1},
+        ),
+        (WANTED, {"h1": {"memory_bytes": 100 << 20}}, ("h1",), FindingCode.LITTLE_MEMORY, {"free_mib": 100}),
+        (WANTED, {"h1": {"max_files": 256}}, ("h1",), FindingCode.FEW_FILES, {"max_files": 256, "needed": 268}),
         (
             NCCL,
             {h: {"num_gpus": 2, "shm_free_bytes": GIB if h != "h1" else 8 << 20} for h in HOSTS},
             ("h1",),
-            "/dev/shm of host h1 has 8 MiB left for 2 ranks: give a container --shm-size=64m",
+            FindingCode.LITTLE_SHM,
+            {"free_mib": 8, "needed_mib": 64},
         ),
-        (WANTED, {"h0": {"addresses": UNKNOWN}}, ("h1",), "the name h1 is unknown on host h0 (name or service"),
+        (WANTED, {"h0": {"addresses": UNKNOWN}}, ("h1",), FindingCode.NAME_UNKNOWN, {"on": ["h0"]}),
         (
             WANTED,
             {"h2": {"addresses": {"h0": ["127.0.1.1"], "h1": ["10.0.0.1"], "h2": ["10.0.0.2"]}}},
             ("h0",),
-            "host h2 takes the name h0 for itself",
+            FindingCode.NAME_IS_LOOPBACK,
+            {"on": ["h2"]},
         ),
-        (WANTED, {"h1": {"own_addresses": ["127.0.1.1"]}}, ("h1",), "host h1 has its own name h1 at 127.0.1.1"),
-        (WANTED, {"h1": {"own_addresses": "no such name"}}, ("h1",), "host h1 does not know its own name h1"),
+        (
+            WANTED,
+            {"h1": {"own_addresses": ["127.0.1.1"]}},
+            ("h1",),
+            FindingCode.OWN_NAME_IS_LOOPBACK,
+            {"name": "h1", "address": "127.0.1.1"},
+        ),
+        (WANTED, {"h1": {"own_addresses": "no such name"}}, ("h1",), FindingCode.OWN_NAME_UNKNOWN, {"name": "h1"}),
         (
             WANTED,
             {"h2": {"host": "h1"}},
             ("h1", "h2"),
-            "hosts h1, h2 call themselves h1 alike: give each machine a host name of its own",
+            FindingCode.SAME_MACHINE,
+            {"name": "h1", "one_machine": False},
         ),
-        (WANTED, {"h2": {"host": "h1", "boot_id": "boot of h1"}}, ("h1", "h2"), "name it once in `hosts:`"),
+        (
+            WANTED,
+            {"h2": {"host": "h1", "boot_id": "boot of h1"}},
+            ("h1", "h2"),
+            FindingCode.SAME_MACHINE,
+            {"one_machine": True},
+        ),
         (
             WANTED,
             {"h1": {"software": {"bench": "0.1.0", "python": "CPython 3.11.7", "torch": "2.12.1"}}},
             ("h1",),
-            "torch is 2.12.1 on host h1 and 2.13.0 on hosts h0, h2: install the same on all of them",
+            FindingCode.VERSIONS_DIFFER,
+            {"what": "torch", "value": "2.12.1", "usual": "2.13.0", "others": "hosts h0, h2"},
         ),
         (
             WANTED,
             {"h1": {"software": {"bench": "0.1.0", "python": "CPython 3.11.7"}}},
             ("h1",),
-            "torch is none on host h1 and 2.13.0 on hosts h0, h2",
+            FindingCode.VERSIONS_DIFFER,
+            {"what": "torch", "value": "none"},
         ),
         (
             WANTED,
             {"h2": {"mpi": None}},
             ("h2",),
-            "mpirun (/opt/mpi/bin/mpirun) is none on host h2 and MPICH 5.0.2 on hosts h0, h1",
+            FindingCode.VERSIONS_DIFFER,
+            {"what": "mpirun (/opt/mpi/bin/mpirun)", "value": "none", "usual": "MPICH 5.0.2"},
         ),
-        (WANTED, {"h2": {"source": "bb"}}, ("h2",), "the suite's own files is bb on host h2 and aa on hosts h0, h1"),
-        (WANTED, {h: {"source": "bb"} for h in HOSTS}, HOSTS, "other files of the suite (bb) than this machine (aa)"),
+        (WANTED, {"h2": {"source": "bb"}}, ("h2",), FindingCode.VERSIONS_DIFFER, {"value": "bb", "usual": "aa"}),
+        (
+            WANTED,
+            {h: {"source": "bb"} for h in HOSTS},
+            HOSTS,
+            FindingCode.SOURCE_DIFFERS,
+            {"source": "bb", "own": "aa"},
+        ),
     ],
 )
-def test_what_would_stop_a_run_is_refused_in_one_sentence(
-    wanted: Wanted, changed: dict[str, dict[str, Any]], hosts: tuple[str, ...], sentence: str
+def test_what_would_stop_a_run_is_one_finding_that_refuses(
+    wanted: Wanted,
+    changed: dict[str, dict[str, Any]],
+    hosts: tuple[str, ...],
+    code: FindingCode,
+    facts: dict[str, Any],
 ) -> None:
     [finding] = findings(wanted, **changed)
     assert finding.refuses
-    assert finding.hosts == hosts
-    assert sentence in finding.what
+    assert (finding.hosts, finding.code) == (hosts, code)
+    assert facts.items() <= finding.facts.items()
+    assert hosts[0] in finding.what, "the words name the host"
 
 
 @pytest.mark.parametrize(
-    ("changed", "sentence"),
+    ("changed", "code", "facts"),
     [
-        ({"has_rdma": True}, "host h1 lets a process lock 64 KiB of memory"),
-        ({"shm_free_bytes": 8 << 20}, "/dev/shm of host h1 has 8 MiB left"),  # MPI has other ways than shared memory
+        ({"has_rdma": True}, FindingCode.LITTLE_LOCKED_MEMORY, {"max_kib": 64}),
+        ({"shm_free_bytes": 8 << 20}, FindingCode.LITTLE_SHM, {"free_mib": 8}),  # MPI also works without shared memory
     ],
 )
-def test_what_may_matter_is_said_and_does_not_refuse(changed: dict[str, Any], sentence: str) -> None:
+def test_what_may_matter_does_not_refuse(changed: dict[str, Any], code: FindingCode, facts: dict[str, Any]) -> None:
     [finding] = findings(h1=changed)
-    assert not finding.refuses
-    assert sentence in finding.what
+    assert (finding.refuses, finding.code, finding.hosts) == (False, code, ("h1",))
+    assert facts.items() <= finding.facts.items()
 
 
 def test_only_the_first_host_must_write_and_listen() -> None:
     assert findings(h1={"results_shared": False, "results_problem": "not there", "port_taken": "in use"}) == []
 
 
-def test_a_network_device_that_is_not_there_is_refused_with_those_that_are() -> None:
+def test_a_missing_network_device_is_refused_with_the_existing_ones() -> None:
     wanted = replace(WANTED, devices=(NamedNic("`nics:`", "eth0"), NamedNic("`nics:`", "eth1")))
     assert findings(wanted) == []
     [finding] = findings(wanted, h1={"interfaces": ["lo", "eth0"]}, h2={"interfaces": ["lo", "eth0"]})
-    assert finding == host_checks.PreflightFinding(
-        ("h1", "h2"),
-        "hosts h1, h2 have no network device eth1, which `nics:` names: correct it (on h1 there are lo, eth0)",
-    )
+    assert (finding.hosts, finding.code) == (("h1", "h2"), FindingCode.NO_DEVICE)
+    assert finding.facts == {"device": "eth1", "where": "`nics:`", "first": "h1", "found": "lo, eth0"}
     begins = replace(WANTED, devices=(NamedNic("NCCL_SOCKET_IFNAME in `env:`", "eth", begins=True),))
     assert findings(begins) == []
     assert len(findings(begins, h1={"interfaces": ["lo"]})) == 1
@@ -179,16 +223,92 @@ def test_a_network_device_that_is_not_there_is_refused_with_those_that_are() -> 
 
 def test_a_host_is_named_once() -> None:
     [finding] = findings(replace(WANTED, hosts=("h0", "h1", "h2", "h0")))
-    assert finding == host_checks.PreflightFinding(("h0",), "`hosts:` names h0 2 times: name each host once")
+    assert (finding.hosts, finding.code, finding.facts) == (("h0",), FindingCode.NAMED_TWICE, {"times": 2})
 
 
-def test_hosts_that_are_one_machine_are_told_that_alone() -> None:
+def test_hosts_on_one_machine_have_no_other_finding() -> None:
     loops = {"addresses": {host: ["127.0.0.1"] for host in HOSTS}, "own_addresses": ["127.0.0.1"]}
     one = {"host": "vm", "boot_id": "one", **loops}
     [finding] = findings(h0=one, h1=one, h2=one)
-    assert "name it once in `hosts:`" in finding.what
+    assert (finding.code, finding.facts["one_machine"]) == (FindingCode.SAME_MACHINE, True)
 
 
-def test_an_interface_that_is_named_needs_no_name_of_the_host() -> None:
+def test_with_a_named_interface_the_hosts_own_name_does_not_matter() -> None:
     wanted = replace(WANTED, env={"GLOO_SOCKET_IFNAME": "eth0"})
     assert findings(wanted, h1={"own_addresses": ["127.0.1.1"]}) == []
+
+
+# -- connections and clocks between hosts
+
+FOUR = ("h0", "h1", "h2", "h3")
+
+
+def reach(pairs: Iterable[tuple[str, str]] = (), clocks: dict[str, float] | None = None) -> host_checks.Reach:
+    """Every host asked every other; directed `pairs` timed out; `clocks`: seconds that a host is ahead."""
+    failed = set(pairs)
+    ahead = {host: (clocks or {}).get(host, 0.0) for host in FOUR}
+    return {
+        a: {
+            b: PeerReply("timed out") if (a, b) in failed else PeerReply(None, ahead[b] - ahead[a], 0.001)
+            for b in FOUR
+            if b != a
+        }
+        for a in FOUR
+    }
+
+
+def between(reached: host_checks.Reach) -> list[tuple[str, tuple[str, ...]]]:
+    """Codes and hosts of what is found."""
+    return [(finding.code, finding.hosts) for finding in host_checks.connection_findings(reached, {})]
+
+
+def test_hosts_that_reach_each_other_have_no_findings() -> None:
+    assert between(reach()) == []
+
+
+def test_a_pulled_cable_is_one_finding() -> None:
+    failed = [(a, b) for a in FOUR for b in FOUR if a != b and "h2" in (a, b)]
+    [finding] = host_checks.connection_findings(reach(failed), {})
+    assert (finding.code, finding.hosts, finding.refuses) == (FindingCode.NOBODY_CONNECTS, ("h2",), True)
+    assert finding.facts["why"] == "timed out"
+
+
+def test_two_pulled_cables_are_two_findings() -> None:
+    failed = [(a, b) for a in FOUR for b in FOUR if a != b and {"h2", "h3"} & {a, b}]
+    assert between(reach(failed)) == [(FindingCode.NOBODY_CONNECTS, (host,)) for host in ("h2", "h3")]
+
+
+def test_a_port_closed_one_way_names_the_way() -> None:
+    [finding] = host_checks.connection_findings(reach([("h1", "h2")]), {})
+    assert (finding.code, finding.facts["a"], finding.facts["b"]) == (FindingCode.NOT_CONNECTED, "h1", "h2")
+    assert between(reach([("h1", "h2"), ("h2", "h1")])) == [(FindingCode.NEITHER_CONNECTED, ("h1", "h2"))]
+    assert between(reach(("h1", b) for b in FOUR)) == [(FindingCode.CONNECTS_TO_NOBODY, ("h1",))]
+    assert between(reach((a, "h1") for a in FOUR)) == [(FindingCode.NOBODY_CONNECTS, ("h1",))]
+
+
+def test_a_long_list_of_pairs_is_cut() -> None:
+    failed = [("h0", "h1"), ("h1", "h2"), ("h2", "h3"), ("h3", "h0"), ("h0", "h2")]
+    *_, last = host_checks.connection_findings(reach(failed), {})
+    assert (last.code, last.facts) == (FindingCode.MORE_PAIRS, {"num": 1})
+
+
+def test_a_host_that_did_not_take_part_has_one_finding() -> None:
+    reached = {a: peers for a, peers in reach((a, "h3") for a in FOUR).items() if a != "h3"}
+    [finding] = host_checks.connection_findings(reached, {"h3": "exit code 255"})
+    assert (finding.code, finding.hosts, finding.facts["why"]) == (FindingCode.NOT_TRIED, ("h3",), "exit code 255")
+
+
+def test_a_wrong_clock_is_named_but_small_or_uncertain_differences_are_not() -> None:
+    [ahead] = host_checks.connection_findings(reach(clocks={"h2": 10.0}), {})
+    assert (ahead.code, ahead.hosts) == (FindingCode.CLOCK_OFF, ("h2",))
+    assert ahead.facts == {"off_s": 10.0, "direction": "ahead of"}
+    [behind] = host_checks.connection_findings(reach(clocks={"h1": -10.0}), {})
+    assert (behind.hosts, behind.facts) == (("h1",), {"off_s": 10.0, "direction": "behind"})
+    assert between(reach(clocks={"h2": 0.9})) == []
+    far = {"h0": {"h1": PeerReply(None, 3.0, 5.0)}, "h1": {"h0": PeerReply(None, -3.0, 5.0)}}
+    assert between(far) == []
+
+
+def test_if_two_clocks_differ_both_are_named() -> None:
+    two = {"h0": {"h1": PeerReply(None, 10.0, 0.001)}, "h1": {"h0": PeerReply(None, -10.0, 0.001)}}
+    assert between(two) == [(FindingCode.CLOCKS_APART, ("h0", "h1"))]

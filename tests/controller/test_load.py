@@ -1,7 +1,8 @@
-"""Links are looked at while copies go over them."""
+"""Links are read while copies go over them."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,21 +16,21 @@ IDLE = {"gpus": [{"index": 0, "name": "g", "pcie_generation": 1, "pcie_lanes": 1
 
 def copying(words: Sequence[str], limit_s: float) -> CommandReply:
     assert {"CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "bench.host_device"} <= set(words)
-    time.sleep(0.5)
+    time.sleep(1.0)  # several looks, also on a busy machine
     return CommandReply(0, "", "")
 
 
-def test_the_fastest_that_was_seen_counts() -> None:
-    speeds = iter([1, 5, 1, 1, 1, 1, 1, 1, 1, 1])
+def test_the_fastest_rate_seen_counts() -> None:
+    speeds = itertools.chain([1, 5], itertools.repeat(1))
     look = lambda: [Gpu(0, "g", None, None, next(speeds), 5, 16, 16, under_load=True)]  # noqa: E731
     seen, why = under_load(IDLE, "python", Path("/x"), copying, look)
     assert why is None and seen["governor"] == "performance"
     assert (seen["gpus"][0]["pcie_generation"], seen["gpus"][0]["under_load"]) == (5, True)
 
 
-def test_copies_that_fail_show_nothing() -> None:
+def test_a_gpu_that_cannot_copy_keeps_its_idle_facts() -> None:
     def fails(words: Sequence[str], limit_s: float) -> CommandReply:
         return CommandReply(3, "", "no CuPy\n")
 
     seen, why = under_load(IDLE, "python", Path("/x"), fails, lambda: [Gpu(0, "g", None, None, 5, 5, 16, 16)])
-    assert seen["gpus"] == IDLE["gpus"] and why == "no copies could be made on gpu0 (no CuPy)"
+    assert seen["gpus"] == IDLE["gpus"] and why is not None and "gpu0" in why and "no CuPy" in why

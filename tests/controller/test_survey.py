@@ -1,4 +1,4 @@
-"""The survey of a cluster's hosts, with hosts that are answered for here."""
+"""The survey of a cluster's hosts, with replies made here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from bench.config.clusters import Cluster
 from bench.controller import survey
 from bench.controller.host_checks import PreflightFinding, Wanted
 from bench.controller.hosts import CommandReply
+from bench.controller.messages import FindingCode
 from bench.core.errors import RefusedError
 from bench.probes import host as probe
 from bench.probes.ports import PeerReply
-from tests.controller.test_host_checks import HOSTS, WANTED, told
+from tests.controller.test_host_checks import HOSTS, WANTED, facts_of
 
 CLUSTER = Cluster("lab", nodes=3, hosts=HOSTS, agent=("ssh", "-q", "{host}"), env={"A": "1"}, setup=("module load x",))
 SUITE = Path("/opt/suite")
@@ -28,8 +29,8 @@ def line(answer: Mapping[str, Any]) -> CommandReply:
     return CommandReply(0, f"welcome\nbench-reached\n{json.dumps(answer)}\n", "")
 
 
-class Site:
-    """Hosts that are well, except those in `broken`; remembers what they were asked."""
+class Hosts:
+    """Hosts without faults, except those in `broken`; remembers what they were asked."""
 
     def __init__(self, broken: Mapping[str, CommandReply]) -> None:
         self.broken, self.asked = broken, list[dict[str, Any]]()
@@ -43,7 +44,7 @@ class Site:
         self.asked.append(asked)
         if "peers" not in asked:
             self.saw_mark |= (Path(asked["results"]) / asked["nonce"]).exists()
-            facts = told(host, addresses={name: ["10.0.0.1"] for name in asked["hosts"]}, source="aa")
+            facts = facts_of(host, addresses={name: ["10.0.0.1"] for name in asked["hosts"]}, source="aa")
             return line(asdict(probe.HostReport(facts=facts)))
         reached = {peer: PeerReply(None, 0.0, 0.001) for peer in asked["peers"]}
         return line(asdict(probe.HostReport(reached=reached)))
@@ -51,16 +52,16 @@ class Site:
 
 def surveyed(
     tmp_path: Path, hosts: tuple[str, ...] = HOSTS, **broken: CommandReply
-) -> tuple[Site, list[PreflightFinding]]:
+) -> tuple[Hosts, list[PreflightFinding]]:
     """Ask; the mark in the results folder must be gone afterwards."""
-    site = Site(broken)
+    site = Hosts(broken)
     wanted = replace(WANTED, hosts=hosts, results=str(tmp_path / "results"))
     found = survey.of_hosts(wanted, CLUSTER, "/opt/python", SUITE, site)
     assert list(tmp_path.iterdir()) == []
     return site, list(found.findings)
 
 
-def test_hosts_that_are_well_are_asked_for_facts_and_then_try_each_other(tmp_path: Path) -> None:
+def test_hosts_are_asked_for_facts_and_then_try_each_other(tmp_path: Path) -> None:
     site, found = surveyed(tmp_path)
     assert found == []
     assert site.saw_mark
@@ -83,53 +84,55 @@ def test_many_hosts_take_turns_and_each_tries_the_meeting_host(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("answer", "sentence"),
+    ("answer", "code", "facts"),
     [
         (
             CommandReply(255, "", "ssh: Could not resolve hostname h1"),
-            "host h1 can not be reached by `ssh -q h1` (ssh: Could not resolve hostname h1",
+            FindingCode.NOT_REACHED,
+            {"agent": "ssh -q h1", "why": "ssh: Could not resolve hostname h1"},
         ),
-        (CommandReply(None, "", "no answer within 16 s"), "(no answer within 16 s): correct its name in `hosts:`"),
         (
-            CommandReply(0, "", ""),
-            "host h1 answered nothing to `ssh -q h1`: the words of `agent:` must run the command",
+            CommandReply(None, "", "no answer within 16 s"),
+            FindingCode.NOT_REACHED,
+            {"why": "no answer within 16 s"},
         ),
+        (CommandReply(0, "", ""), FindingCode.NO_REPLY, {"agent": "ssh -q h1"}),
         (
             CommandReply(127, "bench-reached\n", "env: '/opt/python': No such file"),
-            "host h1 has no interpreter /opt/python: install it there",
+            FindingCode.NO_INTERPRETER,
+            {"python": "/opt/python"},
         ),
         (
             CommandReply(1, "bench-reached\n", "/opt/python: Error ... No module named bench"),
-            "host h1 can not import the suite",
+            FindingCode.NO_SUITE,
+            {"folder": str(SUITE)},
         ),
-        (CommandReply(None, "bench-reached\n", ""), "host h1 was reached but did not answer in time"),
-        (
-            CommandReply(0, 'bench-reached\n{"schema": "bench.host/0"}\n', ""),
-            "host h1 has another version of the suite",
-        ),
-        (CommandReply(9, "bench-reached\n", "boom"), "host h1 could not answer (boom): run `/opt/python -m"),
+        (CommandReply(None, "bench-reached\n", ""), FindingCode.NO_REPLY_IN_TIME, {}),
+        (CommandReply(0, 'bench-reached\n{"schema": "bench.host/0"}\n', ""), FindingCode.OTHER_SUITE, {}),
+        (CommandReply(9, "bench-reached\n", "boom"), FindingCode.PROBE_FAILED, {"why": "boom"}),
     ],
 )
 def test_a_host_that_does_not_answer_is_named_with_what_it_lacks(
-    tmp_path: Path, answer: CommandReply, sentence: str
+    tmp_path: Path, answer: CommandReply, code: FindingCode, facts: dict[str, str]
 ) -> None:
     _, [finding] = surveyed(tmp_path, h1=answer)
-    assert sentence in finding.what
-    assert (finding.hosts, finding.refuses) == (("h1",), True)
+    assert (finding.code, finding.hosts, finding.refuses) == (code, ("h1",), True)
+    assert facts.items() <= finding.facts.items()
+    assert finding.what.startswith("host h1 ")
 
 
-def test_hosts_that_lack_the_same_are_told_together(tmp_path: Path) -> None:
+def test_hosts_that_lack_the_same_share_a_finding(tmp_path: Path) -> None:
     _, found = surveyed(
         tmp_path,
         h0=CommandReply(255, "", "ssh: Could not resolve hostname h0: Name or service not known"),
         h2=CommandReply(255, "", "ssh: Could not resolve hostname h2: Name or service not known"),
         h1=CommandReply(255, "", "ssh: connect to host h1 port 22: Connection refused"),
     )
-    assert [(finding.hosts, finding.what.partition(" (ssh:")[0]) for finding in found] == [
-        (("h0", "h2"), "each of 2 hosts (h[0,2]) can not be reached by `ssh -q {host}`"),
-        (("h1",), "host h1 can not be reached by `ssh -q h1`"),
-    ]
-    assert "hostname {host}: Name or service not known" in found[0].what
+    both, other = found
+    assert (both.hosts, both.code, both.facts["agent"]) == (("h0", "h2"), FindingCode.NOT_REACHED, "ssh -q {host}")
+    assert both.facts["why"] == "ssh: Could not resolve hostname {host}: Name or service not known"
+    assert "h[0,2]" in both.what
+    assert (other.hosts, other.facts["agent"]) == (("h1",), "ssh -q h1")
 
 
 def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +157,13 @@ def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
 
 
-def test_a_refusal_tells_the_first_findings_and_where_the_rest_is() -> None:
-    wrong = tuple(PreflightFinding((host,), f"{host} is wrong") for host in ("a", "b", "c", "d"))
-    found = survey.Survey(WANTED, {}, (PreflightFinding(("e",), "e is odd", refuses=False), *wrong))
+def test_a_refusal_has_the_first_findings_and_where_the_rest_is() -> None:
+    wrong = tuple(PreflightFinding((host,), f"{host} is wrong", code="wrong") for host in ("a", "b", "c", "d"))
+    odd = PreflightFinding(("e",), "e is odd", refuses=False)
+    found = survey.Survey(WANTED, {}, (odd, *wrong))
     with pytest.raises(RefusedError) as error:
         survey.refuse(found, "lab")
-    assert str(error.value) == "a is wrong; b is wrong; c is wrong; and 1 more: python -m bench doctor --cluster lab"
-    assert survey.refuse(replace(found, findings=found.findings[:1]), "lab") == ["e is odd"]
+    assert [finding["hosts"] for finding in error.value.facts["findings"]] == [("a",), ("b",), ("c",), ("d",)]
+    assert error.value.code == "wrong" and "python -m bench doctor --cluster lab" in str(error.value)
+    assert "c is wrong" in str(error.value) and "d is wrong" not in str(error.value)
+    assert survey.refuse(replace(found, findings=found.findings[:1]), "lab") == [odd]

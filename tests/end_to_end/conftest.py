@@ -35,7 +35,7 @@ Run = Callable[..., Ran]
 def run(tmp_path: Path) -> Run:
     """`run(word, ..., cwd=..., env={...}, timeout_s=...)`: a command in a scratch folder, ended if it hangs."""
 
-    def go(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 100) -> Ran:
+    def go(*words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 250) -> Ran:
         done = subprocess.run(
             words,
             cwd=cwd or tmp_path,

@@ -1,4 +1,4 @@
-"""Victims and aggressors on one host: real processes, over MPI and Gloo; what can not be done is refused."""
+"""Victims and aggressors on one host: real processes, over MPI and Gloo."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_the_file_keeps_both_sides_block_by_block(run: Run, mpirun: Start, tmp_p
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("words", [("barrier",), ("alltoall", "--split", "0/7")])
-def test_what_could_not_disturb_is_refused(run: Run, mpirun: Start, words: tuple[str, ...]) -> None:
+def test_an_aggressor_that_cannot_disturb_is_refused(run: Run, mpirun: Start, words: tuple[str, ...]) -> None:
     ran = run(*mpirun(2), "-m", "bench.broadcast", *AGAINST, *words)
-    assert (ran.code, ran.out.count("against")) == (2, 0)  # the sentences: tests/rank and tests/core
+    assert (ran.code, ran.out.count("against")) == (2, 0)  # the reasons: tests/rank and tests/core

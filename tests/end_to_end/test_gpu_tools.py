@@ -1,5 +1,7 @@
-"""nccl-tests beside ours through the whole desk and a real mpirun. Its program is a stand-in, which moves no data and
-stands beside MPI: there are no GPUs for the real one and for `nccl`."""
+"""nccl-tests beside ours through the whole controller and a real mpirun.
+
+The program is a stand-in that moves no data and is compared with MPI: the real one and `nccl` need GPUs.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,26 @@ from typing import Any
 import pytest
 
 from bench.config.clusters import Cluster
-from bench.controller import execute
-from bench.controller import run as driver
-from bench.controller.jobs import Job, LocalMachine, job_of
+from bench.controller import execute, plan, tools
+from bench.controller import run as controller
+from bench.controller.jobs import Job, JobSpec, LocalMachine, Site, job_of
+from bench.controller.messages import OutcomeCode
 from bench.controller.run import RunContext, run_jobs
 from bench.core.case import Case
 from bench.core.world import World
-from bench.logs.tool import Installed
 from bench.store import jsonl, runs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 Run = Callable[..., Any]
 Launch = Callable[[int], tuple[str, ...]]
-# The desk, with nccl-tests beside MPI in the place of NCCL.
-DESK = (
+# The command line, with nccl-tests compared with MPI instead of NCCL.
+CONTROLLER = (
     "import sys; from bench.logs.readers.nccl_tests import NcclTestsTool as T; "
     "T.transport = 'mpi'; from bench import __main__"
 )
 SCENARIO = """
 description: beside nccl-tests
-budget: 20s
+budget: 1h
 launches: 1
 measure:
   - pattern: allreduce
@@ -58,12 +60,12 @@ def installed(folder: Path, marks: str = NEW, name: str = "all_reduce_perf", fak
     return folder
 
 
-def desk(
+def ran_beside(
     run: Run,
     python: str,
     folder: Path,
     tmp_path: Path,
-    told: str,
+    standin: str,
     mode: str = "like: nccl-tests",
 ) -> tuple[Any, dict[str, Any]]:
     """`bench run` of the scenario, and its document."""
@@ -71,14 +73,14 @@ def desk(
     scenario.write_text(SCENARIO.format(mode=mode))
     words = ["run", str(scenario), "--config", str(ROOT / "bench.yaml"), "--no-plots", "--format", "json"]
     words += ["--tool-path", str(folder)]
-    code = f"{DESK}; sys.exit(__main__.main({words!r}))"
-    ran = run(python, "-c", code, env={"STANDIN": told})
+    code = f"{CONTROLLER}; sys.exit(__main__.main({words!r}))"
+    ran = run(python, "-c", code, env={"STANDIN": standin})
     return ran, json.loads(ran.out)
 
 
 @pytest.mark.mpi
-def test_the_means_of_the_same_ranks_stand_side_by_side(run: Run, mpirun: Launch, tmp_path: Path) -> None:
-    ran, document = desk(run, mpirun(2)[-1], installed(tmp_path / "tools"), tmp_path, "2.19.6")
+def test_the_means_of_the_same_ranks_are_compared(run: Run, mpirun: Launch, tmp_path: Path) -> None:
+    ran, document = ran_beside(run, mpirun(2)[-1], installed(tmp_path / "tools"), tmp_path, "2.19.6")
     assert (ran.code, document["failures"]) == (0, []), ran.err
     assert [(one["tool"], one["mode"], one["payload_bytes"], one["num_launches"]) for one in document["parities"]] == [
         ("nccl_tests", "pipelined", 1024, 1),
@@ -98,7 +100,7 @@ def test_the_means_of_the_same_ranks_stand_side_by_side(run: Run, mpirun: Launch
 @pytest.mark.mpi
 def test_single_calls_are_samples_and_wrong_data_is_never_a_success(run: Run, mpirun: Launch, tmp_path: Path) -> None:
     tools = installed(tmp_path / "tools")
-    ran, document = desk(run, mpirun(2)[-1], tools, tmp_path, "2.19.6 wrong", "mode: isolated")
+    ran, document = ran_beside(run, mpirun(2)[-1], tools, tmp_path, "2.19.6 wrong", "mode: isolated")
     assert ran.code == 4
     theirs = [row for row in document["summaries"] if row["transport"] == "nccl_tests"]
     assert [(row["payload_bytes"], row["verified"], row["num_samples"]) for row in theirs] == [
@@ -111,18 +113,11 @@ def test_single_calls_are_samples_and_wrong_data_is_never_a_success(run: Run, mp
 
 
 def job(tool: str, case: Case, world: World, folder: Path) -> tuple[Job, RunContext]:
-    """The job of a tool alone, as a plan on a machine with GPUs has it, and what carries it out."""
-    from bench.commands import _plan
-
+    """The job of a tool alone, as planned on a machine with GPUs, and what carries it out."""
     machine = LocalMachine(2, world.num_ranks, {}, sys.executable, "mpirun", {})
-    tools: dict[str, Installed] = _plan.installed([tool], folder)
-    launchers, patterns = _plan.all_launchers(), _plan.all_patterns()
-    made = job_of(
-        f"{case.pattern}-{tool}", case, world, {}, Cluster("local"), machine, patterns, launchers, 1, tool, tools
-    )
-    return made, RunContext(
-        ROOT, launchers, tools, 60.0, lambda line: None, lambda line: None, lambda cluster, jobs: None
-    )
+    site = Site(Cluster("local"), machine, plan.all_patterns(), plan.all_launchers(), tools.installed([tool], folder))
+    made = job_of(JobSpec(f"{case.pattern}-{tool}", case, world, tool=tool), site)
+    return made, RunContext(site, ROOT, folder, 60.0, lambda line: None, lambda line: None, check_hosts=False)
 
 
 def test_a_build_without_mpi_is_one_process_that_may_end_well_without_all_its_rows(
@@ -138,7 +133,7 @@ def test_a_build_without_mpi_is_one_process_that_may_end_well_without_all_its_ro
     assert first.verified and last.failed is not None and "the log ends at 1024 bytes" in last.failed.what
 
 
-def test_a_program_that_hangs_is_ended_with_its_children_and_its_rows_are_kept(
+def test_a_hanging_program_is_ended_with_its_children_and_its_rows_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execute, "_LIMIT_FACTOR", 0.0)
@@ -148,13 +143,14 @@ def test_a_program_that_hangs_is_ended_with_its_children_and_its_rows_are_kept(
     case = Case("allreduce", "nccl", (1024, 16384), mode="pipelined")
     made, means = job("nccl_tests", case, World(1, 2), installed(tmp_path / "tools", "output_file"))
     ran = run_jobs([made], tmp_path, means)
-    assert "no end within 2 s" in ran.failed[made.name]
+    failure = ran.failed[made.name]
+    assert (failure.code, failure.facts["limit_s"]) == (OutcomeCode.TOO_LONG, 2.0)
     pids = (tmp_path / "pids").read_text().split()
     assert len(pids) == 2 and not any(_runs(pid) for pid in pids)
     first, last = jsonl.read(runs.results_file(tmp_path, made.name)).attempts[-1].records
     assert first.payload_bytes == 1024 and first.verified is True
     assert last.failed is not None and "the log ends at 1024 bytes" in last.failed.what
-    assert not driver._is_told(runs.results_file(tmp_path, made.name))  # --resume starts it again
+    assert not controller._has_whole_rows(runs.results_file(tmp_path, made.name))  # --resume starts it again
 
 
 def _runs(pid: str) -> bool:
@@ -172,9 +168,9 @@ def test_nvbandwidth_becomes_rows_by_our_definitions(tmp_path: Path, monkeypatch
     made, means = job("nvbandwidth", case, World(1, 2), tools)
     assert made.launcher == "direct" and made.command[1:] == ("-t", "device_local_copy", "-b", "64", "-j")
     assert run_jobs([made], tmp_path, means).failed == {}
-    told = jsonl.read(runs.results_file(tmp_path, made.name))
-    first, second = told.attempts[-1].records
+    results = jsonl.read(runs.results_file(tmp_path, made.name))
+    first, second = results.attempts[-1].records
     assert (first.group, second.group, first.num_ranks) == ("rank0", "rank1", 1)
-    assert driver._is_told(runs.results_file(tmp_path, made.name))
+    assert controller._has_whole_rows(runs.results_file(tmp_path, made.name))
     assert first.reported == {"algbw_bytes_per_s": 600e9, "busbw_bytes_per_s": 1200e9}
-    assert any("busbw is twice" in note for note in told.attempts[-1].header.notes)
+    assert any("busbw is twice" in note for note in results.attempts[-1].header.notes)

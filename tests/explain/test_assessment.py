@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bench.core.links import Limit
 from bench.explain.assessment import Assessment, assess, tightest
-from bench.explain.evidence import RunEvidence, is_node_network
+from bench.explain.evidence import RunEvidence
 from bench.explain.gather import gathered
 from bench.explain.messages import AssessmentCode, CountCode, ResultVerdict
 from bench.explain.stored import measured
@@ -146,7 +147,7 @@ def test_hosts_that_may_be_pods_make_the_number_of_nodes_uncertain(
 def test_a_likely_network_bounds_as_a_reference_only() -> None:
     evidence = evidence_of(a_run(92.0, 16, 2), gpu="NVIDIA H200")
     network = tightest(evidence)
-    assert network is not None and is_node_network(network) and network.kind == "reference"
+    assert network is not None and network.code == Limit.NETWORK and network.kind == "reference"
     assert network.bytes_per_s == pytest.approx(750e9)
     fast = evidence_of(a_run(760.0, 16, 2), gpu="NVIDIA H200")
     assert not fast.above
@@ -172,7 +173,9 @@ def test_mpi_from_host_memory_is_not_judged_by_gpus() -> None:
     rows = tuple(ForeignRow(size, time_s=1e-3) for size in (1 << 20, 1 << 22))
     osu = replace(a_run(1.0, 16, 2, rows=rows), tool="osu")
     evidence = gathered(osu, machine_of("p4d.24xlarge"), pattern("allreduce"))
-    assert all(map(is_node_network, evidence.bounds)) and evidence.bounds and evidence.references == ()
+    assert (
+        all(bound.code == Limit.NETWORK for bound in evidence.bounds) and evidence.bounds and evidence.references == ()
+    )
     not_judged(assess(evidence), AssessmentCode.HOST_MEMORY_TOOL)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench.core.codes import Coded
+from bench.core.links import Limit
 from bench.explain.assessment import assess
-from bench.explain.evidence import RunEvidence, is_node_network, is_ring
+from bench.explain.evidence import ExplainLimit, RunEvidence
 from bench.explain.messages import ExplainNote, ResultVerdict
 from bench.explain.notes import run_notes
 from bench.explain.reason import FailedRun, Reason, failure_reasons, rules, run_reasons
@@ -63,10 +64,10 @@ def test_a_ring_fills_the_nics_with_what_busbw_counts(name: str) -> None:
     """Half of it must cross between two nodes, and all of it does: the NICs are full."""
     full = evidence_of(a_run(189.0, 16, 2, name=name), "a3-megagpu-8g")
     assert full.nic_bytes_per_s == pytest.approx(189e9, rel=0.01) and network.fewer_nics(full) is None
-    ring = next(filter(is_ring, full.bounds))
+    ring = next(bound for bound in full.bounds if bound.code == ExplainLimit.RING)
     assert ring.bytes_per_s == pytest.approx(200e9) and ring.kind == "reference"
     assert assess(full).verdict == ResultVerdict.NORMAL
-    least = next(filter(is_node_network, full.bounds))
+    least = next(bound for bound in full.bounds if bound.code == Limit.NETWORK)
     assert least.bytes_per_s == pytest.approx(375e9)
     half = evidence_of(a_run(97.0, 16, 2, name=name), "a3-megagpu-8g")
     facts = facts_of(network.fewer_nics(half))
@@ -79,7 +80,7 @@ def test_an_allreduce_goes_round_a_ring_if_the_log_says_so() -> None:
     run = a_run(47.5, 16, 2)
     ring = evidence_of(run, "p4d.24xlarge", hints={"setting": "NCCL_ALGO set by environment to RING"})
     assert ring.by_ring and network.fewer_nics(ring) is None and assess(ring).verdict == ResultVerdict.LOW
-    assert next(filter(is_ring, ring.bounds)).bytes_per_s == 50e9
+    assert next(bound for bound in ring.bounds if bound.code == ExplainLimit.RING).bytes_per_s == 50e9
     tree = evidence_of(run, "p4d.24xlarge", hints={"setting": "NCCL_ALGO set by environment to Tree"})
     assert not tree.by_ring and not evidence_of(run, "p4d.24xlarge").by_ring
 
@@ -94,7 +95,7 @@ def test_no_ring_is_assumed_elsewhere() -> None:
         (a_run(200.0, 8, 1, name="allgather"), "a3-megagpu-8g"),
     ):
         evidence = evidence_of(run, instance)
-        assert not evidence.by_ring and not any(map(is_ring, evidence.bounds))
+        assert not evidence.by_ring and not any(bound.code == ExplainLimit.RING for bound in evidence.bounds)
 
 
 def test_a_log_that_names_all_nics_contradicts_fewer_nics() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from bench.core.codes import Coded
+from bench.core.links import Limit
 from bench.explain import stored
 from bench.explain.assessment import Assessment, assess, bound_to_show
 from bench.explain.copy_assessment import assess_copies
 from bench.explain.copy_evidence import copy_evidence, fitting_links
-from bench.explain.evidence import RunEvidence, is_without_bridge
+from bench.explain.evidence import ExplainLimit, RunEvidence
 from bench.explain.explain import page, run_page
 from bench.explain.gather import gathered, is_comparable
 from bench.explain.log_hints import HintReader
@@ -208,10 +209,10 @@ def test_a_log_that_was_cut_is_no_reason_for_a_bandwidth() -> None:
 def test_cards_without_a_known_bridge_show_the_pcie_bound_first() -> None:
     evidence = evidence_of(a_run(4.0, 2), gpu=RTX_2080_TI)
     bound = bound_to_show(evidence)
-    assert bound is not None and is_without_bridge(bound)
+    assert bound is not None and bound.code == ExplainLimit.WITHOUT_BRIDGE
     bridged = evidence_of(a_run(4.0, 2), gpu=RTX_2080_TI, hints={"search": "1, bw 20/20, type NVL"})
     shown = bound_to_show(bridged)
-    assert shown is not None and shown.name == "NVLink port"
+    assert shown is not None and shown.code == Limit.NVLINK_PORT
     lines = run_page(evidence).possible
     assert lines[0].facts["bound"] == bound.name and not lines[0].facts["bridge"] and lines[-1].facts["bridge"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from bench.core.links import Limit
 from bench.core.pattern import Shape
 from bench.core.units import format_rate, parse_rate
 from bench.explain import copy_sections
 from bench.explain.copy_assessment import assess_copies
 from bench.explain.copy_evidence import copy_evidence
-from bench.explain.evidence import busbw, is_node_network
+from bench.explain.evidence import busbw
 from bench.explain.explain import run_page
 from bench.explain.messages import ResultVerdict
 from bench.explain.reasons.network import fewer_nics
@@ -79,7 +80,7 @@ def test_the_block_that_a_rank_keeps_in_an_alltoall_crosses_no_link() -> None:
 
 def test_an_alltoall_over_two_nodes_sends_half_of_everything_through_the_nics() -> None:
     evidence = evidence_of(a_run(11.0, 16, 2, name="alltoall"), "p4d.24xlarge")
-    network = next(filter(is_node_network, evidence.bounds))
+    network = next(bound for bound in evidence.bounds if bound.code == Limit.NETWORK)
     assert network.bytes_per_s == pytest.approx(50e9 / 4 * 15 / 16)  # 8 ranks, S/2 each; busbw counts 15/16 S
     assert evidence.least_nic_bytes_per_s == pytest.approx(11e9 * 4 * 16 / 15, rel=0.01)
 

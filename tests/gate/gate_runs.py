@@ -1,4 +1,4 @@
-"""A run that passes its rules, small enough to break in every way: allreduce on 2 x 2 ranks, pairs of 6 hosts."""
+"""A small run that passes its rules, for tests to break: allreduce on 2 x 2 ranks, and pairs of 6 hosts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from bench.core.case import from_argv
 from bench.core.contention import rounds
 from bench.core.record import Failure, Header, Record, Samples
 from bench.core.world import World
-from bench.gate.gate import GateInput, GateResult, Retest, gate
+from bench.gate.gate import GateResult, gate
+from bench.gate.gate_input import GateInput
+from bench.gate.messages import FaultCode
+from bench.gate.remeasured import Retest
 from bench.gate.rules_file import load_rules
 from bench.results import summary
 from bench.results.document import Document, Summary
@@ -33,7 +36,7 @@ rules:
 
 
 def times(middle_s: float, num: int = 400) -> Samples:
-    """So many samples within 2 % of a time, in no order."""
+    """`num` samples within 2 % of a time, in no order."""
     seconds = tuple(middle_s * (1 + 0.0001 * (index * 7919 % 200)) for index in range(num))
     return Samples(seconds, calls_per_sample=1, loop="compiled")
 
@@ -60,7 +63,7 @@ def record(mode: str, size: int, seconds: Samples | None = None, **overrides: An
 
 
 def header(job: str = "allreduce-mpi-2x2", case: Sequence[str] | None = None, **overrides: Any) -> Header:
-    """Of an allreduce over MPI on h0 and h1."""
+    """A header of an allreduce over MPI on h0 and h1."""
     nodes, per_node = overrides.get("num_nodes", 2), overrides.get("ranks_per_node", 2)
     given: dict[str, Any] = {
         "job": job,
@@ -88,7 +91,7 @@ def header(job: str = "allreduce-mpi-2x2", case: Sequence[str] | None = None, **
 
 
 def bounded(row: Summary) -> Summary:
-    """Beside a hard bound of 20 GB/s, of which a good row reaches 0.78."""
+    """A row with a hard bound of 20 GB/s, of which a good row reaches 0.78."""
     rate = row.busbw_bytes_per_s
     return replace(
         row,
@@ -101,9 +104,9 @@ def bounded(row: Summary) -> Summary:
 
 @dataclass
 class Run:
-    """A run before it is judged: change what is to be wrong with it, then ask for its verdict."""
+    """A run before it is judged. Tests change it, then ask for its verdict."""
 
-    told: list[tuple[str, Header, list[Record]]] = field(default_factory=list)
+    jobs: list[tuple[str, Header, list[Record]]] = field(default_factory=list)
     plan: dict[str, Any] | None = None
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -113,15 +116,16 @@ class Run:
     edit: Callable[[Summary], Summary] = lambda row: row
 
     def document(self) -> Document:
-        """The rows beside their bound, as edited."""
-        found = summary.document([(job, head, tuple(records)) for job, head, records in self.told])
+        """The document, with bounds and edits."""
+        found = summary.document([(job, head, tuple(records)) for job, head, records in self.jobs])
         return replace(found, summaries=tuple(self.edit(bounded(row)) for row in found.summaries))
 
-    def material(self, **overrides: Any) -> GateInput:
-        """What the gate is given."""
+    def gate_input(self, **overrides: Any) -> GateInput:
+        """The gate's input."""
         given: dict[str, Any] = {
             "name": "run",
             "document": self.document(),
+            "attempts": tuple((job, head, tuple(records)) for job, head, records in self.jobs),
             "plan": self.plan,
             "now": NOW,
             "outcomes": self.outcomes,
@@ -133,16 +137,16 @@ class Run:
 
     def headers(self, **changed: Any) -> None:
         """Change every header."""
-        self.told = [(job, replace(head, **changed), records) for job, head, records in self.told]
+        self.jobs = [(job, replace(head, **changed), records) for job, head, records in self.jobs]
 
     def records(self, choose: Callable[[Record], bool], change: Callable[[Record], Record | None]) -> None:
-        """Change the records that are chosen, or take them away."""
-        for _, _, records in self.told:
+        """Change the chosen records, or remove them."""
+        for _, _, records in self.jobs:
             records[:] = [new for old in records if (new := change(old) if choose(old) else old) is not None]
 
 
 def good() -> Run:
-    """Allreduce of two sizes in both modes; planned, and all of it there."""
+    """Allreduce of two sizes in both modes; planned, and complete."""
     head = header()
     records = [record(mode, size) for size in SIZES for mode in ("isolated", "pipelined")]
     plan = {
@@ -155,9 +159,9 @@ def good() -> Run:
 
 
 def imported(status: str = "ok", tool: str = "nccl_tests") -> Run:
-    """A log of nccl-tests: two sizes, a mean and a rate each; `status`: how it ended."""
-    told: dict[str, Any] = {"tool": tool, "source": "a.log", "line": 1, "status": status, "failure": None}
-    head = header("a-allreduce", ["all_reduce_perf"], transport=tool, clock="", started="", ranks=(), imported=told)
+    """An imported log of nccl-tests: two sizes, a mean and a rate each. `status`: how the run ended."""
+    origin: dict[str, Any] = {"tool": tool, "source": "a.log", "line": 1, "status": status, "failure": None}
+    head = header("a-allreduce", ["all_reduce_perf"], transport=tool, clock="", started="", ranks=(), imported=origin)
     rows = [
         record(
             "pipelined",
@@ -176,7 +180,7 @@ def imported(status: str = "ok", tool: str = "nccl_tests") -> Run:
 def pairs(
     slow: Mapping[int, float], ranks: Iterable[int] = range(6), job: str = "pairs-mpi-6x1", ladder: str = ""
 ) -> tuple[str, Header, list[Record]]:
-    """Every pair of hosts of one rank each; `slow`: hosts at a share of the rate. `ladder`: the stage."""
+    """Every pair of hosts of one rank each. `slow`: host -> its share of the rate. `ladder`: the stage of a ladder."""
     ranks = list(ranks)
     words = ["pairs", "--transport", "mpi", "--sizes", "1M", "--mode", "pipelined"]
     words += ["--schedule", "ladder"] if ladder else []
@@ -223,12 +227,22 @@ def pairs(
 
 
 def judge(run: Run, folder: Path, rules: str = RULES, **overrides: Any) -> GateResult:
-    """The verdict by rules as they would be written."""
+    """The verdict by rules as a user writes them."""
     path = folder / "rules.yaml"
     path.write_text(rules, encoding="utf-8")
-    return gate(load_rules(path), run.material(**overrides), run.retests)
+    return gate(load_rules(path), run.gate_input(**overrides), run.retests)
 
 
 def old(days: float) -> str:
-    """When something was measured so many days ago."""
+    """The time so many days ago."""
     return (NOW - timedelta(days=days)).isoformat()
+
+
+def codes(verdict: GateResult) -> dict[str, list[FaultCode]]:
+    """Name of a failure -> the codes of its faults, each once."""
+    found: dict[str, list[FaultCode]] = {}
+    for fault in verdict.all_faults:
+        of_name = found.setdefault(fault.name, [])
+        if fault.code not in of_name:
+            of_name.append(fault.code)
+    return found

@@ -74,16 +74,16 @@ def test_nodes_without_gpus_are_judged_over_mpi_and_what_gloo_does_beside_it_is_
 ) -> None:
     """Where torch is installed the scenario measures Gloo, too: that is no wrong fabric, but no MPI at all is one."""
     run = good()
-    [(job, head, records)] = run.told
+    [(job, head, records)] = run.jobs
     words = tuple(word.replace("mpi", "gloo") for word in head.case)
     gloo = replace(head, job="allreduce-gloo-2x2", case=words, transport="gloo")
-    run.told = [*([(job, head, records)] if with_mpi else []), (gloo.job, gloo, records)]
+    run.jobs = [*([(job, head, records)] if with_mpi else []), (gloo.job, gloo, records)]
     jobs = [
         {"name": each.job, "case": list(each.case), "world": {"num_nodes": 2, "ranks_per_node": 2}}
-        for _, each, _ in run.told
+        for _, each, _ in run.jobs
     ]
     run.plan = {"cluster": {"name": "toy"}, "scenario": "acceptance", "skipped": [], "jobs": jobs}
-    run.outcomes = {each.job: {"exit_code": 0, "seconds": 1.0, "what": None} for _, each, _ in run.told}
+    run.outcomes = {each.job: {"exit_code": 0, "seconds": 1.0, "what": None} for _, each, _ in run.jobs}
     rules = (ROOT / "rules" / "acceptance-no-gpu.yaml").read_text(encoding="utf-8")
     found = judge(run, tmp_path, rules)
     fabric = [fault for fault in found.all_faults if fault.name == "wrong-fabric"]

@@ -1,4 +1,4 @@
-"""A share of a published figure: of the same pattern, GPU, ranks, nodes and size, or of nothing."""
+"""Published figures for a share: only of the same pattern, GPU, ranks, nodes and size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bench.gate.published import published
+from bench.gate.rows import published_figure
 from bench.hardware import reference
 from tests.gate.gate_runs import good, header
 
@@ -18,7 +18,7 @@ GIB = 1 << 30
 def figure(metric: str = "busbw", nodes: Any = NODES, **changed: Any) -> tuple[float, str] | None:
     row = good().document().summaries[0]
     asked = {"payload_bytes": 8 * GIB, "num_ranks": 8, "num_nodes": 1, **changed}
-    return published(header(nodes=nodes, instance=None), replace(row, **asked), metric)
+    return published_figure(header(nodes=nodes, instance=None), replace(row, **asked), metric)
 
 
 def test_the_figure_of_the_same_shape_is_found_with_its_source() -> None:
@@ -43,5 +43,5 @@ def test_the_figure_of_the_same_shape_is_found_with_its_source() -> None:
         {"metric": "p99"},
     ],
 )
-def test_there_is_none_of_another_shape_or_of_what_is_not_known(changed: dict[str, Any]) -> None:
+def test_another_shape_or_unknown_hardware_has_no_figure(changed: dict[str, Any]) -> None:
     assert figure(**changed) is None

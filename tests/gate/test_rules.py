@@ -10,11 +10,12 @@ from bench.config.scenario import load_scenario
 from bench.config.yaml_file import find
 from bench.core.case import FACTOR
 from bench.core.errors import UsageError
+from bench.gate.messages import PublicationRule
 from bench.gate.rules import Demand
 from bench.gate.rules_file import load_rules
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SHIPPED = sorted((ROOT / "rules").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "rules").glob("acceptance*.yaml"))
 
 WHOLE = """
 description: every key
@@ -146,6 +147,7 @@ RULE = "rules:\n  - pattern: allreduce\n    busbw: at least 1 GB/s\n"
         (RULE + "    imported: perhaps\n", "rules.yaml:4:15: rules.0.imported", "true"),
         (RULE + "expect: {nods: 2}\n", "rules.yaml:4:10: expect.nods", "'nodes'"),
         (RULE + "expect: 5\n", "rules.yaml:4:9: expect", "key: value"),
+        (RULE + "publish: [bound]\n", "rules.yaml:4:11: publish", "'bounds'"),
         (RULE + "diagnose: maybe\n", "rules.yaml:4:11: diagnose", "true"),
         (RULE + RULE.removeprefix("rules:\n"), "rules.yaml:4:5: rules.1", "'allreduce'"),
         (RULE + "    name: *x\n", "rules.yaml:4:11", "aliases"),
@@ -187,6 +189,13 @@ def test_shipped_rules_select_only_what_their_scenario_measures(path: Path) -> N
     assert rules.description and rules.rules
     for rule in rules.rules:
         assert set(rule.patterns) <= patterns and set(rule.sizes) <= sizes
+
+
+def test_the_publication_rules_are_all_twelve(tmp_path: Path) -> None:
+    rules = load_rules(ROOT / "rules" / "publication.yaml")
+    assert rules.description and rules.publish == tuple(PublicationRule) and not rules.rules
+    both = load_rules(written(tmp_path, RULE + "publish: [bounds, timing]\n"))
+    assert both.publish == (PublicationRule.BOUNDS, PublicationRule.TIMING) and len(both.rules) == 1
 
 
 def test_rules_are_found_by_name_and_by_path(tmp_path: Path) -> None:

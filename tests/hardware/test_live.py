@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +15,9 @@ from bench.hardware.live import as_linked, bounding, links_of, links_of_all
 from bench.hardware.messages import HealthCode
 from bench.probes.topology import inventory_of
 from tests.hardware.machines import gpu, hgx, loaded, node, nvlink, path, pcie_pair, sandbox
+from tests.logs import corpus
+from tests.probes import synthetic_machines as synthetic
 
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
 PCIE = {(5, 16): 63.015e9, (5, 8): 31.508e9, (4, 16): 31.508e9, (4, 8): 15.754e9}
 
 
@@ -165,26 +164,45 @@ def test_a_sandbox_with_one_gpu_has_its_pcie_link() -> None:
     assert found.peer == "host" and found.pcie_bytes_per_s == pytest.approx(PCIE[5, 16], rel=1e-4)
 
 
-@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
-def test_a_recorded_machine_with_half_the_lanes_is_bound_by_them() -> None:
-    name = "pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml.txt"
-    found = inventory_of((Path(str(CORPUS)) / name).read_text(errors="replace"))
-    assert found is not None and links(asdict(found)).pcie_bytes_per_s == pytest.approx(PCIE[4, 8], rel=1e-4)
+def recorded(name: str) -> dict[str, Any]:
+    """The facts of a machine: of a synthetic text, or of another person's file."""
+    if name in synthetic.TEXTS:
+        text = synthetic.TEXTS[name]
+    else:
+        text = corpus.real(*name.split("/")).read_text(errors="replace")
+    found = inventory_of(text)
+    assert found is not None
+    return asdict(found)
 
 
-@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+def test_a_machine_with_half_the_lanes_is_bound_by_them() -> None:
+    assert links(recorded("pcie_logs/8_gpus_with_half_the_lanes")).pcie_bytes_per_s == pytest.approx(
+        PCIE[4, 8], rel=1e-4
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "peer"),
     [
-        ("topo_logs/01_2gpu_nv2.txt", "nvlink_pairs"),
-        ("topo_logs/03_8xa100_nv12_nonic_spaces.txt", "nvswitch"),
-        ("topo_logs/04_8xh100_nv18_nonic_spaces.txt", "nvswitch"),
-        ("topo_logs/02_2gpu_phb.txt", "host"),
-        ("topo_logs/06_gke_a4_8xb200_8nic_pix_node_sys.txt", "nvswitch"),
-        ("topo_logs/12_8gpu_pix_phb_switches_nolegend.txt", "host"),
-        ("pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml.txt", "host"),
+        ("topo_logs/2_gpus_of_a_bridge", "nvlink_pairs"),
+        ("topo_logs/8_gpus_of_nvswitch", "nvswitch"),
+        ("topo_logs/8_gpus_8_cards", "nvswitch"),
+        ("topo_logs/2_gpus_of_a_host", "host"),
+        ("topo_logs/8_gpus_without_a_legend", "host"),
+        ("pcie_logs/8_gpus_with_half_the_lanes", "host"),
+        *(
+            pytest.param(name, peer, marks=corpus.needs_corpus)
+            for name, peer in (
+                ("topo_logs/01_2gpu_nv2.txt", "nvlink_pairs"),
+                ("topo_logs/03_8xa100_nv12_nonic_spaces.txt", "nvswitch"),
+                ("topo_logs/04_8xh100_nv18_nonic_spaces.txt", "nvswitch"),
+                ("topo_logs/02_2gpu_phb.txt", "host"),
+                ("topo_logs/06_gke_a4_8xb200_8nic_pix_node_sys.txt", "nvswitch"),
+                ("topo_logs/12_8gpu_pix_phb_switches_nolegend.txt", "host"),
+                ("pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml.txt", "host"),
+            )
+        ),
     ],
 )
 def test_recorded_machines(name: str, peer: str) -> None:
-    found = inventory_of((Path(str(CORPUS)) / name).read_text(errors="replace"))
-    assert found is not None and links(asdict(found)).peer == peer
+    assert links(recorded(name)).peer == peer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ from bench.hardware.catalogue import gpu_links, gpus, instance, instances, pcie_
 from bench.hardware.machine import machine_of
 from bench.hardware.reference import Reference, best_of_each, collectives, copies, limits, same_machine, same_shape
 from bench.logs.foreign import ForeignRow, ForeignRun
+from tests.logs import corpus
 
 FILE = yaml.safe_load((Path(reference.__file__).parent / "reference.yaml").read_text())
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
 ENTRIES = [*FILE["collectives"], *FILE["copies"], *FILE["limits"]]
 
 
@@ -136,9 +135,9 @@ READ = {
 }
 
 
-@pytest.mark.skipif(not CORPUS, reason="BENCH_LOG_CORPUS names no folder of real logs")
+@corpus.needs_corpus
 def test_every_figure_was_read_somewhere() -> None:
-    with Path(str(CORPUS), "published_results.csv").open(encoding="utf-8") as stream:
+    with corpus.real(".", "published_results.csv").open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     names = ("busbw_GBps", "busbw_oop", "busbw_ip")
     known = {
@@ -151,7 +150,7 @@ def test_every_figure_was_read_somewhere() -> None:
         first = next(iter(entry["busbw"].values()))
         if any((size, round(rate, 2)) not in known for size, rate in entry["busbw"].items()):
             assert (entry["source"], entry["pattern"], entry["ranks"], entry["nodes"], first) in READ, entry
-    with Path(str(CORPUS), "instance_links.csv").open(encoding="utf-8") as stream:
+    with corpus.real(".", "instance_links.csv").open(encoding="utf-8") as stream:
         links = {row["instance"].replace("/", " "): row for row in csv.DictReader(stream)}
     for entry in FILE["copies"]:
         row = links[entry["where"]]

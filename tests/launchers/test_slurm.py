@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.core.launcher import Blame, LaunchSite
+from bench.core.codes import Coded
+from bench.core.launcher import Blame, BlameCode, LaunchSite
 from bench.core.world import World
 from bench.launchers import slurm
 
@@ -92,9 +93,9 @@ def test_the_sites_own_time_replaces_the_estimate(name: str) -> None:
 
 def test_the_first_task_that_srun_lost_is_named() -> None:
     log = "x\nsrun: error: h2: task 2: Killed\nsrun: error: h3: task 3: Terminated\n"
-    assert slurm.LAUNCHER.blamed(log) == Blame(2, "h2", "killed")
+    assert slurm.LAUNCHER.blamed(log) == Blame(2, "h2", Coded.of(BlameCode.REPORTED, launcher="srun", how="Killed"))
     assert slurm.LAUNCHER.blamed("srun: error: h1: tasks 4-7: Exited with exit code 7") == Blame(
-        4, "h1", "ended with exit code 7"
+        4, "h1", Coded.of(BlameCode.EXITED, exit_code=7)
     )
     assert slurm.LAUNCHER.blamed("srun: error: Unable to create step: x") is None
 

@@ -116,8 +116,8 @@ def add(name: str, lines: Sequence[str], wanted: dict[str, Any]) -> None:
 def _text() -> None:
     to, back, way = (f"memcpy CE CPU(row) {arrow} GPU(column) bandwidth (GB/s)" for arrow in ("->", "<-", "<->"))
     settings = {"cuda": "12.4", "driver": "550.1"}
-    there, here, both = one_row(2, 25.1), one_row(2, 24.3), one_row(2, 18.2)
-    pairs = square(2, 19.5)
+    there, here, both = one_row(2, 12.1), one_row(2, 12.9), one_row(2, 9.2)
+    pairs = square(2, 10.5)
     lines = [
         *banner("v0.6", 2, T4, "n0"),
         *section("host_to_device_memcpy_ce", to, there),

@@ -1,4 +1,4 @@
-"""What launchers, terminals and editors put on lines comes off, nothing else; memory does not grow with the text."""
+"""Lines lose what launchers, terminals and editors added, and nothing else; memory does not grow with the text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIXES = (
     "[1,0]<stdout>:",
     "[1,12]<stderr>: ",
     "[1, 0]<stdout>:   ",
-    "[1,0]:",  # markdown ate <stdout>
+    "[1,0]:",  # <stdout> lost in markdown
     "[1,0]&lt;stdout&gt;:",
     "[rank,n]<stdout>:",
     "[prterun-node7-4711@1,3]<stdout>: ",
@@ -52,7 +52,7 @@ def test_a_prefix_comes_off_and_the_line_stays(prefix: str, text: str) -> None:
 
 
 def test_a_label_before_each_piece_of_a_line_comes_off() -> None:
-    """As hydra prints a line that its program writes in three parts."""
+    """Hydra prints a line like this if its program writes it in three parts."""
     text = "[3]   1048576  262144  float  sum  -1[3]  31.07  33.75  50.62  0[3]  30.55  34.32  51.48  0"
     assert clean(text).split() == text.replace("[3]", " ").split()
     talk = "node7:4711:4712 [3] NCCL INFO Channel 00/02 : 0[3] -> 1[4]"
@@ -133,7 +133,7 @@ def test_a_gigantic_document_is_kept_whole() -> None:
     assert [line.text for line in lines([text])] == [text]
 
 
-def test_what_returns_the_carriage_is_given_out_before_it_grows() -> None:
+def test_text_up_to_a_carriage_return_is_yielded_before_it_grows() -> None:
     bar = "progress 50%\r" * 20_000
     found = list(lines([bar, bar, bar, bar, bar, bar, "8 2\nend"]))
     assert found[-2:] == [Line(1, "8 2"), Line(2, "end")]
@@ -150,7 +150,7 @@ def test_the_text_is_never_held() -> None:
             yield b"a line of a log\n" * 10
 
     for seen, _line in enumerate(lines(chunks()), start=1):
-        assert held <= seen // 10 + 2  # at most a chunk ahead of what was given out
+        assert held <= seen // 10 + 2  # at most a chunk ahead
     assert held == 200
 
 
@@ -160,37 +160,39 @@ def test_nothing_makes_it_raise(text: str) -> None:
     assert sum(len(line.text) for line in found) <= len(text)
 
 
-# ---------------------------------------------------------------------------------------------------- without talk
+# ---------------------------------------------------------------------------------------------------- without messages
 
-TALK = "node-7:4711:4799 [3] NCCL INFO Channel 03/0 : 3[3] -> 4[4] via P2P/CUMEM"
+MESSAGE = "node-7:4711:4799 [3] NCCL INFO Channel 03/0 : 3[3] -> 4[4] via P2P/CUMEM"
 SAID = (
     "node-7:4711:4799 [3] NCCL INFO RCCL version 2.22.3",
     "40.1 node-7:4711:4799 [3] NCCL INFO Channel 03/0",  # a figure before it
-    f"{TALK}\x1b[0m",
+    f"{MESSAGE}\x1b[0m",
     "node-7: Test NCCL failure all_reduce.cu:44",
 )
 
 
 @pytest.mark.parametrize("prefix", ["", "[1,12]<stdout>:", "[job@1,3]<stderr>:", "12: "])
-def test_what_a_library_says_is_left_out_and_lines_keep_their_numbers(prefix: str) -> None:
-    text = "".join(f"{prefix}{line}\n" for line in (ROW, TALK, TALK, "", *SAID, TALK, ROW, TALK))
+def test_messages_of_nccl_are_left_out_and_lines_keep_their_numbers(prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in (ROW, MESSAGE, MESSAGE, "", *SAID, MESSAGE, ROW, MESSAGE))
     assert [line.number for line in results([text])] == [1, 4, 5, 6, 7, 8, 10]
-    assert [line for line in lines([text]) if line.text != TALK or line.number == 7] == list(results([text]))
+    assert [line for line in lines([text]) if line.text != MESSAGE or line.number == 7] == list(results([text]))
 
 
-def test_a_row_that_is_glued_to_talk_is_not_left_out_with_it() -> None:
-    assert [line.text for line in results([f"a\n{TALK}[1,0]<stdout>:{ROW}\n{TALK}\rb\nc"])][2::2] == [ROW, "b"]
+def test_a_row_that_is_glued_to_a_message_is_kept() -> None:
+    assert [line.text for line in results([f"a\n{MESSAGE}[1,0]<stdout>:{ROW}\n{MESSAGE}\rb\nc"])][2::2] == [ROW, "b"]
 
 
-@given(st.lists(st.sampled_from([ROW, TALK, "", "# a", *SAID, "x\ry", f"[1,2]<stdout>:{TALK}"])), st.integers(1, 300))
-def test_without_talk_nothing_else_changes_wherever_chunks_end(texts: list[str], size: int) -> None:
+@given(
+    st.lists(st.sampled_from([ROW, MESSAGE, "", "# a", *SAID, "x\ry", f"[1,2]<stdout>:{MESSAGE}"])), st.integers(1, 300)
+)
+def test_leaving_messages_out_changes_no_other_line_wherever_chunks_end(texts: list[str], size: int) -> None:
     whole = "\n".join(texts)
     chunks = [whole[start : start + size] for start in range(0, len(whole), size)]
-    kept = [line for line in lines([whole]) if line.text != TALK]
-    assert [line for line in results(chunks) if line.text != TALK] == kept
+    kept = [line for line in lines([whole]) if line.text != MESSAGE]
+    assert [line for line in results(chunks) if line.text != MESSAGE] == kept
 
 
-def test_what_is_looked_at_is_the_text_of_the_lines_that_come_next() -> None:
+def test_look_gets_the_text_of_the_next_lines() -> None:
     seen: list[str] = []
     came = [(line.text, len(seen)) for line in lines(["a\nb\n", "c\n"], seen.append)]
     assert came == [("a", 1), ("b", 1), ("c", 2)]

@@ -86,19 +86,19 @@ def bare(found: tuple[ForeignRow, ...]) -> list[tuple[object, ...]]:
 # -------------------------------------------------------------------------------------------------- whole logs
 
 
-def as_row(told: dict[str, Any]) -> tuple[object, ...]:
+def as_row(wanted: dict[str, Any]) -> tuple[object, ...]:
     """An expected row in SI units."""
-    rates = [pytest.approx(told[key] * 1e9) for key in ("algbw", "busbw")]
+    rates = [pytest.approx(wanted[key] * 1e9) for key in ("algbw", "busbw")]
     return (
-        told["size"],
-        told["count"],
-        told["dtype"],
-        told["op"],
-        told["root"],
-        told["in_place"],
-        pytest.approx(told["time_us"] / 1e6),
+        wanted["size"],
+        wanted["count"],
+        wanted["dtype"],
+        wanted["op"],
+        wanted["root"],
+        wanted["in_place"],
+        pytest.approx(wanted["time_us"] / 1e6),
         *rates,
-        told["wrong"],
+        wanted["wrong"],
     )
 
 
@@ -107,21 +107,21 @@ def test_no_log_is_left_out() -> None:
     assert sorted(corpus.expected("nccl_logs")) == sorted(path.name for path in corpus.real("nccl_logs", "").iterdir())
 
 
-@pytest.mark.parametrize(("path", "told"), corpus.cases("nccl_logs"))
-def test_a_log_gives_what_is_in_it(path: Path, told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("path", "wanted"), corpus.cases("nccl_logs"))
+def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
     run = only(path.read_bytes())
     assert run.tool == "nccl_tests"
     for key in ("tool_version", "pattern", "num_ranks", "num_nodes", "status"):
-        assert getattr(run, key) == told[key], key
-    assert (list(run.hosts), list(run.gpus)) == (told["hosts"], told["gpus"])
-    assert len(run.rows) == told["num_rows"]
-    assert set(told["remark_lines"]) <= {remark.line for remark in run.remarks}
-    assert told.get("failure") in (None, failure_code(run))
+        assert getattr(run, key) == wanted[key], key
+    assert (list(run.hosts), list(run.gpus)) == (wanted["hosts"], wanted["gpus"])
+    assert len(run.rows) == wanted["num_rows"]
+    assert set(wanted["remark_lines"]) <= {remark.line for remark in run.remarks}
+    assert wanted.get("failure") in (None, failure_code(run))
     assert (run.failure is None) == (run.status == OK)
     if run.rows:
         first, last = bare((run.rows[0], run.rows[-1]))
-        assert (first, last) == (as_row(told["first"]), as_row(told["last"]))
-        assert sums(run.rows) == pytest.approx(list(told["sums"].values()), abs=1e-6)
+        assert (first, last) == (as_row(wanted["first"]), as_row(wanted["last"]))
+        assert sums(run.rows) == pytest.approx(list(wanted["sums"].values()), abs=1e-6)
         assert [r.in_place for r in run.rows] == [False, True] * (len(run.rows) // 2)
 
 
@@ -147,7 +147,7 @@ def colour(text: str) -> str:
 
 
 def talk(text: str) -> str:
-    """NCCL speaks after every line."""
+    """A message of NCCL after every line."""
     return "".join(f"{line}\n{INFO} Channel 0{n % 10} : 0 1 2 3\n" for n, line in enumerate(text.split("\n")))
 
 
@@ -197,7 +197,7 @@ def test_noise_changes_no_row(noise: str, pattern: str) -> None:
     assert dirty.status == OK
 
 
-# ------------------------------------------------------------------------------------------------- what a run tells
+# ------------------------------------------------------------------------------------------------- facts of a run
 
 
 def test_a_clean_log_is_read_whole() -> None:
@@ -214,7 +214,7 @@ def test_a_clean_log_is_read_whole() -> None:
     "pattern", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "sendrecv"]
 )
 @pytest.mark.parametrize("ranks", [2, 3, 4, 16])
-def test_a_pattern_is_told_by_what_only_it_prints(pattern: str, ranks: int) -> None:
+def test_a_pattern_is_recognised_by_its_rows_alone(pattern: str, ranks: int) -> None:
     run = only(log(pattern, ranks))
     assert (run.pattern, run.num_ranks) == (pattern, ranks)
     assert only_remark(run, "pattern-by-rows").facts == {"pattern": pattern}
@@ -228,14 +228,14 @@ def test_ranks_of_a_command_count_only_where_no_launcher_is_near() -> None:
     assert only(f"mpirun -n 2 \\\n  ./build/sendrecv_perf -g 8\n{table}").num_ranks is None
 
 
-def test_where_several_fit_no_pattern_is_told() -> None:
+def test_the_pattern_is_unknown_if_several_fit() -> None:
     run = only(log("gather"))  # scatter prints the same
     assert (run.pattern, len(run.rows), run.status) == (None, 10, OK)
     unchecked = log("allgather").replace("      0 ", "    N/A ").replace("      0\n", "    N/A\n")
     assert only(unchecked).pattern is None  # alltoall prints the same
 
 
-def test_one_rank_moves_nothing_and_tells_no_pattern() -> None:
+def test_the_rows_of_one_rank_fit_several_patterns() -> None:
     assert only(log("allreduce", 1)).pattern is None
 
 
@@ -262,7 +262,7 @@ def test_a_name_is_taken_from_a_command_unless_the_rows_are_of_another_test() ->
     assert other.pattern == "allreduce"
     named = only_remark(other, "rows-of-another-test")
     assert (named.line, named.facts["program"]) == (1, "all_gather_perf")
-    assert only("for t in all_reduce_perf reduce_perf; do\n" + log()).pattern == "allreduce"  # two names are none
+    assert only("for t in all_reduce_perf reduce_perf; do\n" + log()).pattern == "allreduce"  # two names are ambiguous
 
 
 def test_hypercube_s_algbw_is_translated() -> None:
@@ -275,7 +275,7 @@ def test_hypercube_s_algbw_is_translated() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["allgather", "reducescatter"])
-def test_what_counted_the_other_ranks_alone_until_june_2020_is_translated(pattern: str) -> None:
+def test_algbw_of_the_other_ranks_alone_until_june_2020_is_translated(pattern: str) -> None:
     """As NVIDIA/nccl-tests printed before its commit ec1b5e2: (n-1)/n of size / time as algbw and as busbw."""
     operation = "     sum" if pattern == "reducescatter" else ""
     table = []
@@ -299,7 +299,7 @@ def test_what_counted_the_other_ranks_alone_until_june_2020_is_translated(patter
     assert bare(unnamed.rows) == bare(run.rows)
 
 
-def test_ranks_are_told_by_the_rows_only_where_one_number_fits() -> None:
+def test_ranks_follow_from_the_rows_only_if_one_number_fits() -> None:
     table = "\n".join([TITLE, *rows("allreduce", 16)])
     assert only(table).num_ranks == 16
     assert only("\n".join([TITLE, *rows("allreduce", 16)[:1]])).num_ranks is None  # too few digits
@@ -307,17 +307,17 @@ def test_ranks_are_told_by_the_rows_only_where_one_number_fits() -> None:
     assert only("\n".join([TITLE, *rows("broadcast", 16)])).num_ranks is None
 
 
-def test_a_last_rank_alone_is_believed_where_the_rows_agree() -> None:
+def test_the_last_listed_rank_counts_if_the_rows_agree() -> None:
     device = "# Rank 4095 Group  0 Pid   31 on node511 device  7 [0x01] ACME X1 96GB"
-    told = only("\n".join([device, TITLE, *rows("allreduce", 4096)]))
-    assert (told.num_ranks, told.num_nodes, told.hosts) == (4096, None, ("node511",))
+    wanted = only("\n".join([device, TITLE, *rows("allreduce", 4096)]))
+    assert (wanted.num_ranks, wanted.num_nodes, wanted.hosts) == (4096, None, ("node511",))
     other = only("\n".join([device, TITLE, *rows("allreduce", 8)]))
     assert other.num_ranks is None
     assert only_remark(other, "ranks-unknown").facts == {"last": 4095, "by_rows": 8}
 
 
-def test_groups_that_run_at_once_are_counted_apart() -> None:
-    """As NCCL_TESTS_SPLIT="MOD 2" makes them: ranks are numbered through, rows are of one group."""
+def test_groups_that_run_at_the_same_time_are_separated() -> None:
+    """With NCCL_TESTS_SPLIT="MOD 2" ranks are numbered through, and the rows are of one group."""
     table = rows("allreduce", 4)
     head = [re.sub(r"Rank  ([1357]) Group  0", r"Rank  \1 Group  1", line) for line in banner(8)]
     head = [re.sub(r"(Rank  [4567].*)node7", r"\1node8", line) for line in head]
@@ -327,7 +327,7 @@ def test_groups_that_run_at_once_are_counted_apart() -> None:
 
 
 def test_runs_that_are_mixed_in_one_log_fail() -> None:
-    """What a build without MPI gives under mpirun: each process is a run of its own."""
+    """The log of a build without MPI under mpirun: each process is a run of its own."""
     table = rows("allreduce", 1)
     other = [line.replace("Pid    31", "Pid    32") for line in banner(1)]
     text = [*banner(1), *other, TITLE, TITLE, *(line for line in table for _ in range(2)), *footer(table)]
@@ -342,12 +342,12 @@ def test_runs_that_are_mixed_in_one_log_fail() -> None:
     assert "rank-twice" in codes(started_twice)
 
 
-def test_one_rank_each_is_known_by_rows_that_count_nothing_as_moved() -> None:
-    """The same without the banners, as people paste it."""
+def test_mixed_runs_of_one_rank_are_recognised_without_banners() -> None:
+    """The same without the banners."""
     table = rows("allreduce", 1)
     run = only("\n".join(table))
     assert (run.pattern, run.num_ranks, run.status) == ("allreduce", 1, OK)
-    twice = only("\n".join([*table, *table]))  # -N 2: from the least size on, once more
+    twice = only("\n".join([*table, *table]))  # -N 2: all sizes twice
     assert (twice.num_ranks, twice.status) == (1, OK)
     order = (2, 1, 2, 0, 3, 1, 4, 3)
     mixed = only("\n".join(table[index] for index in order))
@@ -361,7 +361,7 @@ def test_one_rank_each_is_known_by_rows_that_count_nothing_as_moved() -> None:
     assert (several.num_ranks, several.status) == (4, OK)
 
 
-def test_what_a_text_says_behind_a_log_is_no_failure_of_it() -> None:
+def test_the_text_around_a_log_is_no_failure_of_it() -> None:
     prose = ["It should end without hangs or segmentation faults.", "", "With the old driver it did not:"]
     crash = ["```", "[node7:31] Signal: Segmentation fault (11)", "```"]
     fenced = "\n".join(["```", log(), "```", *prose, *crash])
@@ -374,7 +374,7 @@ def test_what_a_text_says_behind_a_log_is_no_failure_of_it() -> None:
     assert (apart.status, bare(apart.rows)) == (OK, bare(WHOLE.rows))
 
 
-def test_rccl_tests_are_known_by_their_version_line() -> None:
+def test_rccl_tests_are_recognised_by_their_version_line() -> None:
     text = (
         log()
         .replace("# Using devices", "rccl-tests: Version develop:1a2b3c4\n# Using devices")
@@ -400,7 +400,7 @@ def test_rccl_s_own_lines_are_read() -> None:
     assert bare(run.rows) == bare(WHOLE.rows)
 
 
-def test_in_place_only_is_what_its_header_says() -> None:
+def test_a_header_may_announce_in_place_only() -> None:
     title = "#       size         count      type   redop    root     time   algbw   busbw #wrong"
     table = [
         text[: text.index(half("allreduce", size, (21.0 + size / 40e3) * 1.03, 4, "0"))]
@@ -481,7 +481,7 @@ def test_wrong_elements_fail_a_run_and_keep_its_rows(word: str, number: int | No
 
 
 @pytest.mark.parametrize("word", ["nan", "-nan", "inf", "-inf"])
-def test_what_is_no_number_is_unknown(word: str) -> None:
+def test_a_figure_that_is_no_number_is_unknown(word: str) -> None:
     table = rows()
     table[1] = table[1].replace(table[1].split()[5], word)
     run = only("\n".join([*banner(), TITLE, *table]))
@@ -502,7 +502,7 @@ def test_per_iteration_columns_and_a_time_of_day_shift_nothing() -> None:
     assert bare(only("\n".join(table)).rows) == bare(WHOLE.rows)
 
 
-def test_cpu_time_is_no_time_of_the_operation() -> None:
+def test_cpu_time_is_not_the_time_of_the_operation() -> None:
     run = only(log().replace("    time", " cputime"))
     assert {r.time_s for r in run.rows} == {None}
     assert run.rows[4].algbw_bytes_per_s == 22.21e9
@@ -516,7 +516,7 @@ def test_rows_of_size_zero_are_rows() -> None:
     assert run.pattern == "allgather"
 
 
-def test_a_row_that_contradicts_itself_stays_and_is_named() -> None:
+def test_a_row_that_contradicts_itself_is_kept_with_a_remark() -> None:
     table = rows()
     table[3] = table[3].replace(table[3].split()[6], "99.99", 1)
     run = only("\n".join([*banner(), TITLE, *table]))
@@ -530,8 +530,8 @@ def test_a_row_that_contradicts_itself_stays_and_is_named() -> None:
 
 @pytest.mark.parametrize("gap", ["", "\n", f"\n{INFO} a\n{INFO} b\n"])
 @pytest.mark.parametrize("place", [14, 30, 36, 43, 50, 60, 68, 75, 83, 95, 104])
-def test_a_row_in_pieces_is_put_together(place: int, gap: str) -> None:
-    """NCCL's line is glued to the first piece, as when both go to one pipe; the cut may be inside a figure."""
+def test_a_row_in_pieces_is_joined(place: int, gap: str) -> None:
+    """A message of NCCL is glued to the first piece, because both go to one pipe; the cut may be inside a figure."""
     table = rows()
     text = table[3]
     table[3] = f"{text[:place]}{INFO} AllReduce: opCount 0{gap or chr(10)}{text[place:]}"
@@ -540,7 +540,7 @@ def test_a_row_in_pieces_is_put_together(place: int, gap: str) -> None:
     assert run.status == OK
 
 
-def test_a_row_is_put_together_from_three_pieces_between_every_print() -> None:
+def test_a_row_in_three_pieces_is_joined() -> None:
     table = [
         f"{text[:50]}{INFO} AllReduce: opCount\n{INFO} more\n{text[50:83]}{INFO} AllReduce: opCount\n{text[83:]}"
         for text in rows()
@@ -552,8 +552,8 @@ def test_a_row_is_put_together_from_three_pieces_between_every_print() -> None:
 @pytest.mark.parametrize("host", ["7f3a9c", "10-0-0-7", "0e4b", "node7"])
 def test_a_host_that_begins_with_a_digit_takes_no_digit_from_a_figure(host: str) -> None:
     text = log().replace("node7", host)
-    said = rf"{host}:1:2 [0] NCCL INFO a\n"
-    glued = re.sub(r"(  -1)(  +\S+ +\S+ +\S+ +0)(  +\S+.*0)", rf"\g<1>{said}\g<2>{said}\g<3>", text)
+    message = rf"{host}:1:2 [0] NCCL INFO a\n"
+    glued = re.sub(r"(  -1)(  +\S+ +\S+ +\S+ +0)(  +\S+.*0)", rf"\g<1>{message}\g<2>{message}\g<3>", text)
     assert glued.count("NCCL INFO") == 10
     assert bare(only(glued).rows) == bare(WHOLE.rows)
 
@@ -563,8 +563,8 @@ def test_a_row_glued_to_the_end_of_another_line_s_tag_is_read() -> None:
     assert bare(only(text).rows) == bare(WHOLE.rows)
 
 
-def test_where_a_log_is_cut_no_row_changes() -> None:
-    """Cut after every character of the table: the rows are a beginning of the true ones, and the cut is said."""
+def test_a_cut_anywhere_changes_no_row() -> None:
+    """After every character of the table, the rows are a beginning of the true ones, and the cut is remarked."""
     text = log()
     start, end = text.index(TITLE), text.index("# Out of bounds")
     whole = bare(WHOLE.rows)
@@ -578,7 +578,7 @@ def test_where_a_log_is_cut_no_row_changes() -> None:
             assert text[:place].count("\n") + 1 in {remark.line for remark in runs[0].remarks}, place
 
 
-def test_where_a_log_without_a_header_is_cut_no_row_changes() -> None:
+def test_a_cut_anywhere_without_a_header_changes_no_row() -> None:
     for pattern in ("allreduce", "broadcast"):
         text = "\n".join(rows(pattern))
         whole = bare(only(text).rows)
@@ -607,15 +607,15 @@ def test_a_cut_row_keeps_the_half_that_is_whole() -> None:
     assert (14, "half-cut") in located(run)
 
 
-def test_a_last_field_that_may_be_cut_is_not_believed() -> None:
+def test_a_last_field_that_may_be_cut_is_not_used() -> None:
     text = row("allreduce", SIZES[4], 4, "4096")
-    place = text.index("4096", 20) + 2  # "40": as many wrong elements as were never counted
+    place = text.index("4096", 20) + 2  # "40": a number of wrong elements that was never counted
     run = only("\n".join([*banner(), TITLE, *rows()[:4], text[:place]]))
     assert bare(run.rows) == bare(WHOLE.rows)[:8]
     assert {14} <= {remark.line for remark in run.remarks}
 
 
-def test_rows_that_were_left_out_are_named() -> None:
+def test_left_out_rows_are_remarked() -> None:
     for mark in ("...", "…", "[...]", "# ... (left out) ...", "....", "[snip]"):
         table = rows()
         run = only("\n".join([*banner(), TITLE, table[0], mark, table[4], *footer(table)]))
@@ -623,21 +623,21 @@ def test_rows_that_were_left_out_are_named() -> None:
         assert {11, 14} <= {remark.line for remark in run.remarks}
 
 
-def test_an_average_that_is_not_the_rows_is_said() -> None:
+def test_an_average_of_other_rows_is_remarked() -> None:
     table = rows()
     run = only("\n".join([*banner(), TITLE, *table[1:], *footer(table)]))
     assert located(run)[0] == (15, "not-the-average")
     assert run.status == TRUNCATED
 
 
-def test_a_row_that_stands_there_twice_is_no_missing_row() -> None:
+def test_a_row_that_is_printed_twice_is_no_missing_row() -> None:
     table = rows()
     run = only("\n".join([*banner(), TITLE, *table[:3], *table[2:], *footer(table)]))
     assert only_remark(run, "row-twice").facts == {"twice": 13} and "not-the-average" not in codes(run)
     assert run.status == TRUNCATED
 
 
-def test_sizes_that_were_asked_for_and_are_not_there_are_a_loss() -> None:
+def test_missing_sizes_are_a_loss() -> None:
     asked = [1024 * 64**power for power in range(4)]
     table = [row("allreduce", size) for size in asked]
     end = "# Out of bounds values : 0 OK"
@@ -648,10 +648,10 @@ def test_sizes_that_were_asked_for_and_are_not_there_are_a_loss() -> None:
         run = only("\n".join([*banner(most=asked[-1]), TITLE, *left, end]))
         assert (run.status, len(run.rows)) == (TRUNCATED, 6)
         assert asked[gone] in (failure(run).facts.get("sizes") or [failure(run).facts.get("most")])
-    assert WHOLE.asked_bytes == ()  # most of its rows are none of its banner's
+    assert WHOLE.asked_bytes == ()  # most of its rows do not fit its banner
 
 
-def test_lines_left_out_between_rows_are_no_loss_where_the_average_shows_it() -> None:
+def test_left_out_lines_are_no_loss_if_the_average_agrees() -> None:
     table = rows()
     run = only("\n".join([*banner(), TITLE, *table[:2], "...", *table[2:], *footer(table)]))
     assert (run.status, located(run)[0]) == (OK, (12, "no-rows-left-out"))
@@ -688,7 +688,7 @@ def test_sizes_reduced_for_lack_of_memory_are_no_loss() -> None:
     ],
 )
 @pytest.mark.parametrize("num_rows", [0, 3])
-def test_a_crash_is_a_failure_in_its_own_words(sentence: str, num_rows: int) -> None:
+def test_a_crash_is_a_failure_with_the_printed_words(sentence: str, num_rows: int) -> None:
     run = only("\n".join([*banner(), TITLE, *rows()[:num_rows], sentence]))
     assert run.status == FAILED
     assert printed(run) in sentence
@@ -696,7 +696,7 @@ def test_a_crash_is_a_failure_in_its_own_words(sentence: str, num_rows: int) -> 
     assert len(run.rows) == 2 * num_rows
 
 
-def test_what_is_below_what_was_demanded_fails() -> None:
+def test_a_rate_below_the_demanded_one_fails() -> None:
     run = only(log().replace(f": {average(rows())} ", f": {average(rows())} FAILED"))
     assert (run.status, failure_code(run)) == (FAILED, "below-demanded")
     wrong = only(log().replace("values : 0 OK", "values : 12 FAILED"))
@@ -707,7 +707,7 @@ def test_what_is_below_what_was_demanded_fails() -> None:
 # ------------------------------------------------------------------------------------------------------ many runs
 
 
-def test_several_runs_come_one_by_one() -> None:
+def test_several_runs_are_yielded_one_by_one() -> None:
     reader = READER()
     text = log() + log("allgather", 8) + "a line of something else\n" + log("broadcast")
     given: list[ForeignRun] = []
@@ -723,7 +723,7 @@ def test_several_runs_come_one_by_one() -> None:
     assert [run.line for run in given] == [1, 19, 42]
 
 
-def test_a_header_that_comes_again_divides_only_where_sizes_begin_anew() -> None:
+def test_a_repeated_header_begins_a_run_only_if_sizes_start_over() -> None:
     table = rows()
     again = only("\n".join([*banner(), TITLE, UNITS, *table[:2], TITLE, UNITS, *table[2:], *footer(table)]))
     assert bare(again.rows) == bare(WHOLE.rows)
@@ -742,19 +742,19 @@ def test_a_run_after_a_crash_is_a_run_of_its_own() -> None:
     assert [run.status for run in read(f"{crash}\n{crash}\n{log()}")] == [FAILED, FAILED, OK]
 
 
-def test_markdown_may_eat_the_hash_signs() -> None:
+def test_hash_signs_may_be_lost_in_markdown() -> None:
     run = only(log().replace("# ", " "))
     assert (bare(run.rows), run.status, run.num_ranks) == (bare(WHOLE.rows), OK, 4)
 
 
-def test_what_is_not_nccl_tests_is_nothing() -> None:
+def test_other_text_gives_no_run() -> None:
     assert read("hello\n1 2 3\n\n# a comment\n8 1.22\nnode7:1:2 [0] NCCL INFO x\nSegmentation fault\n") == []
 
 
 @pytest.mark.parametrize("text", log().splitlines())
-def test_lines_that_only_it_prints_begin_it(text: str) -> None:
-    told = text.strip("# ") and not any(word in text for word in ("(B)", "Using devices"))
-    assert READER().begins(text.strip()) == bool(told)
+def test_its_own_lines_begin_it(text: str) -> None:
+    wanted = text.strip("# ") and not any(word in text for word in ("(B)", "Using devices"))
+    assert READER().begins(text.strip()) == bool(wanted)
 
 
 @pytest.mark.parametrize(
@@ -776,7 +776,7 @@ def test_lines_that_only_it_prints_begin_it(text: str) -> None:
         "8 2 float",
     ],
 )
-def test_lines_of_others_do_not(text: str) -> None:
+def test_lines_of_other_tools_do_not_begin_it(text: str) -> None:
     assert not READER().begins(text)
 
 
@@ -794,7 +794,7 @@ def placed(size: int, time_us: float, wrong: float | None = 0.0) -> dict[str, fl
 
 
 def document(**more: Any) -> dict[str, Any]:
-    """A run of two processes with two GPUs each, of which only the first is listed."""
+    """A run of two processes with two GPUs each; only the first GPU of each is listed."""
     results = [
         {
             "size": size,
@@ -885,7 +885,7 @@ def test_a_document_s_failures_are_failures() -> None:
         '{\n"version": 3,\n"a": 1\n}',
     ],
 )
-def test_a_document_of_others_is_nothing_and_what_follows_is_read(text: str) -> None:
+def test_a_document_of_another_program_is_skipped(text: str) -> None:
     assert [bare(run.rows) for run in read(f"{text}\n{log()}")] == [bare(WHOLE.rows)]
     assert read(text) == []
 
@@ -939,7 +939,7 @@ WORDS = st.sampled_from(
 )
 
 
-def test_a_figure_of_very_many_digits_is_lost_and_said() -> None:
+def test_a_figure_of_very_many_digits_is_a_loss() -> None:
     many = f"  100.0   83.89  146.80  {'9' * 310}"
     run = only("\n".join([*banner(), TITLE, rows()[0], many, *rows()[1:]]))
     assert bare(run.rows) == bare(WHOLE.rows)
@@ -962,7 +962,7 @@ DAMAGE: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_row_that_can_not_be_read_is_never_dropped_silently(damage: str) -> None:
+def test_a_damaged_row_is_never_dropped_silently(damage: str) -> None:
     table = rows()
     table[3] = DAMAGE[damage](table[3])
     run = only("\n".join([*banner(), TITLE, *table, "# Out of bounds values : 0 OK"]))
@@ -990,14 +990,14 @@ def test_nothing_makes_it_raise_and_output_is_bounded(pieces: list[str], glue: s
 
 @settings(max_examples=200)
 @given(st.binary(max_size=400))
-def test_binary_rubbish_is_nothing(rubbish: bytes) -> None:
+def test_binary_data_give_no_run(rubbish: bytes) -> None:
     assert read(rubbish) == [] or b"float" in rubbish
     inside = only(log().encode().replace(UNITS.encode(), rubbish.replace(b"\r", b"").replace(b".", b"") + b"\n"))
     assert set(bare(WHOLE.rows)) <= set(bare(inside.rows)) or b"\n" in rubbish
 
 
-def test_talk_is_not_held() -> None:
-    """However much NCCL says, what the reader holds is what the rows need."""
+def test_messages_are_not_kept() -> None:
+    """The reader keeps what the rows need, however many messages there are."""
     reader = READER()
 
     def endless() -> Iterator[Line]:
@@ -1024,7 +1024,7 @@ def test_talk_is_not_held() -> None:
     )
 
 
-def test_losses_beyond_many_are_counted() -> None:
+def test_remarks_beyond_a_limit_are_counted() -> None:
     run = only("\n".join([TITLE, *["1024 256 float sum -1 rubbish 1 2 3"] * 1000, *rows()]))
     assert len(run.remarks) < 210
     assert only_remark(run, "more-remarks").facts["num"] > 700
@@ -1034,7 +1034,7 @@ def test_losses_beyond_many_are_counted() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_one_damaged_character_of_a_row_never_drops_it_silently(data: st.DataObject) -> None:
-    """Both rows of the line are there, whatever they say now, or that line is said to be lost."""
+    """Both rows of the line are there, with any figures, or the line is remarked as lost."""
     table = rows(data.draw(st.sampled_from(["allreduce", "allgather", "broadcast"])))
     which = data.draw(st.integers(0, len(table) - 1))
     text = table[which].strip()

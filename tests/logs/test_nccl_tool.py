@@ -1,4 +1,4 @@
-"""nccl-tests as a program of ours: what it is asked for, and what becomes of what its versions print (stand-ins)."""
+"""nccl-tests as a program that we run: its arguments, and the records of the output of its versions (stand-ins)."""
 
 from __future__ import annotations
 
@@ -34,31 +34,37 @@ def case(pattern: str = "allreduce", sizes: tuple[int, ...] = SIZES, mode: str =
     return Case(pattern, "nccl", sizes, mode=mode, **more)  # type: ignore[arg-type]
 
 
-def printed(asked: Case, told: str = "2.19.6", world: World = FOUR, build: frozenset[str] = NEW) -> tuple[str, str]:
-    """What the stand-in prints when it gets our words, and what it writes."""
+def printed(
+    asked: Case, standin_version: str = "2.19.6", world: World = FOUR, build: frozenset[str] = NEW
+) -> tuple[str, str]:
+    """What the stand-in prints and writes when it gets our arguments."""
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "document"
         words = [str(file) if word == DOCUMENT else word for word in TOOL.arguments(asked, world, build)]
-        standin.run([TOOL.program(asked), *words], told, lines.append, TOOL.processes(world, build).num_ranks)
+        standin.run(
+            [TOOL.program(asked), *words], standin_version, lines.append, TOOL.processes(world, build).num_ranks
+        )
         return "\n".join(lines) + "\n", file.read_text() if file.exists() else ""
 
 
-def records(asked: Case, told: str = "2.19.6", world: World = FOUR, build: frozenset[str] = NEW) -> list[Record]:
-    """What becomes of it."""
-    text, document = printed(asked, told, world, build)
+def records(
+    asked: Case, standin_version: str = "2.19.6", world: World = FOUR, build: frozenset[str] = NEW
+) -> list[Record]:
+    """The records of its output."""
+    text, document = printed(asked, standin_version, world, build)
     return TOOL.records(text, asked, world, document)
 
 
-@pytest.mark.parametrize(("told", "build"), [("2.19.6", NEW), ("2.17.1", OLD), ("2.13", OLD)])
+@pytest.mark.parametrize(("standin_version", "build"), [("2.19.6", NEW), ("2.17.1", OLD), ("2.13", OLD)])
 @pytest.mark.parametrize(
     "pattern",
     ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter", "sendrecv"],
 )
 def test_every_pattern_of_every_version_becomes_a_record_of_each_size(
-    pattern: str, told: str, build: frozenset[str]
+    pattern: str, standin_version: str, build: frozenset[str]
 ) -> None:
-    found = records(case(pattern), told, FOUR, build)
+    found = records(case(pattern), standin_version, FOUR, build)
     assert [record.requested_bytes for record in found] == [(size,) for size in SIZES]
     for record in found:
         assert record.reported is not None and record.verified is True and record.num_wrong == 0
@@ -77,13 +83,13 @@ def test_the_document_has_more_digits_than_the_table() -> None:
     assert by_document.reported["mean_s"] == pytest.approx(10.01024e-6, rel=1e-9)
 
 
-def test_the_placement_that_is_asked_for_is_taken() -> None:
+def test_the_requested_placement_is_used() -> None:
     (found,) = records(case(sizes=(1024,), in_place=True))
     assert found.reported is not None and found.in_place
     assert found.reported["mean_s"] == pytest.approx(11.01024e-6)
 
 
-def test_in_place_of_what_it_can_not_check_is_not_verified() -> None:
+def test_unchecked_in_place_rows_are_not_verified() -> None:
     (found,) = records(case("alltoall", sizes=(1024,), in_place=True))
     assert (found.verified, found.num_wrong) == (None, None) and found.reported
 
@@ -108,13 +114,13 @@ def test_wrong_data_is_never_a_success() -> None:
     *right, bad = records(case(), "2.19.6 wrong")
     assert [record.verified for record in right] == [True, True]
     assert (bad.verified, bad.num_wrong) == (False, 3)
-    # Wrong out of place, while in place was asked for: no row of ours says it.
-    *rows, said = records(case(in_place=True), "2.19.6 wrong")
-    assert all(row.verified for row in rows) and said.failed is not None
-    assert (said.failed.code, said.failed.facts["values"]) == ("out-of-bounds", 3)
+    # Wrong out of place, while in place was asked for: no row shows it.
+    *rows, failed_record = records(case(in_place=True), "2.19.6 wrong")
+    assert all(row.verified for row in rows) and failed_record.failed is not None
+    assert (failed_record.failed.code, failed_record.failed.facts["values"]) == ("out-of-bounds", 3)
 
 
-def test_sizes_beyond_the_memory_are_skipped_in_its_own_words() -> None:
+def test_sizes_beyond_the_memory_are_skipped_with_the_printed_words() -> None:
     found = records(case(sizes=(1 << 18, 1 << 20, 1 << 22)), "2.19.6 reduced")
     *measured, skipped = found
     assert not any(record.skipped for record in measured) and skipped.skipped is not None
@@ -126,11 +132,11 @@ def test_sizes_beyond_the_memory_are_skipped_in_its_own_words() -> None:
     ("mishap", "code"),
     [("cut", "ends-early"), ("dies", "tool-error")],
 )
-@pytest.mark.parametrize(("told", "build"), [("2.13", OLD), ("2.19.6", NEW)])
-def test_what_was_measured_before_the_end_is_kept_and_the_rest_failed(
-    told: str, build: frozenset[str], mishap: str, code: str
+@pytest.mark.parametrize(("standin_version", "build"), [("2.13", OLD), ("2.19.6", NEW)])
+def test_rows_before_an_early_end_are_kept_and_the_rest_fails(
+    standin_version: str, build: frozenset[str], mishap: str, code: str
 ) -> None:
-    first, second, last = records(case(), f"{told} {mishap}", FOUR, build)
+    first, second, last = records(case(), f"{standin_version} {mishap}", FOUR, build)
     assert first.reported and second.reported
     assert last.failed is not None and last.requested_bytes == (16384,)
     assert last.failed.code == code
@@ -138,7 +144,7 @@ def test_what_was_measured_before_the_end_is_kept_and_the_rest_failed(
         assert (last.failed.facts["size"], last.failed.facts["most"]) == (4096, 16384)
 
 
-def test_a_type_that_it_does_not_know_is_no_figure_of_it() -> None:
+def test_figures_of_another_type_are_refused() -> None:
     with pytest.raises(UsageError, match=r"it measured float32, not bfloat16"):
         records(case(dtype="bfloat16"), "2.19.6 other-type")
 
@@ -154,7 +160,7 @@ def test_processes_that_did_not_find_each_other_are_no_run() -> None:
         TOOL.records("hello\n", asked, FOUR)
 
 
-def test_words_are_of_the_build() -> None:
+def test_arguments_depend_on_the_build() -> None:
     asked = case("broadcast", root=1, dtype="float16", iterations=50, warmup=5)
     sizes = ["-b", "1024", "-e", "16384", "-f", "4"]
     plain = [*sizes, "-d", "half", "-r", "1", "-n", "50", "-w", "5", "-c", "1"]
@@ -195,7 +201,7 @@ def test_a_case_that_it_cannot_measure_has_a_reason(
     assert reason is None or reason.facts.items() >= facts.items()
 
 
-def test_blocks_of_less_than_16_bytes_are_skipped_as_it_sends_nothing() -> None:
+def test_blocks_of_less_than_16_bytes_are_skipped() -> None:
     *found, less, last = sorted(records(case("allgather", sizes=(16, 32, 64, 128))), key=lambda one: bool(one.skipped))
     assert [one.payload_bytes for one in found] == [64, 128]
     assert (less.requested_bytes, last.requested_bytes) == ((16,), (32,))
@@ -213,7 +219,7 @@ def test_blocks_of_less_than_16_bytes_are_skipped_as_it_sends_nothing() -> None:
         ((8, 16, 1 << 30), "-b 8 -e 1073741824 -f 2"),
     ],
 )
-def test_lists_of_sizes_are_parts_of_rows(sizes: tuple[int, ...], words: str) -> None:
+def test_a_list_of_sizes_is_part_of_a_row(sizes: tuple[int, ...], words: str) -> None:
     assert " ".join(row_of(sizes) or ()) == words
 
 
@@ -226,7 +232,7 @@ def test_a_row_holds_every_size_or_there_is_none(sizes: list[int]) -> None:
         assert set(sizes) <= set(made) and len(made) <= max(4 * len(sizes), 21)
 
 
-def test_version_and_library_are_told() -> None:
+def test_version_and_library_are_read() -> None:
     text, _ = printed(case())
     assert TOOL.version(text) == "2.19.6" and TOOL.version("") is None
     assert TOOL.libraries(text) == {"nccl": "2.29.7"}
@@ -247,7 +253,7 @@ def test_logs_of_known_runs_become_records_of_every_size() -> None:
         if not TOOL.program(asked) or world.num_ranks != run.num_ranks:
             continue
         found = [one for one in TOOL.records(text, asked, world) if one.reported]
-        own = {one.payload_bytes: one for one in reversed(run.rows) if not one.in_place}  # of several cycles the first
+        own = {one.payload_bytes: one for one in reversed(run.rows) if not one.in_place}  # the first of several cycles
         assert [one.payload_bytes for one in found] == [size for size in sizes if size in own], log.name
         for one in found:
             assert one.reported is not None and one.reported["mean_s"] == own[one.payload_bytes].time_s

@@ -1,4 +1,4 @@
-"""nvbandwidth's matrices: text and JSON of its versions, what is waived, failed or cut, and which way bytes went."""
+"""nvbandwidth's matrices: text and JSON of its versions, waived, failed and cut tests, and directions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_log_gives_what_is_in_it(path: Path, wanted: dict[str, Any]) -> None:
     assert dict(run.settings) == wanted.get("settings", {})
     assert [brief(found) for found in run.matrices] == [row[:-1] for row in wanted["matrices"]]
     for found, row in zip(run.matrices, wanted["matrices"], strict=True):
-        if row[-1] is not None:  # every figure at once: what the tool itself printed as their sum
+        if row[-1] is not None:  # all figures: their sum as printed by the tool
             total = sum(cell.value or 0 for cell in found.cells) / PRINTED[found.unit]
             assert total == pytest.approx(row[-1], rel=2e-5)
     remarks = [[line, code] for line, code in located(run) if line is not None]
@@ -77,7 +77,7 @@ def test_there_is_an_expectation_for_every_real_log() -> None:
     )
 
 
-# Samples of our own: three GPUs, of which 0 and 1 are linked and 2 stands alone.
+# Samples of our own with three GPUs: 0 and 1 are linked, 2 is not.
 
 PAIRS = [["N/A", "40.5", "N/A"], ["41.25", "N/A", "N/A"], ["N/A", "N/A", "N/A"]]
 SECOND = [["N/A", "38", "N/A"], ["39", "N/A", "N/A"], ["N/A", "N/A", "N/A"]]
@@ -135,7 +135,7 @@ Performance can vary with software drivers, hardware clocks, and system topology
 """
 
 
-def test_the_text_form_tells_machine_and_matrices() -> None:
+def test_the_text_form_has_machine_and_matrices() -> None:
     run = one(TEXT)
     assert (run.tool_version, run.status, run.hosts, run.gpus) == ("v0.7", "ok", ("node7",), ("Accelerator X1",))
     assert dict(run.settings) == {"cuda": "12.8", "driver": "570.1"}
@@ -159,7 +159,7 @@ def test_a_pair_without_a_path_is_waived_and_the_diagonal_is_no_cell() -> None:
     assert all((one.value is None) == (one.status == "waived") for one in found.cells)
 
 
-def test_the_sum_that_doubled_is_never_a_value_and_its_meaning_is_said() -> None:
+def test_the_sum_that_doubled_is_never_a_value_and_is_explained() -> None:
     before = one(document(case(TWO_WAY, PAIRS, sum=81.75), version="v0.5"))
     after = one(document(three_tables(), version="v0.6"))
     (old,) = before.matrices
@@ -174,7 +174,7 @@ def test_the_sum_that_doubled_is_never_a_value_and_its_meaning_is_said() -> None
         assert "sums" in translations(run)
 
 
-def test_a_sum_that_is_not_that_of_the_figures_is_said() -> None:
+def test_a_sum_of_other_figures_is_remarked() -> None:
     run = one(TEXT.replace("SUM device_to_device_memcpy_read_ce 83.00", "SUM device_to_device_memcpy_read_ce 99.00"))
     remark = only_remark(run, "sum-differs")
     assert (remark.line, remark.facts) == (25, {"printed": 99, "sum": 83})
@@ -204,7 +204,7 @@ def test_sm_two_way_copies_between_gpus_gave_both_directions_before_v06() -> Non
         ("a_test_of_tomorrow", None, ("row0", "column1")),
     ],
 )
-def test_one_row_of_every_gpu_knows_its_ends(name: str, direction: str | None, ends: tuple[str, str]) -> None:
+def test_a_row_with_a_figure_for_each_gpu_has_its_ends(name: str, direction: str | None, ends: tuple[str, str]) -> None:
     (found,) = one(document(case(name, [["5", "7"]]))).matrices
     assert found.direction == direction and rates(found)[ends] == 7
     assert found.unit == ("s" if "latency" in name else "bytes_per_s")
@@ -212,11 +212,11 @@ def test_one_row_of_every_gpu_knows_its_ends(name: str, direction: str | None, e
 
 def test_latency_between_gpus_before_v08_was_of_host_memory() -> None:
     name = "device_to_device_latency_sm"
-    for version, direction, said in (("v0.7", None, True), ("v0.8", "load", False), ("v0.10", "load", False)):
+    for version, direction, remarked in (("v0.7", None, True), ("v0.8", "load", False), ("v0.10", "load", False)):
         run = one(document(case(name, PAIRS), version=version))
         assert run.matrices[0].direction == direction
         assert rates(run.matrices[0])["gpu0", "gpu1"] == 40.5 and run.matrices[0].unit == "s"
-        assert ("latency-of-host" in codes(run)) == said
+        assert ("latency-of-host" in codes(run)) == remarked
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_text_errors_fail_the_run_and_keep_what_was_measured() -> None:
     assert one(" Invalid value when checking the pattern at 0x7\n").status == "failed"
 
 
-def test_numbers_may_be_numbers_and_nothing_need_be_of_its_type() -> None:
+def test_values_may_be_of_any_type() -> None:
     plain = one(document(case("host_to_device_memcpy_ce", [[5.5, 7]])))  # type: ignore[list-item]
     assert rates(plain.matrices[0]) == {("host", "gpu0"): 5.5, ("host", "gpu1"): 7}
     odd = [None, 3, "x", {"name": ["deep"], "status": {}, "bandwidth_matrix": {"a": 1}}, case("x", [[None], "y"])]  # type: ignore[list-item]
@@ -253,7 +253,7 @@ def test_numbers_may_be_numbers_and_nothing_need_be_of_its_type() -> None:
     assert one('{"nvbandwidth": 7}').matrices == ()
 
 
-def test_text_before_behind_and_between_a_document_is_no_matter() -> None:
+def test_text_around_and_inside_a_document_is_ignored() -> None:
     text = document(case("device_to_device_memcpy_read_ce", PAIRS), three_tables())
     noise = "node1:77:78 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via P2P {}\n"
     dirty = noise + noise.join(text.splitlines(keepends=True)) + "\n" + noise
@@ -261,14 +261,14 @@ def test_text_before_behind_and_between_a_document_is_no_matter() -> None:
     assert [brief(found) for found in one(dirty).matrices] == [brief(found) for found in one(text).matrices]
 
 
-def test_noise_between_the_rows_of_a_table_is_no_matter() -> None:
+def test_noise_between_the_rows_of_a_table_is_ignored() -> None:
     noise = "node1:77:78 [0] NCCL INFO comm 0x1 rank 0 nranks 2\n"
     dirty = one(noise + noise.join(TEXT.splitlines(keepends=True)))
     assert [brief(found) for found in dirty.matrices] == [brief(found) for found in one(TEXT).matrices]
     assert dirty.status == "ok"
 
 
-def test_a_document_that_is_cut_gives_whole_cases_and_says_so() -> None:
+def test_a_document_that_is_cut_gives_whole_cases_with_a_remark() -> None:
     cases = [case("host_to_device_memcpy_ce", [["5", "6"]]), three_tables(), case("device_local_copy", [["9", "9"]])]
     text = document(*cases)
     whole = one(text)
@@ -281,7 +281,7 @@ def test_a_document_that_is_cut_gives_whole_cases_and_says_so() -> None:
     assert len(run.matrices) == len(whole.matrices)
 
 
-def test_a_text_that_is_cut_has_unreadable_cells_and_says_where() -> None:
+def test_a_text_that_is_cut_has_unreadable_cells_with_a_remark() -> None:
     text = TEXT[: TEXT.index("42.00") + 4]  # the last digit is gone
     run = one(text)
     found = matrix(run, "device_to_device_memcpy_read_ce")
@@ -294,7 +294,7 @@ def test_a_text_that_is_cut_has_unreadable_cells_and_says_where() -> None:
     assert one(TEXT[: TEXT.index("Running device_to_device") + 60]).status == "truncated"
 
 
-def test_a_row_that_a_line_broke_in_two_is_one_row() -> None:
+def test_a_row_broken_by_another_line_is_joined() -> None:
     broken = TEXT.replace(" 0     25.50     12.75", " 0     25.50\nnode1: INFO x\n     12.75")
     assert rates(one(broken).matrices[0]) == {("host", "gpu0"): 25.5, ("host", "gpu1"): 12.75}
 
@@ -313,7 +313,7 @@ memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)
     assert newer.status == "failed" and failure_code(newer) == "figures-failed"
 
 
-def test_runs_in_one_file_stay_apart() -> None:
+def test_runs_in_one_file_are_separated() -> None:
     runs = read(TEXT + document(three_tables()) + "\n" + TEXT)
     assert [run.tool_version for run in runs] == ["v0.7", "v0.8", "v0.7"]
     assert [len(run.matrices) for run in runs] == [2, 3, 2] and runs[1].line > runs[0].line
@@ -325,7 +325,7 @@ def test_a_document_that_was_cut_ends_where_the_next_begins() -> None:
     assert (cut.status, len(cut.matrices), after.status, len(after.matrices)) == ("truncated", 1, "ok", 2)
 
 
-def test_begins_is_of_this_tool_only() -> None:
+def test_only_lines_of_this_tool_begin_it() -> None:
     reader = READER()
     assert reader.begins("nvbandwidth Version: v0.8") and reader.begins('\t"nvbandwidth" : ')
     assert reader.begins('{"nvbandwidth": {') and reader.begins("Running all_to_one_read_sm.")
@@ -381,7 +381,7 @@ LINES = st.sampled_from([*TEXT.splitlines(), *document(case("a", PAIRS), three_t
 
 @settings(max_examples=150)
 @given(st.lists(st.one_of(LINES, st.text(max_size=40), st.just('"nvbandwidth" : {'), st.just("{[" * 50)), max_size=60))
-def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+def test_no_lines_make_it_raise(lines: list[str]) -> None:
     runs = read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)])
     for run in runs:
         assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
@@ -392,7 +392,7 @@ def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
 
 @settings(max_examples=100)
 @given(st.data())
-def test_a_spoilt_document_never_raises(data: st.DataObject) -> None:
+def test_a_damaged_document_never_raises(data: st.DataObject) -> None:
     text = document(case("host_to_device_memcpy_ce", [["5", "6"]]), three_tables(), error="boom")
     at = data.draw(st.integers(0, len(text)))
     inserted = data.draw(

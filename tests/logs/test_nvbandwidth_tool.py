@@ -1,4 +1,4 @@
-"""nvbandwidth as a program of ours: its words, and its tables as our groups; the stand-in prints figures of its own."""
+"""nvbandwidth as a program that we run: its arguments, and its tables as our groups (the figures are a stand-in's)."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BUILDS = pytest.mark.parametrize("build", [JSON, TEXT], ids=["json", "text"])
 
 def case(pattern: str, sizes: tuple[int, ...] = (64 << 20,), **more: object) -> Case:
     """Copies back to back, within one process."""
-    told = {"mode": "pipelined", "via": "process"} | more
-    return Case(pattern, "cuda_copy", sizes, **told)  # type: ignore[arg-type]
+    defaults = {"mode": "pipelined", "via": "process"} | more
+    return Case(pattern, "cuda_copy", sizes, **defaults)  # type: ignore[arg-type]
 
 
-def records(asked: Case, world: World = THREE, told: str = "3", build: frozenset[str] = JSON) -> list[Record]:
-    """What becomes of what the stand-in prints when it gets our words."""
-    return TOOL.records(standin.run(TOOL.arguments(asked, world, build), told), asked, world)
+def records(asked: Case, world: World = THREE, behaviour: str = "3", build: frozenset[str] = JSON) -> list[Record]:
+    """The records of what the stand-in prints when it gets our arguments."""
+    return TOOL.records(standin.run(TOOL.arguments(asked, world, build), behaviour), asked, world)
 
 
 def rates(found: list[Record]) -> dict[str, float]:
@@ -50,7 +50,7 @@ def test_host_and_gpu_one_by_one_and_at_once(build: frozenset[str]) -> None:
 
 
 @BUILDS
-def test_of_two_ways_the_slower_is_taken(build: frozenset[str]) -> None:
+def test_the_slower_of_two_ways_is_used(build: frozenset[str]) -> None:
     both = case("host_device", topology="single ranks", direction="two-way")
     assert TOOL.arguments(both, THREE)[:3] == [
         "-t",
@@ -60,7 +60,7 @@ def test_of_two_ways_the_slower_is_taken(build: frozenset[str]) -> None:
     assert rates(records(both, build=build)) == {"rank0": 40, "rank1": 41, "rank2": 42}
 
 
-def test_pairs_run_as_the_source_of_the_tool_has_it() -> None:
+def test_pairs_have_the_direction_of_the_tools_source() -> None:
     # A write goes from row to column, a read from column to row: the cell of row 0 and column 2 is 202.
     write = rates(records(case("peer_copy", access="write")))
     read = rates(records(case("peer_copy", access="read", engine="sm")))
@@ -75,16 +75,16 @@ def test_both_ways_between_gpus_are_the_slower_of_its_two_tables() -> None:
     assert list(once) == ["0-1", "0-2", "1-2"]
 
 
-def test_before_it_told_both_directions_a_kernels_sum_is_halved_and_a_copy_engines_is_skipped() -> None:
-    sm = rates(records(case("peer_copy", engine="sm", direction="two-way"), told="3 old", build=TEXT))
+def test_before_v06_sums_of_kernels_are_halved_and_copy_engines_are_skipped() -> None:
+    sm = rates(records(case("peer_copy", engine="sm", direction="two-way"), behaviour="3 old", build=TEXT))
     assert sm["0-2"] == 101
-    skipped = records(case("peer_copy", engine="ce", direction="two-way"), told="3 old", build=TEXT)
+    skipped = records(case("peer_copy", engine="ce", direction="two-way"), behaviour="3 old", build=TEXT)
     assert {one.skipped and (one.skipped.code, one.skipped.facts["version"]) for one in skipped} == {
         ("one-direction", "v0.4")
     }
 
 
-def test_a_copy_inside_a_gpu_is_counted_once_by_it() -> None:
+def test_it_counts_a_copy_inside_a_gpu_once() -> None:
     asked = case("local_copy", topology="single ranks")
     assert rates(records(asked)) == {"rank0": 600, "rank1": 601, "rank2": 602}
     assert len(TOOL.notes(asked)) == 2
@@ -110,37 +110,37 @@ def test_groups_are_named_as_ours_are(pattern: str, name: str) -> None:
 
 @BUILDS
 def test_gpus_that_do_not_reach_each_other_are_skipped(build: frozenset[str]) -> None:
-    found = {one.group: one for one in records(case("peer_copy"), told="3 no-peers", build=build)}
+    found = {one.group: one for one in records(case("peer_copy"), behaviour="3 no-peers", build=build)}
     skipped = found["0-1"].skipped
     assert skipped is not None and skipped.code == "path-waived" and found["0-2"].reported
 
 
 @BUILDS
 def test_a_test_that_was_waived_is_skipped_with_its_reason(build: frozenset[str]) -> None:
-    found = records(case("peer_copy"), told="1 waived", build=build)
+    found = records(case("peer_copy"), behaviour="1 waived", build=build)
     assert len(found) == 6 and all(one.skipped and one.skipped.code == "waived" for one in found)
 
 
 def test_wrong_data_is_a_failure() -> None:
-    found = records(case("local_copy", topology="single ranks"), told="3 corrupt")
+    found = records(case("local_copy", topology="single ranks"), behaviour="3 corrupt")
     assert all(one.failed is not None and "wrong data" in one.failed.facts["printed"] for one in found)
 
 
-def test_gpus_that_it_does_not_see_are_failures_and_others_are_left_out() -> None:
+def test_unseen_gpus_are_failures_and_other_gpus_are_left_out() -> None:
     asked = case("host_device", topology="single ranks")
-    *seen, lost = records(asked, told="2")
+    *seen, lost = records(asked, behaviour="2")
     assert len(seen) == 2 and lost.failed is not None and lost.failed.code == "no-figure-of-group"
-    assert len(records(asked, told="5")) == 3
+    assert len(records(asked, behaviour="5")) == 3
     with pytest.raises(UsageError, match="5 GPUs at once, not to 3; set CUDA_VISIBLE_DEVICES"):
-        records(case("host_device", topology="groups of 1"), told="5")
+        records(case("host_device", topology="groups of 1"), behaviour="5")
 
 
-def test_what_is_no_output_of_it_is_refused() -> None:
+def test_other_output_is_refused() -> None:
     with pytest.raises(UsageError, match="0 runs of nvbandwidth"):
         TOOL.records("hello\n", case("local_copy"), ONE)
 
 
-def test_words_are_tests_buffer_and_samples() -> None:
+def test_arguments_are_tests_buffer_and_samples() -> None:
     asked = case("peer_copy", iterations=7, engine="sm", access="read", direction="two-way")
     words = ["-t", "device_to_device_bidirectional_memcpy_read_sm", "-b", "64", "-i", "7"]
     assert TOOL.arguments(asked, THREE) == words and TOOL.arguments(asked, THREE, JSON) == [*words, "-j"]
@@ -177,7 +177,7 @@ def test_a_case_that_it_cannot_measure_has_a_reason(
 
 
 @BUILDS
-def test_versions_are_told(build: frozenset[str]) -> None:
+def test_versions_are_read(build: frozenset[str]) -> None:
     text = standin.run(TOOL.arguments(case("local_copy"), ONE, build), "1")
     assert TOOL.version(text) == ("v0.8" if build else "v0.4")
     assert TOOL.libraries(text)["cuda"] == ("13.0" if build else "12.4")
@@ -208,5 +208,5 @@ def test_whole_logs_become_the_rows_of_their_tables() -> None:
 
 
 def records_of(text: str, asked: Case, world: World) -> list[Record]:
-    """Those of groups, without the one that says how a run of many tests failed."""
+    """Those of groups, without the one with the failure of the run."""
     return [one for one in TOOL.records(text, asked, world) if one.group != "world"]

@@ -1,4 +1,4 @@
-"""OSU's tables: what is read of them, what is refused, and what its programs are asked for."""
+"""OSU as a program that we run: its arguments, the records of its tables, and what is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def case(pattern: str, sizes: tuple[int, ...] = (8, 16, 1 << 20), **more: object
 
 def test_every_tool_names_its_variable_its_transport_and_its_title() -> None:
     tools: list[Tool] = [getattr(plugins.load("tool", name), "TOOL", None) for name in plugins.names("tool")]  # type: ignore[misc]
-    for tool in filter(None, tools):  # the others are only read
+    for tool in filter(None, tools):  # of the others, logs are read only
         assert tool.title and tool.variable.startswith("BENCH_")
         assert tool.transport in plugins.names("transport")
 
@@ -94,7 +94,7 @@ def test_a_case_that_it_cannot_measure_has_a_reason(
 
 
 @pytest.mark.parametrize("cut", range(len(FULL) - 40, len(FULL) - 1))
-def test_a_table_that_was_cut_gives_what_is_whole(cut: int) -> None:
+def test_a_table_that_was_cut_gives_its_whole_rows(cut: int) -> None:
     records = OSU.records(FULL[:cut], case("allreduce"), TWO)
     assert [record.payload_bytes for record in records] in ([8], [8, 16])
 

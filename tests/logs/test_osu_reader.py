@@ -1,4 +1,4 @@
-"""OSU's tables in anybody's log: every program that is read, sizes that are blocks, and rows that were cut."""
+"""OSU's tables in logs: every program that is read, sizes that are blocks, and rows that were cut."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ FULL = """
 
 
 def title(name: str, header: str, *rows: str) -> str:
-    """What a program prints."""
+    """The output of a program."""
     return "\n".join((f"# OSU {name} Test v7.1", header, *rows)) + "\n"
 
 
 def latency(name: str, *rows: str) -> str:
-    """What a latency program prints."""
+    """The output of a latency program."""
     return title(name, "# Size       Avg Latency(us)", *rows)
 
 
-def test_a_row_has_its_mean_and_what_stands_beside_it() -> None:
+def test_a_row_has_its_mean_and_the_other_columns() -> None:
     (run,) = read(FULL)
     first, _, second = run.rows
     assert (first.payload_bytes, first.num_elements, first.dtype, first.reduce_op) == (8, 2, "float32", "sum")
@@ -86,17 +86,15 @@ def test_a_row_has_its_mean_and_what_stands_beside_it() -> None:
         ("Scatter", "scatter", True, 0),
     ],
 )
-def test_blocks_become_s_when_the_number_of_ranks_is_told(
-    name: str, pattern: str, block: bool, root: int | None
-) -> None:
+def test_blocks_become_s_with_the_number_of_ranks(name: str, pattern: str, block: bool, root: int | None) -> None:
     (run,) = read(latency(f"NCCL {name} Latency", "64                      5.50"))
     (row,) = run.rows
     assert (run.pattern, run.size_is_block, row.root, row.payload_bytes) == (pattern, block, root, 64)
-    told = run.with_num_ranks(16)
-    assert (told.num_ranks, told.size_is_block) == (16, False)
-    assert told.rows[0].payload_bytes == (1024 if block else 64) and told.rows[0].time_s == row.time_s
-    assert told.with_num_ranks(16).rows == told.rows  # and only once
-    assert (len(told.translations) > len(run.translations)) == block
+    with_ranks = run.with_num_ranks(16)
+    assert (with_ranks.num_ranks, with_ranks.size_is_block) == (16, False)
+    assert with_ranks.rows[0].payload_bytes == (1024 if block else 64) and with_ranks.rows[0].time_s == row.time_s
+    assert with_ranks.with_num_ranks(16).rows == with_ranks.rows  # and only once
+    assert (len(with_ranks.translations) > len(run.translations)) == block
 
 
 def test_bandwidths_are_of_one_direction_of_one_pair() -> None:
@@ -118,7 +116,7 @@ def test_bandwidths_are_of_one_direction_of_one_pair() -> None:
 
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact["source"].partition(".com/")[2])
-def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[str, Any]) -> None:
+def test_published_figures_become_bytes_per_second(fact: dict[str, Any]) -> None:
     rows = "".join(f"{row[0]:<10}" + "".join(f"{word:>20}" for word in row[1:]) + "\n" for row in fact["rows"])
     (run,) = read(f"# OSU {fact['title']} Test v{fact['version']}\n" + "\n".join(fact["header"]) + f"\n{rows}")
     assert (run.status, run.tool_version, run.pattern) == ("ok", fact["version"], fact["pattern"])
@@ -126,7 +124,7 @@ def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[s
     for row, printed in zip(run.rows, fact["rows"], strict=True):
         assert row.payload_bytes == printed[0] and row.algbw_bytes_per_s is not None
         assert row.algbw_bytes_per_s * fact["streams"] == pytest.approx(float(printed[1]) * 1e6)
-        if len(printed) > 2:  # messages per second, times the size, are the bandwidth once more
+        if len(printed) > 2:  # messages per second times the size is the bandwidth again
             assert row.algbw_bytes_per_s * fact["streams"] == pytest.approx(float(printed[2]) * printed[0], rel=1e-3)
 
 
@@ -156,7 +154,7 @@ def test_one_sided_times_are_whole_and_their_bandwidths_are_of_one_direction() -
     assert [(run.pattern, run.num_ranks) for run in (put, both)] == [("pingpong", 2)] * 2
 
 
-def test_a_table_that_ends_early_is_said_and_a_crash_below_it_fails() -> None:
+def test_a_table_that_ends_early_is_remarked_and_a_crash_below_it_fails() -> None:
     rows = ("4                       2.50", "256                     2.75")
     (early,) = read(latency("MPI Allreduce Latency", *rows))
     assert early.status == "ok" and located(early) == [(4, "ends-early")]
@@ -177,7 +175,7 @@ def test_several_pairs_have_one_mean() -> None:
     assert [row.time_s for row in run.rows] == [pytest.approx(2.25e-6), pytest.approx(3.75e-6)]
 
 
-def test_what_a_text_says_behind_a_table_is_no_part_of_it() -> None:
+def test_the_text_behind_a_table_is_no_part_of_it() -> None:
     (run,) = read(f"```\n{FULL}```\nThe other way it fails:\n```\n8\nsrun: error: node7: task 0: Killed\n```\n")
     assert (run.status, len(run.rows), run.remarks) == ("ok", 3, ())
     (crashed,) = read(f"```\n{FULL}srun: error: node7: task 0: Killed\n```\n")
@@ -246,7 +244,7 @@ def test_many_runs_of_one_file_and_noise_between_rows() -> None:
 
 @settings(max_examples=150)
 @given(st.lists(st.one_of(st.sampled_from(FULL.splitlines()), st.text(max_size=60)), max_size=40))
-def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+def test_no_lines_make_it_raise(lines: list[str]) -> None:
     for run in read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)]):
         assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
         assert len(run.rows) <= len(lines)

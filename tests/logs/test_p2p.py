@@ -49,7 +49,7 @@ def test_there_is_an_expectation_for_every_real_log() -> None:
     assert {path.name for path in corpus.real("p2p_logs", "").iterdir()} == set(corpus.expected("p2p_logs"))
 
 
-# A node of our own: GPUs 0 and 1 are linked, 2 is apart from both.
+# An invented node: GPUs 0 and 1 are linked, 2 is not.
 
 HEAD = """[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]
 Device: 0, Accelerator X1, pciBusID: 11, pciDeviceID: 0, pciDomainID:0
@@ -101,7 +101,7 @@ def found(run: ForeignRun) -> dict[str, dict[tuple[str, str], tuple[float | None
     }
 
 
-def test_pairs_without_access_go_through_the_host_even_where_it_is_enabled() -> None:
+def test_pairs_without_access_go_through_the_host_even_if_it_is_enabled() -> None:
     (run,) = read(HEAD + ONE_WAY + FOOT)
     name = "Unidirectional P2P=Enabled Bandwidth (P2P Writes)"
     matrices = found(run)
@@ -133,7 +133,7 @@ def test_with_access_disabled_all_pairs_go_through_the_host() -> None:
     assert "through host" in through.name and translations(run) == ["inside", "host"]
 
 
-def test_two_way_figures_are_sums_and_said_to_be() -> None:
+def test_two_way_figures_are_sums() -> None:
     (run,) = read(HEAD + TWO_WAY)
     assert [matrix.direction for matrix in run.matrices] == ["bidirectional_sum", "through_host_sum", "local"]
     assert "sum" in translations(run)
@@ -146,7 +146,7 @@ def test_reads_are_sent_by_the_column() -> None:
     assert matrices["Unidirectional P2P=Enabled Bandwidth (P2P Reads), through host"]["gpu2", "gpu0"] == (8.25, "ok")
 
 
-def test_latencies_of_gpu_and_host_are_apart() -> None:
+def test_latencies_of_gpu_and_host_are_separated() -> None:
     (run,) = read(HEAD + LATENCY)
     matrices = found(run)
     assert matrices["P2P=Enabled Latency (P2P Writes) GPU"]["gpu0", "gpu1"] == (2.5, "ok")
@@ -154,13 +154,13 @@ def test_latencies_of_gpu_and_host_are_apart() -> None:
     assert {matrix.unit for matrix in run.matrices} == {"s"}
 
 
-def test_without_connectivity_that_is_said() -> None:
+def test_missing_connectivity_is_remarked() -> None:
     (run,) = read(ONE_WAY)
     assert len(run.matrices[0].cells) == 6 and codes(run) == ["no-connectivity"]
-    (told,) = read(
+    (run,) = read(
         "\n".join(line for line in HEAD.splitlines() if "D\\D" not in line and "Matrix" not in line) + "\n" + ONE_WAY
     )
-    assert found(told)["Unidirectional P2P=Enabled Bandwidth (P2P Writes)"]["gpu0", "gpu2"] == (None, "waived")
+    assert found(run)["Unidirectional P2P=Enabled Bandwidth (P2P Writes)"]["gpu0", "gpu2"] == (None, "waived")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_damage_is_a_remark_with_its_line(text: str, status: str, code: str, lin
     assert (line, code) in located(run)
 
 
-def test_a_lost_value_shifts_none_to_another_column() -> None:
+def test_a_lost_value_shifts_no_other() -> None:
     (run,) = read(HEAD + ONE_WAY.replace("     1   41.00 1510.00", "     1 1510.00"))
     matrices = found(run)
     assert matrices["Unidirectional P2P=Enabled Bandwidth (P2P Writes)"]["gpu0", "gpu1"] == (40.5, "ok")
@@ -189,7 +189,7 @@ def test_a_lost_value_shifts_none_to_another_column() -> None:
     assert run.status == "truncated" and "unreadable" in statuses
 
 
-def test_noise_between_rows_and_a_second_run_are_no_matter() -> None:
+def test_noise_between_rows_is_ignored_and_a_second_run_separated() -> None:
     text = HEAD + DISABLED + ONE_WAY + TWO_WAY + LATENCY + FOOT
     noise = "node1:77:78 [0] NCCL INFO comm 0x1\n"
     (dirty,) = read(noise + noise.join(text.splitlines(keepends=True)))
@@ -207,7 +207,7 @@ LINES = st.sampled_from((HEAD + DISABLED + ONE_WAY + TWO_WAY + LATENCY + FOOT).s
 @given(
     st.lists(st.one_of(LINES, st.text(max_size=40), st.just("   D\\D " + " ".join(map(str, range(300))))), max_size=60)
 )
-def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+def test_no_lines_make_it_raise(lines: list[str]) -> None:
     for run in read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)]):
         assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
         assert sum(len(matrix.cells) for matrix in run.matrices) <= 16 * sum(map(len, lines))

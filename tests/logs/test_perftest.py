@@ -44,18 +44,18 @@ def read(text: str) -> list[ForeignRun]:
 
 
 def table(title: str | None, header: str, rows: str) -> str:
-    """What a client prints."""
+    """The output of a client."""
     banner = BANNER.format(rule=RULE, title=title) if title else ""
     return f"{banner}{header}{rows}{RULE}\n"
 
 
 def bandwidth(title: str | None, rows: str, unit: str = "Gb/sec") -> str:
-    """What a client of a bandwidth test prints."""
+    """The output of a client of a bandwidth test."""
     return table(title, BW.format(unit=unit), rows)
 
 
 @pytest.mark.parametrize("fact", FACTS["bandwidths"], ids=lambda fact: fact["source"].rpartition("/")[2][:20])
-def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[str, Any]) -> None:
+def test_published_figures_become_bytes_per_second(fact: dict[str, Any]) -> None:
     rows = "".join(f" {row[0]:<7}    {row[1]:<10}       " + "            ".join(row[2:]) + "\n" for row in fact["rows"])
     (run,) = read(bandwidth(fact["title"], rows, fact["unit"]))
     assert (run.status, run.num_ranks, run.pattern) == ("ok", 2, "pingpong")
@@ -65,13 +65,13 @@ def test_figures_that_others_published_come_out_in_bytes_per_second(fact: dict[s
         assert row.num_iterations == iterations and row.algbw_bytes_per_s is not None
         printed = float(average) * (2**20 if fact["unit"] == "MB/sec" else 1e9 / 8)
         assert row.algbw_bytes_per_s == pytest.approx(printed / sides)
-        # Messages per second times the size: two or three digits of the one or the other were printed.
+        # Messages per second times the size; only two or three digits were printed.
         assert row.algbw_bytes_per_s * sides == pytest.approx(float(rate) * 1e6 * size, rel=0.03)
         assert row.time_s == pytest.approx(size / row.algbw_bytes_per_s)
 
 
 @pytest.mark.parametrize("fact", FACTS["latencies"], ids=lambda fact: fact["title"])
-def test_latencies_that_others_published_come_out_in_seconds(fact: dict[str, Any]) -> None:
+def test_published_latencies_become_seconds(fact: dict[str, Any]) -> None:
     noise = "Conflicting CPU frequency values detected: 2400.000000 != 1873.463000. CPU Frequency is not max.\n"
     (run,) = read(table(fact["title"], LAT, noise + " " + "  ".join(map(str, fact["row"])) + "\n"))
     (row,) = run.rows
@@ -81,14 +81,14 @@ def test_latencies_that_others_published_come_out_in_seconds(fact: dict[str, Any
     assert [row.time_s, row.min_s, row.max_s] == pytest.approx(printed)
 
 
-def test_mb_are_mib_and_newer_versions_say_so() -> None:
+def test_mb_are_mib() -> None:
     row = " 65536      5000             1000.00            1000.00                  0.016000\n"
     old, new = (read(bandwidth("RDMA_Write BW Test", row, unit))[0] for unit in ("MB/sec", "MiB/sec"))
     assert old.rows == new.rows and old.rows[0].algbw_bytes_per_s == 1000 * 2**20
     assert "mb-is-mib" in translations(old)
 
 
-def test_a_two_way_bandwidth_is_halved_and_said() -> None:
+def test_a_two_way_bandwidth_is_halved() -> None:
     (run,) = read(bandwidth("Send Bidirectional BW Test", " 65536  5000  380.00  380.00  0.72\n"))
     assert run.rows[0].algbw_bytes_per_s == pytest.approx(190e9 / 8)
     assert "both-directions" in translations(run)
@@ -118,7 +118,7 @@ def test_a_timed_latency_has_a_mean_only_and_an_old_one_a_median_only() -> None:
     assert run.rows[0].time_s == pytest.approx(1.2e-6) and translations(run) == ["median"]
 
 
-def test_a_clock_that_is_not_steady_is_said_once_and_shifts_nothing() -> None:
+def test_an_unsteady_clock_is_remarked_once_and_shifts_nothing() -> None:
     noise = "Conflicting CPU frequency values detected: 2000.000000 != 3100.000000. CPU Frequency is not max.\n"
     rows = f"{noise} 2   5000   0.11   0.10   6.250000\n{noise} 4   5000   0.21   0.20   6.250000\n"
     (run,) = read(bandwidth("RDMA_Write BW Test", rows))
@@ -126,7 +126,7 @@ def test_a_clock_that_is_not_steady_is_said_once_and_shifts_nothing() -> None:
     assert located(run) == [(12, "unsteady-clock")]
 
 
-def test_runs_follow_each_other_and_begin_where_their_name_stands() -> None:
+def test_a_run_begins_at_its_name() -> None:
     text = bandwidth("RDMA_Write BW Test", " 8 5000 1.00 1.00 15.6\n") + table("Send Latency Test", LAT, LATENCIES)
     first, second = read(text)
     assert (first.line, second.line) == (2, 15) and (len(first.rows), len(second.rows)) == (1, 1)
@@ -144,7 +144,7 @@ def test_both_ends_may_print_into_one_log() -> None:
     assert (one.status, one.rows, other.status, len(other.rows)) == ("truncated", (), "ok", 2)
 
 
-def test_what_a_text_says_behind_a_table_is_no_part_of_it() -> None:
+def test_the_text_behind_a_table_is_no_part_of_it() -> None:
     log = bandwidth("RDMA_Write BW Test", " 65536    1000    0.00    80.00    0.152588\n")
     (run,) = read(f"{log}\nThe inventory:\n[all]\nnode7\n...\n")
     assert (run.status, len(run.rows), run.remarks) == ("ok", 1, ())
@@ -197,7 +197,7 @@ SAMPLE = (
 @given(
     st.lists(st.one_of(st.sampled_from(SAMPLE), st.text(max_size=60), st.just(" 8 5000 1e999 9.99 nan")), max_size=40)
 )
-def test_no_lines_of_any_kind_make_it_raise(lines: list[str]) -> None:
+def test_no_lines_make_it_raise(lines: list[str]) -> None:
     for run in read_all(READER(), [Line(number, line) for number, line in enumerate(lines, start=1)]):
         assert run.status in ("ok", "failed", "truncated") and (run.failure is None) == (run.status == "ok")
         assert len(run.rows) <= len(lines) and all(row.time_s for row in run.rows)

@@ -1,11 +1,10 @@
-"""Other people's records of machines. What stands in each file was read by eye; none of it is taken from a parser.
+"""Records of machines: synthetic ones, and other people's.
 
-The files are those of BENCH_LOG_CORPUS (folders topo_logs, topo_xml, pcie_logs); nothing of their text is here, only
-what they say of GPUs, links and adapters.
+Those of other people are in BENCH_LOG_CORPUS (folders topo_logs, topo_xml, pcie_logs). Only their facts about GPUs,
+links and adapters are here; they were read by eye, not by a parser.
 """
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -16,9 +15,8 @@ import pytest
 from bench.core.inventory import Inventory, NoAccess
 from bench.probes import lspci
 from bench.probes.topology import inventory_of
-
-CORPUS = os.environ.get("BENCH_LOG_CORPUS")
-pytestmark = pytest.mark.skipif(CORPUS is None, reason="BENCH_LOG_CORPUS names no folder of real logs")
+from tests.logs.corpus import FOLDER, needs_corpus
+from tests.probes import synthetic_machines as synthetic
 
 FULL8 = {"gpus": 8, "cards": 0, "paths": 28, "lost": 0}
 # File -> counts; memory nodes of the GPUs; some cells, the first and the last among them.
@@ -411,9 +409,11 @@ def recorded(name: str) -> Inventory:
 
 
 def text(name: str) -> str:
-    """The file whose name begins so."""
+    """The synthetic text, or the file with that stem."""
+    if name in synthetic.TEXTS:
+        return synthetic.TEXTS[name]
     folder, _, stem = name.partition("/")
-    (path,) = (path for path in (Path(CORPUS or "") / folder).iterdir() if path.stem == stem)
+    (path,) = (path for path in ((FOLDER or Path()) / folder).iterdir() if path.stem == stem)
     return path.read_text(encoding="utf-8")
 
 
@@ -424,9 +424,14 @@ def kinds(found: Inventory) -> dict[str, str | None]:
     return told | {f"{path.a} {path.b}": path.kind for path in found.paths}
 
 
-@pytest.mark.parametrize("name", TABLES)
+def named(real: Iterable[str], made: Iterable[str] = ()) -> list[Any]:
+    """Names of recorded and of synthetic files, as parameters of a test."""
+    return [*(pytest.param(name, marks=needs_corpus) for name in real), *made]
+
+
+@pytest.mark.parametrize("name", named(TABLES, synthetic.TABLES))
 def test_tables_of_ways(name: str) -> None:
-    counts, nodes, cells = TABLES[name]
+    counts, nodes, cells = {**TABLES, **synthetic.TABLES}[name]
     found = recorded(f"topo_logs/{name}")
     told = {"gpus": len(found.gpus), "cards": len(found.adapters), "paths": len(found.paths), "lost": len(found.lost)}
     assert told == counts
@@ -434,30 +439,34 @@ def test_tables_of_ways(name: str) -> None:
     assert {pair: kinds(found)[pair] for pair in cells} == cells
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name[:2] in ("03", "04", "05")])
+@pytest.mark.parametrize(
+    "name", named([name for name in TABLES if name[:2] in ("03", "04", "05")], ["8_gpus_of_nvswitch"])
+)
 def test_in_tables_of_nvswitch_every_cell_is_alike(name: str) -> None:
     assert len(set(kinds(recorded(f"topo_logs/{name}")).values())) == 1
 
 
-def test_the_second_table_of_a_file_gives_the_reason_for_no_access() -> None:
+@needs_corpus
+def test_the_second_table_of_a_file_says_why_there_is_no_access() -> None:
     (path,) = recorded("topo_logs/07_2x2080ti_pix_and_topo_p2p").paths
     assert (path.kind, path.peer_access, path.why_code) == ("PIX", False, NoAccess.UNSUPPORTED)
 
 
 def test_rows_that_were_cut_off_are_named_as_lost() -> None:
-    for name, first, last in (
+    real = (
         ("13_dgxa100_12mlx5_pxb_truncated", "mlx5_2", "mlx5_11"),
         ("15_hgx_h100_8nic_pix_truncated", "NIC2", "NIC7"),
         ("16_hopper_12nic_lost_tab_PIXNODE", "GPU0", "NIC11"),
-    ):
+    )
+    for name, first, last in (("8_gpus_8_cards_cut", "NIC2", "NIC7"), *(real if FOLDER else ())):
         (lost,) = recorded(f"topo_logs/{name}").lost
         assert lost.startswith(f"no rows of {first}, ")
         assert f" {last}: " in lost
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", named(TREES, synthetic.TREES))
 def test_files_of_nccl(name: str) -> None:
-    buses, nodes, link, cards, kind, cells, lost = TREES[name]
+    buses, nodes, link, cards, kind, cells, lost = {**TREES, **synthetic.TREES}[name]
     found = recorded(f"topo_xml/{name}")
     assert [gpu.pci_bus for gpu in found.gpus] == buses
     assert [gpu.numa_node for gpu in found.gpus] == nodes
@@ -468,14 +477,15 @@ def test_files_of_nccl(name: str) -> None:
     assert any(lost in words for words in found.lost)
 
 
+@needs_corpus
 def test_a_network_that_nccl_measured_has_its_rate() -> None:
     (card,) = recorded("topo_xml/Azure+azhpc-images__ncv4-topo").adapters
     assert card.bytes_per_s == 100e9 / 8
 
 
-@pytest.mark.parametrize("name", DRIVERS)
-def test_the_report_of_the_driver(name: str) -> None:
-    count, product, mebibytes, first, last, pcie, clocks, power, modes = DRIVERS[name]
+@pytest.mark.parametrize("name", named(DRIVERS, synthetic.DRIVERS))
+def test_what_the_driver_said(name: str) -> None:
+    count, product, mebibytes, first, last, pcie, clocks, power, modes = {**DRIVERS, **synthetic.DRIVERS}[name]
     found = recorded(f"pcie_logs/{name}")
     gpu = found.gpus[0]
     assert (len(found.gpus), gpu.name, gpu.memory_bytes) == (count, product, mebibytes << 20)
@@ -497,12 +507,14 @@ def test_the_report_of_the_driver(name: str) -> None:
     assert len({each.uuid for each in found.gpus} - {None}) == count
 
 
+@needs_corpus
 def test_a_gpu_that_is_not_described_is_missed() -> None:
     assert recorded("pcie_logs/10_nvidia-smi-qx_telegraf_a100-sxm4-v12.xml").lost == (
         "4 GPUs are attached, 1 are described",
     )
 
 
+@needs_corpus
 def test_an_idle_link_at_generation_1_is_not_taken_for_a_slow_one() -> None:
     """Two of eight T4 idle at generation 1, six were awake; what they can do at most is the same."""
     gpus = recorded("pcie_logs/04_nvidia-smi-qx_aws_g4dn_metal_8xt4_x8.xml").gpus
@@ -511,8 +523,10 @@ def test_an_idle_link_at_generation_1_is_not_taken_for_a_slow_one() -> None:
 
 
 def test_half_the_lanes_of_a_slot_are_seen_on_every_gpu() -> None:
-    gpus = recorded("pcie_logs/02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml").gpus
-    assert {(gpu.pcie_lanes, gpu.pcie_max_lanes) for gpu in gpus} == {(8, 16)}
+    real = ["02_nvidia-smi-qx_aws_g6e48_8xl40s_gen4_x8of16.xml"] if FOLDER else []
+    for name in ("8_gpus_with_half_the_lanes", *real):
+        gpus = recorded(f"pcie_logs/{name}").gpus
+        assert {(gpu.pcie_lanes, gpu.pcie_max_lanes) for gpu in gpus} == {(8, 16)}
 
 
 def _gpus_of_lspci() -> Iterator[tuple[str, int | None]]:
@@ -520,6 +534,7 @@ def _gpus_of_lspci() -> Iterator[tuple[str, int | None]]:
     yield from ((str(gpu.pci_bus), gpu.numa_node) for gpu in found.gpus)
 
 
+@needs_corpus
 def test_configuration_space_by_lspci() -> None:
     """Forty blocks of fifty: six of eight GPUs, at 2.5 GT/s for want of work, behind ports of a Gen 5 switch."""
     buses = [("06", 0), ("07", 0), ("75", 0), ("76", 0), ("84", 1), ("85", 1)]
@@ -536,6 +551,7 @@ def test_configuration_space_by_lspci() -> None:
     assert len(found.lost) == len(unknown)
 
 
+@needs_corpus
 def test_blocks_of_lspci() -> None:
     devices = lspci.devices(text("pcie_logs/16_lspci-vvv_8xrtxpro6000_pex890xx"))
     assert len(devices) == 40
@@ -551,6 +567,7 @@ def test_blocks_of_lspci() -> None:
     ]
 
 
+@needs_corpus
 def test_two_records_of_one_machine_agree() -> None:
     """The table of ways and configuration space of the eight RTX PRO 6000, as far as the latter goes."""
     by_table = kinds(recorded("topo_logs/09_8xrtxpro6000_pix_node_sys_ansi"))
@@ -560,20 +577,24 @@ def test_two_records_of_one_machine_agree() -> None:
     }
 
 
+@needs_corpus
 def test_every_file_was_written_down() -> None:
     stems: dict[str, dict[str, Any]] = {"topo_logs": TABLES, "topo_xml": TREES, "pcie_logs": DRIVERS}
     for folder, told in stems.items():
-        there = {path.stem for path in (Path(CORPUS or "") / folder).iterdir()}
+        there = {path.stem for path in ((FOLDER or Path()) / folder).iterdir()}
         assert there - set(told) <= {"16_lspci-vvv_8xrtxpro6000_pex890xx"}
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *(f"topo_logs/{name}" for name in TABLES),
-        *(f"topo_xml/{name}" for name in TREES),
-        *(f"pcie_logs/{name}" for name in list(DRIVERS)[::4]),
-    ],
+    named(
+        [
+            *(f"topo_logs/{name}" for name in TABLES),
+            *(f"topo_xml/{name}" for name in TREES),
+            *(f"pcie_logs/{name}" for name in list(DRIVERS)[::4]),
+        ],
+        synthetic.TEXTS,
+    ),
 )
 def test_a_truncated_file_never_contradicts_the_whole(name: str) -> None:
     whole, all_of_it = recorded(name), text(name)

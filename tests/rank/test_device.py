@@ -1,4 +1,4 @@
-"""Rows whose times a device tells, through all of a rank: what the host saw, the GPU's own cache, memory that ends."""
+"""A whole rank whose times a device measures: the host's view, the GPU's own cache, running out of memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from bench.core import plugins
+from bench.core.ends import EndCode
 from bench.core.pattern import Shape
 from bench.rank import session
-from bench.rank.buffer_sets import BufferSets
-from bench.store import jsonl
+from bench.rank.rows import BufferSets
+from bench.store import heartbeat, jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).with_name("fake_device.py")
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.torch
 
 
 def started(env: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
-    """A rank on the fake device."""
+    """Start a rank on the fake device."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMI", "SLURM_"))}
     return subprocess.Popen(
         (sys.executable, str(SCRIPT), *words),
@@ -48,7 +49,7 @@ def _torch(missing: Missing) -> None:
         missing("torch", "torch is not installed")
 
 
-def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(tmp_path: Path) -> None:
+def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
     words = (
         "--transport",
@@ -76,13 +77,13 @@ def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(
         assert "launch-bound" in row["flags"] and row["verified"] is True and row["compared"] == "full"
     assert rows[1]["cache"] == "cold", "one set of this rank alone fills twice the GPU's cache"
     [skipped] = document["skipped"]
-    assert "64M needs" in skipped["reason"] and "64 MiB are free" in skipped["reason"]
+    assert (skipped["code"], skipped["payload_bytes"], skipped["facts"]["free_mib"]) == ("no-memory", 64 << 20, 64)
     [header] = document["headers"].values()
     assert header["clock"] == "device" and header["calibration"]["enqueue_s"] > 0
     assert "the GPU's L2 cache of 1M" in err
     host = socket.gethostname()
     [before] = header["nodes"][host]["gpus"]
-    assert before["under_load"] is True and before["power_w"] == 90.0, "all GPUs of the host were stirred"
+    assert before["under_load"] is True and before["power_w"] == 90.0, "the links of all GPUs were active"
     [after] = header["nodes"][host]["gpus_at_end"]
     assert (after["throttle"], after["power_w"]) == (["sw power cap"], 700.0)
     assert document["notes"] == [f"THROTTLED gpu0 of {host} ran slower than it could after the rows: sw power cap"]
@@ -92,7 +93,7 @@ def test_a_device_row_keeps_what_the_host_saw_and_says_that_it_was_launch_bound(
 
 
 @pytest.mark.parametrize(("num_sharing", "sets"), [(1, 20), (8, 3)])
-def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(num_sharing: int, sets: int) -> None:
+def test_one_rank_fills_a_gpus_cache_and_all_ranks_a_hosts(num_sharing: int, sets: int) -> None:
     pattern = plugins.load("pattern", "allreduce").PATTERN
     cold = BufferSets(pattern, 10 << 20, num_sharing, cold=True)
     shape = Shape(8, 512 << 10)
@@ -101,7 +102,7 @@ def test_a_gpus_cache_is_filled_by_one_rank_and_a_hosts_by_all_of_it(num_sharing
     assert (cold.state(shape, False), hot.state(shape, False)) == ("cold", "hot")
 
 
-def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(tmp_path: Path) -> None:
+def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -121,6 +122,8 @@ def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(t
         str(records),
         "--deadline",
         "60",
+        "--heartbeats",
+        str(tmp_path / "beats"),
     )
     shared = {
         "FAKE_ENQUEUE": "0.3",
@@ -133,15 +136,19 @@ def test_memory_that_ends_within_a_call_of_one_rank_ends_the_job_with_its_name(t
     ranks = [started({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)]
     ended = [rank.communicate(timeout=90) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [4, 4], ended
-    assert f"bench: error: rank 1 on {socket.gethostname()}: ran out of memory in allreduce 64K" in ended[1][1]
-    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB.)" in ended[1][1]
-    assert "Traceback" not in ended[1][1] and "lost contact" in ended[0][1]
+    [last] = heartbeat.last_words(ended[1][1])
+    assert (last.rank, last.host, last.end.code) == (1, socket.gethostname(), EndCode.OUT_OF_MEMORY)
+    assert "allreduce 64K" in last.end.facts["doing"]
+    assert last.end.facts["why"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+    [consequence] = heartbeat.last_words(ended[0][1])
+    assert (consequence.rank, consequence.end.code) == (0, EndCode.LOST_CONTACT)
+    assert "Traceback" not in ended[1][1]
     [attempt] = jsonl.read(records).attempts
     [row] = attempt.records
     assert row.payload_bytes == 1024 and row.verified and "launch-bound" not in row.flags
 
 
-def test_ranks_of_different_caches_take_the_larger_as_their_batches_end_with_the_sets() -> None:
+def test_ranks_with_different_caches_all_use_the_largest_one() -> None:
     pattern = plugins.load("pattern", "allreduce").PATTERN
     told = [(40 << 20, True), (50 << 20, True)]
     for mine in (40, 50):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+
 from bench.core.case import Case
 from bench.core.program import Round
 from bench.core.record import Record, Samples, Skip
+from bench.core.skips import SkipCode
 from bench.diagnose.localise import PairSamples, Places, localise
 from bench.diagnose.pair_evidence import rows_of
 from bench.rank import ladder
@@ -47,7 +50,7 @@ def test_rounds_go_on_until_the_slow_nic_is_known() -> None:
         told.append(asked)
         return asked
 
-    rows = list(ladder.climb(CASE, places, broadcast, True, lambda: True, lambda round_: measured(round_, 3)))
+    rows = list(ladder.climb(CASE, places, broadcast, True, lambda round_: measured(round_, 3)))
     assert told[-1] == () and sum(map(len, told)) == len(rows)
     names = [record.group for row in rows for record in row]
     assert len(set(names)) == len(names)
@@ -64,26 +67,36 @@ def test_the_other_ranks_do_what_the_first_says() -> None:
         places,
         lambda mine: next(said) if mine == () else None,
         False,
-        lambda: True,
         lambda round_: done.append(round_) or (),  # type: ignore[func-returns-value]
     )
     assert list(rows) == [()]
     assert done == ["a round"]
 
 
-def test_a_ladder_whose_rows_are_all_skipped_ends() -> None:
-    places = Places(("h0", "h1"), (None, None))
-
-    def skipped(round_: Round) -> tuple[Record, ...]:
-        return tuple(
-            Record("pipelined", (8,), 8, 2, 2, group.name, skipped=Skip.uncoded("no memory")) for group in round_
-        )
-
-    rows = list(ladder.climb(CASE, places, lambda asked: asked, True, lambda: True, skipped))
-    assert 0 < len(rows) < 20
+def skipped(round_: Round) -> tuple[Record, ...]:
+    """Records of a round for which no time was left."""
+    reason = Skip.of(SkipCode.BUDGET, budget_s=1.0)
+    return tuple(Record("pipelined", (8,), 8, 2, 2, group.name, skipped=reason) for group in round_)
 
 
-def test_time_up_ends_it() -> None:
+@pytest.mark.parametrize("num_in_time", [0, 1, 3, 12])
+def test_every_round_that_the_budget_leaves_out_is_a_skipped_row(num_in_time: int) -> None:
+    places = Places(tuple(f"h{rank}" for rank in range(4)), (None,) * 4)
+    taken: list[tuple[Record, ...]] = []
+
+    def measure(round_: Round) -> tuple[Record, ...]:
+        taken.append(measured(round_, 3) if len(taken) < num_in_time else skipped(round_))
+        return taken[-1]
+
+    rows = list(ladder.climb(CASE, places, lambda asked: asked, True, measure))
+    assert rows == taken and len(rows) >= 6, "the first rounds are always asked for"
+    assert len(rows) < 60
+    records = [record for row in rows for record in row]
+    left_out = [record.skipped.code for record in records if record.skipped is not None]
+    assert left_out and set(left_out) == {SkipCode.BUDGET}
+    assert sum(record.samples is not None for record in records) == sum(map(len, rows[:num_in_time]))
+
+
+def test_a_ladder_without_samples_accuses_nobody() -> None:
     places = Places(("h0", "h1", "h2"), (None,) * 3)
-    assert not list(ladder.climb(CASE, places, lambda asked: asked, True, lambda: False, lambda round_: ()))
     assert localise(PairSamples.of(()), places).accused == ()

@@ -1,4 +1,4 @@
-"""What rank 0 prints and keeps of a run, few rows or very many. The model stands for ranks."""
+"""What rank 0 prints and stores, for few rows or many, and how a rank ends. The model stands in for ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import Any, NoReturn
 import pytest
 
 from bench.core import plugins
+from bench.core.codes import UNCODED
 from bench.core.errors import NotInstalledError, RefusedError
+from bench.core.skips import SkipCode
 from bench.rank import delivery, main
-from bench.store import jsonl
+from bench.rank.messages import RankFailure, RankRefusal
+from bench.store import heartbeat, jsonl
 from benchmarks import gpu_copies
 
 PAIRS = [
@@ -37,31 +40,27 @@ def printed(capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def num_pairs(row: list[str]) -> int:
-    """How many pairs a line is for: `0-1`, `0-1..3` or `0-1 +27`."""
-    if row[2].startswith("+"):
-        return 1 + int(row[2])
-    first, _, last = row[1].rpartition("-")[2].partition("..")
-    return int(last) - int(first) + 1 if last else 1
-
-
-def test_each_pair_is_on_one_line_with_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = printed(capsys)
+def num_pairs(lines: list[str]) -> int:
+    """The pairs in a table: `0-7 +27` is a line of 28 pairs with equal times."""
     rows = [line.split() for line in lines if not line.startswith("#")]
-    assert sum(map(num_pairs, rows)) == 56 and len(rows) < 56, "pairs that show the same figures share a line"
-    assert not any("kept in memory" in line for line in lines)
+    return sum(1 + (int(row[2]) if row[2].startswith("+") else 0) for row in rows)
 
 
-def test_very_many_rows_are_printed_as_they_come_and_only_counted(
+def test_each_pair_is_in_one_line_with_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys)
+    assert num_pairs(lines) == 56
+    assert not any(line.startswith("# 72 rows") for line in lines)
+
+
+def test_many_rows_are_printed_at_once_and_only_counted_at_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(delivery, "_MOST_PENDING", 10)
     monkeypatch.setattr(delivery, "_MOST_HELD", 40)
     file = tmp_path / "pairs.jsonl"
     lines = printed(capsys, "--records", str(file))
-    rows = [line.split() for line in lines if not line.startswith("#")]
-    assert sum(map(num_pairs, rows)) == 112, "each mode has lines of its own"
-    assert any("72 rows" in line and "at most 40" in line for line in lines)
+    assert num_pairs(lines) == 112, "each mode has lines of its own"
+    assert any(line.startswith("# 72 rows") and " 40 " in line for line in lines)
     [attempt] = jsonl.read(file).attempts
     assert len(attempt.records) == 112, "the file has them all"
 
@@ -70,20 +69,21 @@ def test_very_many_rows_are_printed_as_they_come_and_only_counted(
     ("transport", "option"),
     [("gloo", ("--require", "network=efa")), ("gloo", ("--graph", "1")), ("model", ("--require", "network=efa"))],
 )
-def test_what_a_transport_would_pass_over_in_silence_is_refused(
+def test_an_option_that_the_transport_ignores_is_refused(
     transport: str, option: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     on = ("--instance", "p4d.24xlarge") if transport == "model" else ()
+    words = ["--transport", transport, "--sizes", "8", "-n", "3", "--format", "json", *option, *on]
     with pytest.raises(SystemExit) as ended:
-        main.run_pattern("allreduce", ["--transport", transport, "--sizes", "8", "-n", "3", *option, *on])
+        main.run_pattern("allreduce", words)
     assert ended.value.code == 3
-    err = capsys.readouterr().err
-    assert f"`{option[0][2:]}`" in err and transport in err and "--transport nccl" in err
+    [failure] = json.loads(capsys.readouterr().out)["failures"]
+    assert (failure["code"], failure["facts"]["option"]) == (SkipCode.OPTION_IGNORED, option[0])
 
 
 @pytest.mark.parametrize("words", ["host_device", "local_copy", "allreduce --transport nccl"])
 @pytest.mark.parametrize("device", [False, True])
-def test_where_there_is_no_gpu_nothing_is_to_be_installed(
+def test_without_a_gpu_the_missing_gpu_is_reported_not_the_missing_package(
     words: str, device: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -93,13 +93,13 @@ def test_where_there_is_no_gpu_nothing_is_to_be_installed(
     monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
     monkeypatch.setattr("bench.transports.nccl.Nccl.__init__", refuse)
     with pytest.raises(SystemExit) as ended:
-        main.run_pattern(words.split()[0], [*words.split()[1:], "--sizes", "8"])
-    told = capsys.readouterr().err
+        main.run_pattern(words.split()[0], [*words.split()[1:], "--sizes", "8", "--format", "json"])
+    [failure] = json.loads(capsys.readouterr().out)["failures"]
     assert ended.value.code == 3
-    assert ("install this" in told) == device and ("no NVIDIA GPU was found on" in told) != device
+    assert (failure["code"] == RankRefusal.NO_GPU) != device and ("install this" in failure["what"]) == device
 
 
-def test_where_there_is_no_gpu_a_refusal_of_another_kind_keeps_its_words(
+def test_without_a_gpu_another_refusal_stays_as_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -112,22 +112,23 @@ def test_where_there_is_no_gpu_a_refusal_of_another_kind_keeps_its_words(
     assert ended.value.code == 3 and "CUDA_VISIBLE_DEVICES hides" in capsys.readouterr().err
 
 
-def test_a_transport_of_copies_is_no_way_to_send(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_transport_that_only_copies_is_refused_for_messages(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main.run_pattern("allreduce", ["--transport", "cuda_copy", "--sizes", "8"])
-    assert ended.value.code == 3 and "cuda_copy only copies, and allreduce has messages" in capsys.readouterr().err
+        main.run_pattern("allreduce", ["--transport", "cuda_copy", "--sizes", "8", "--format", "json"])
+    [failure] = json.loads(capsys.readouterr().out)["failures"]
+    assert (ended.value.code, failure["code"]) == (3, RankRefusal.COPIES_ONLY)
 
 
 @pytest.mark.parametrize("access", ["write", "read"])
-def test_copies_are_not_modelled_whoever_orders_them(access: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_copies_are_not_modelled(access: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main.run_pattern("peer_copy", [*PAIRS, "--access", access, "--format", "json"])
     document = json.loads(capsys.readouterr().out)
     assert ended.value.code == 3 and document["summaries"] == []
-    assert document["skipped"] and all(row["reason"] for row in document["skipped"])
+    assert {row["code"] for row in document["skipped"]} == {SkipCode.DEVICE_WORK}
 
 
-def test_the_figures_of_one_gpu_end_with_3_where_there_is_none(
+def test_gpu_copies_ends_with_3_without_a_gpu(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> NoReturn:
@@ -142,7 +143,7 @@ def test_the_figures_of_one_gpu_end_with_3_where_there_is_none(
     ]
 
 
-def test_memory_that_ends_while_a_size_is_prepared_fails_that_size_and_the_next_are_measured(
+def test_a_size_that_runs_out_of_memory_fails_and_the_next_is_measured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport = plugins.load("transport", "gloo").TRANSPORT
@@ -159,12 +160,26 @@ def test_memory_that_ends_while_a_size_is_prepared_fails_that_size_and_the_next_
             "allreduce",
             ["--transport", "gloo", "--sizes", "1K,1M,2K", "-n", "3", "--mode", "isolated", "--format", "json"],
         )
-    said = capsys.readouterr()
-    document = json.loads(said.out)
+    printed_by_rank = capsys.readouterr()
+    document = json.loads(printed_by_rank.out)
     assert ended.value.code == 4
     assert [row["payload_bytes"] for row in document["summaries"]] == [1024, 2048]
     [failed] = document["failures"]
     assert failed["payload_bytes"] == 1 << 20 and not document["skipped"]
-    assert failed["what"].startswith("ran out of memory for")
-    where = f"(rank 0 on {socket.gethostname()})"
-    assert f"bench: error: 1 row failed; first: {failed['what']} {where}" in said.err
+    assert (failed["code"], failed["rank"], failed["host"]) == (RankFailure.OUT_OF_MEMORY, 0, socket.gethostname())
+    assert printed_by_rank.err.count(heartbeat.ERROR_LINE) == 1 and failed["what"] in printed_by_rank.err
+
+
+@pytest.mark.parametrize("controlled", [False, True])
+def test_last_words_hold_code_and_facts_for_a_controller_only(
+    controlled: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    more = ("--heartbeats", str(tmp_path)) if controlled else ()
+    with pytest.raises(SystemExit) as ended:
+        main.run_pattern("allreduce", ["--transport", "gloo", "--sizes", "8", "--expect", "4", *more])
+    err = capsys.readouterr().err
+    [words] = heartbeat.last_words(f"[1] {err}")
+    assert ended.value.code == 2 and (heartbeat.MARK in err) == controlled
+    assert words.end.code == (RankRefusal.BAD_EXPECT if controlled else UNCODED)
+    assert words.end.facts == ({"given": "4"} if controlled else {})
+    assert "--expect" in words.end.text and heartbeat.MARK not in words.end.text

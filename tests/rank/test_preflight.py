@@ -1,4 +1,4 @@
-"""What ranks find out about each other before the first row."""
+"""What ranks check about each other before the first row."""
 
 from __future__ import annotations
 
@@ -7,82 +7,109 @@ from typing import Any
 
 import pytest
 
+from bench.core.ends import EndCode
 from bench.core.errors import AbsentError, RefusedError, UsageError
 from bench.core.world import RankInfo
 from bench.rank import preflight
-from bench.rank.preflight import Expected, Self
+from bench.rank.messages import RankRefusal, RankRemark
+from bench.rank.preflight import Expected, RankFacts
 
 
-def rank(host: str, env: Mapping[str, str] | None = None, **overrides: Any) -> Self:
-    """A rank with which nothing is wrong."""
+def rank(host: str, env: Mapping[str, str] | None = None, **overrides: Any) -> RankFacts:
+    """A rank without faults."""
     given: dict[str, Any] = {"boot_id": f"boot of {host}", "time_s": 100.0, "software": {"torch": "2.13.0"}} | overrides
-    return Self(host=host, environment=env or {}, **given)
+    return RankFacts(host=host, environment=env or {}, **given)
 
 
-def test_a_world_is_read_by_number_or_by_name() -> None:
+def test_a_world_is_given_by_numbers_or_host_names() -> None:
     assert preflight.expected("4x2") == Expected(4, 2)
     assert preflight.expected("max0,h1x8") == Expected(2, 8, ("max0", "h1"))
     for wrong in ("4", "x2", "0x2", "4x0", "h0,,h1x2", "4x", "4x-1"):
-        with pytest.raises(UsageError, match="is not a world"):
+        with pytest.raises(UsageError) as error:
             preflight.expected(wrong)
+        assert (error.value.code, error.value.facts) == (RankRefusal.BAD_EXPECT, {"given": wrong})
 
 
 def test_many_worlds_of_one_rank_are_refused() -> None:
     alone = RankInfo(0, 1, 0, 1, "direct")
-    with pytest.raises(RefusedError, match=r"8 ranks \(4 x 2\) were to be started, and this one is of 1"):
+    with pytest.raises(RefusedError) as error:
         preflight.check_place(alone, Expected(4, 2), {})
-    with pytest.raises(RefusedError, match="told by slurm"):
+    assert error.value.code == RankRefusal.OTHER_NUM_RANKS
+    assert (error.value.facts["num_ranks"], error.value.facts["found"]) == (8, 1)
+    with pytest.raises(RefusedError) as error:
         preflight.check_place(RankInfo(0, 4, 0, 1, "slurm"), Expected(4, 2), {})
+    assert (error.value.facts["source"], error.value.facts["found"]) == ("slurm", 4)
     preflight.check_place(RankInfo(3, 8, 1, 2, "mpirun"), Expected(4, 2), {"FLUX_JOB_SIZE": "9"})
     preflight.check_place(alone, None, {"SLURM_NTASKS": "4", "PMIX_RANK": "0"})
 
 
 @pytest.mark.parametrize("env", [{"FLUX_JOB_SIZE": "4"}, {"JSM_NAMESPACE_SIZE": "2"}, {"PMIX_RANK": "3"}])
-def test_a_rank_of_a_launcher_that_nobody_knows_is_refused(env: dict[str, str]) -> None:
-    with pytest.raises(RefusedError, match="start by mpirun, torchrun or srun, or unset it"):
+def test_a_rank_of_an_unsupported_launcher_is_refused(env: dict[str, str]) -> None:
+    with pytest.raises(RefusedError) as error:
         preflight.check_place(RankInfo(0, 1, 0, 1, "direct"), None, env)
+    assert error.value.code == RankRefusal.FOREIGN_LAUNCHER
+    assert {error.value.facts["variable"]: error.value.facts["value"]} == env
 
 
-def test_the_ranks_that_did_not_come_are_named_with_their_hosts() -> None:
+def test_absent_ranks_are_named_with_their_hosts() -> None:
     me, error = RankInfo(0, 8, 0, 2, "mpirun"), AbsentError((2, 3, 7), 15.0)
-    told = preflight.absent(error, me, Expected(4, 2, ("h0", "h1", "h2", "h3")))
-    assert told.startswith("rank 2 on h1: did not come to rank 0 on ")
-    assert " within 15 s (nor did rank 3 on h1; rank 7 on h3): see whether" in told
-    assert "(nor did rank 3 of node 1 (from 0); rank 7 of node 3 (from 0))" in preflight.absent(error, me, None)
+    words = preflight.absent_words(error, me, Expected(4, 2, ("h0", "h1", "h2", "h3")))
+    assert (words.rank, words.host, words.end.code) == (2, "h1", EndCode.ABSENT)
+    facts = words.end.facts
+    assert (facts["missing"], facts["ranks"], facts["seen_by"], facts["waited_s"]) == ("rank 2 on h1", (2, 3, 7), 0, 15)
+    assert "rank 3 on h1" in facts["others"] and "rank 7 on h3" in facts["others"]
+    unnamed = preflight.absent_words(error, me, None)
+    assert (unnamed.rank, unnamed.host) == (None, None)
+    assert "rank 7 of node 3" in unnamed.end.facts["others"]
 
 
-ALIKE = [rank("h0"), rank("h0", software={}), rank("h1"), rank("h1", software={})]
+EQUAL = [rank("h0"), rank("h0", software={}), rank("h1"), rank("h1", software={})]
 
 
-def test_ranks_that_are_alike_are_not_refused() -> None:
-    assert preflight.different(ALIKE, Expected(2, 2)) is None
-    assert preflight.clocks(ALIKE) == []
+def test_equal_ranks_are_not_refused() -> None:
+    assert preflight.difference_between(EQUAL, Expected(2, 2)) is None
+    assert preflight.clocks_off(EQUAL) == []
 
 
 @pytest.mark.parametrize(
-    ("told", "sentence"),
+    ("ranks", "code", "facts"),
     [
-        ([*ALIKE[:3], rank("h2")], "2 x 2 ranks (hosts x ranks) were to be started, and the hosts are h0 with 2, "),
-        ([rank("h0") for _ in range(4)], "and the hosts are h0 with 4: see `hosts:`"),
-        ([*ALIKE[:3], rank("h1", boot_id="other")], "two machines call themselves h1: give each a host name"),
+        ([*EQUAL[:3], rank("h2")], RankRefusal.OTHER_LAYOUT, {"found": "h0 with 2, h1 with 1, h2 with 1"}),
+        ([rank("h0") for _ in range(4)], RankRefusal.OTHER_LAYOUT, {"found": "h0 with 4"}),
+        ([*EQUAL[:3], rank("h1", boot_id="other")], RankRefusal.SAME_HOST_NAME, {"host": "h1"}),
         (
-            [*ALIKE[:2], rank("h1", software={"torch": "2.12.1"}), ALIKE[3]],
-            "torch is 2.13.0 on h0, 2.12.1 on h1: have the same on all of them",
-        ),
-        ([*ALIKE[:2], rank("h1", software={}), ALIKE[3]], "torch is 2.13.0 on h0, not there on h1"),
-        ([*ALIKE[:3], rank("h1", software={"torch": "2.12.1"})], "torch is 2.13.0 on h0, 2.12.1 or 2.13.0 on h1"),
-        (
-            [rank("h0", {"NCCL_ALGO": "Ring"})] * 2 + ALIKE[2:],
-            "the variable NCCL_ALGO is Ring on h0, not set on h1: set it by `env:` of the cluster",
+            [*EQUAL[:2], rank("h1", software={"torch": "2.12.1"}), EQUAL[3]],
+            RankRefusal.SOFTWARE_DIFFERS,
+            {"name": "torch", "where": "2.13.0 on h0, 2.12.1 on h1"},
         ),
         (
-            [*ALIKE[:2], rank("h1", {"OMP_NUM_THREADS": "4"}), ALIKE[3]],
-            "the variable OMP_NUM_THREADS is not set on h0, 4 or not set on h1",
+            [*EQUAL[:2], rank("h1", software={}), EQUAL[3]],
+            RankRefusal.SOFTWARE_DIFFERS,
+            {"name": "torch", "where": "2.13.0 on h0, not installed on h1"},
+        ),
+        (
+            [*EQUAL[:3], rank("h1", software={"torch": "2.12.1"})],
+            RankRefusal.SOFTWARE_DIFFERS,
+            {"name": "torch", "where": "2.13.0 on h0, 2.12.1 or 2.13.0 on h1"},
+        ),
+        (
+            [rank("h0", {"NCCL_ALGO": "Ring"})] * 2 + EQUAL[2:],
+            RankRefusal.VARIABLE_DIFFERS,
+            {"name": "NCCL_ALGO", "where": "Ring on h0, not set on h1"},
+        ),
+        (
+            [*EQUAL[:2], rank("h1", {"OMP_NUM_THREADS": "4"}), EQUAL[3]],
+            RankRefusal.VARIABLE_DIFFERS,
+            {"name": "OMP_NUM_THREADS", "where": "not set on h0, 4 or not set on h1"},
         ),
     ],
 )
-def test_what_must_be_alike_and_is_not_is_refused(told: list[Self], sentence: str) -> None:
-    assert sentence in (preflight.different(told, Expected(2, 2)) or "")
+def test_a_difference_between_ranks_is_refused(
+    ranks: list[RankFacts], code: RankRefusal, facts: dict[str, str]
+) -> None:
+    found = preflight.difference_between(ranks, Expected(2, 2))
+    assert found is not None and found.code == code
+    assert facts.items() <= found.facts.items()
 
 
 @pytest.mark.parametrize(
@@ -101,15 +128,15 @@ def test_what_must_be_alike_and_is_not_is_refused(told: list[Self], sentence: st
         "CUDA_VISIBLE_DEVICES",
     ],
 )
-def test_what_is_only_printed_or_names_a_device_may_differ(name: str) -> None:
-    assert preflight.different([rank("h0", {name: "a"}), rank("h1", {name: "b"})], None) is None
+def test_variables_of_debug_output_and_device_names_may_differ(name: str) -> None:
+    assert preflight.difference_between([rank("h0", {name: "a"}), rank("h1", {name: "b"})], None) is None
 
 
-def test_ranks_of_a_host_may_differ_as_they_do_on_the_others() -> None:
+def test_ranks_of_a_host_may_differ_if_every_host_is_the_same() -> None:
     rails = [rank(host, {"UCX_RNDV_SCHEME": scheme}) for host in ("h0", "h1") for scheme in ("get", "put")]
-    assert preflight.different(rails, Expected(2, 2)) is None
+    assert preflight.difference_between(rails, Expected(2, 2)) is None
 
 
-def test_a_clock_that_is_off_is_a_note() -> None:
-    [note] = preflight.clocks([*ALIKE, rank("h2", time_s=110.0)])
-    assert note.startswith("the clock of host h2 is +10 s off")
+def test_a_wrong_clock_is_a_remark() -> None:
+    [remark] = preflight.clocks_off([*EQUAL, rank("h2", time_s=110.0)])
+    assert (remark.code, remark.facts) == (RankRemark.CLOCK_OFF, {"host": "h2", "off_s": 10.0})

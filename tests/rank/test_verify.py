@@ -1,4 +1,4 @@
-"""The checker is checked: right data pass, and every way of being wrong is caught, for every pattern."""
+"""The verifier: correct data pass, and every kind of wrong data is caught, for every pattern."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from bench.core.dtypes import DTYPES, REDUCE_OPS, undefined_reduction
 from bench.core.pattern import Pattern, Shape
 from bench.core.payload import CopyData, poison
 from bench.core.program import Group
+from bench.core.record import WrongCode, WrongData
 from bench.core.transport import GUARD
 from bench.rank.verify import Verifier
 from bench.transports._device import DeviceBuffers, GuardedBlock, TorchArrays
@@ -30,7 +31,7 @@ _SPEC.loader.exec_module(inprocess)
 
 
 def torch_buffers(send_bytes: int, recv_bytes: int, num_sets: int) -> DeviceBuffers:
-    """What NCCL's buffers are, in the memory of the host."""
+    """Buffers like NCCL's, in host memory."""
     import torch
 
     arrays = TorchArrays(torch, "cpu")
@@ -67,7 +68,7 @@ def test_right_data_pass(a_world: Worlds, name: str, num_ranks: int) -> None:
         num_ranks = 2
     world = a_world(name, num_ranks)
     world.run()
-    assert [wrong.first for wrong in world.check()] == [""] * num_ranks
+    assert [wrong.first for wrong in world.check()] == [None] * num_ranks
 
 
 @pytest.mark.parametrize("a_world", ["host"], indirect=True)
@@ -95,7 +96,8 @@ def test_reductions_are_compared_where_they_lie(a_world: Worlds, dtype: str, red
     world.received(1)[-1] ^= 0x40  # far more than two units in the last place
     assert [wrong.num_wrong for wrong in world.check()] == [0, 1, 0]
     [found] = [wrong.first for wrong in world.check() if wrong.first]
-    assert f"rank 1, element {4096 // DTYPES[dtype].num_bytes - 1}: got 0x" in found
+    assert (found.code, found.facts["rank"]) == (WrongCode.ELEMENT, 1)
+    assert found.facts["element"] == 4096 // DTYPES[dtype].num_bytes - 1
 
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("torch", marks=pytest.mark.torch)])
@@ -130,7 +132,8 @@ def test_a_flipped_bit_is_caught_wherever_it_is(a_world: Worlds, name: str) -> N
         received = world.received(victim)
         received[int(position * (len(received) - 1))] ^= 0x10
         assert world.check()[victim].num_wrong == 1
-        assert f"rank {victim}" in world.check()[victim].first
+        first = world.check()[victim].first
+        assert first is not None and first.facts["rank"] == victim
 
 
 @pytest.mark.parametrize("name", MOVING)
@@ -173,7 +176,7 @@ def test_bytes_written_outside_the_buffer_are_caught(a_world: Worlds) -> None:
     world = a_world("allgather", 4)
     world.run()
     world.buffers[2].guards(0)[-1].part(0, 1).write(np.zeros(1, np.uint8))
-    assert "outside the buffers of rank 2" in world.check()[2].first
+    assert world.check()[2].first == WrongData.of(WrongCode.GUARD, rank=2)
 
 
 def test_bytes_received_where_nothing_was_sent_to_are_caught() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.store import heartbeat, runs
-from bench.store.heartbeat import Heartbeat
+from bench.store.heartbeat import End, Heartbeat
 
 
 def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Path) -> None:
@@ -78,10 +78,11 @@ def test_outcomes_that_are_not_there_or_broken_are_none(tmp_path: Path) -> None:
     assert runs.read_outcomes(tmp_path)["job"]["what"] == "died"
 
 
-def test_the_last_beat_of_each_rank_is_read_and_a_torn_one_is_not(tmp_path: Path) -> None:
+def test_the_last_beat_of_each_rank_is_read_and_a_broken_file_is_ignored(tmp_path: Path) -> None:
+    ended = End("out-of-memory", {"free_mib": 3}, "ran out of memory")
     heartbeat.write(tmp_path, Heartbeat(2, "h1", 11, "allreduce 8: last check", 90.0))
     heartbeat.write(tmp_path, Heartbeat(0, "h0", 10, "allreduce 8: warm-up", 100.0))
-    heartbeat.write(tmp_path, Heartbeat(0, "h0", 10, "allreduce 8: last check", 101.0, "out of memory"))
+    heartbeat.write(tmp_path, Heartbeat(0, "h0", 10, "allreduce 8: last check", 101.0, ended))
     (tmp_path / "7.json").write_text("{", encoding="utf-8")
     heartbeat.stack_file(tmp_path, 0).write_text("Thread", encoding="utf-8")
-    assert [(beat.rank, beat.ended) for beat in heartbeat.read_all(tmp_path)] == [(0, "out of memory"), (2, None)]
+    assert [(beat.rank, beat.ended) for beat in heartbeat.read_all(tmp_path)] == [(0, ended), (2, None)]

@@ -1,9 +1,9 @@
-"""Faults on the testbed: one is inflicted on a run that knows nothing of it, and what the run then says is judged.
+"""Faults on the testbed: each is injected into a run that does not expect it, and the run's report is checked.
 
     python -m tests.testbed.faults [--seed N] [--only REGEX] [--markdown FILE]      the whole matrix, as a table
 
-A seed chooses the world, the desk's host, the victim and the moment. Nothing tells the product what will happen: the
-faults are signals, cables, power, disks and a module on the victim's host that is not ours.
+A seed chooses the world, the controller's host, the victim and the moment. The product does not know what will happen:
+the faults are signals, cables, power, disks and a module on the victim's host that is not ours.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S, GRACE_S = 6.0, 15.0
 SMALL, BIG = 8, 1 << 20
 _FIRST, _SECOND = "allreduce", "broadcast"
-_READY_S = 150.0  # until the victim has come to the moment: starting takes long where many do so at once
+_READY_S = 150.0  # until the victim reaches the moment: many ranks start slowly
 _WHOLE_S = 240.0
-_TRIES = 3  # a machine busy with other work may keep ranks silent for longer than the short deadline of these runs
+_TRIES = 3  # on a busy machine, ranks may be silent for longer than the short deadline of these runs
 _LEFT_S = 6.0
 # More ranks than CPUs: hosts of the testbed do not know that they are one machine.
 _SHARING = {
@@ -67,7 +67,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must come of it. `ranks` and `hosts` are the names that are right; None among them: it can not be known."""
+    """The expected result. `ranks`, `hosts`: correct names (None: it cannot be known). `words`: a regex over facts."""
 
     codes: tuple[int, ...] = (4,)
     ranks: tuple[int | None, ...] = ()
@@ -78,7 +78,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Result:
-    """What came of it. `problems` is empty where all was as promised."""
+    """The result of a trial. `problems` is empty if everything was as promised."""
 
     cell: Cell
     trial: str = ""
@@ -92,23 +92,23 @@ class Result:
 
 
 class NeverReadyError(Exception):
-    """The victim has not come to the moment of the fault: nothing was tried."""
+    """The victim did not reach the moment of the fault: nothing was tried."""
 
 
 class Trial:
-    """A run on a testbed, up to the moment of the fault and on from there."""
+    """A run on a testbed, before and after the moment of the fault."""
 
     def __init__(self, cell: Cell, bed: Testbed, num_hosts: int, per_host: int, luck: random.Random) -> None:
         self.cell, self.bed, self.per_host, self.luck = cell, bed, per_host, luck
         self.hosts = bed.hosts[:num_hosts]
         fault = FAULTS[cell.fault]
-        self.desk = self.hosts[0] if fault.desk_on_first else luck.choice([self.hosts[0], bed.hosts[-1]])
+        self.controller = self.hosts[0] if fault.controller_on_first else luck.choice([self.hosts[0], bed.hosts[-1]])
         ranks = range(num_hosts * per_host)
         self.victim: int = 0 if fault.first_rank else luck.choice([rank for rank in ranks if self.may_be_hit(rank)])
         self.host: str = self.hosts[self.victim // per_host]
         self.early = fault.may_be_early and luck.random() < 0.25
-        self.folder, self.site = bed.shared / "desk", bed.shared / "site"
-        self.seen = bed.seen(self.desk, self.folder)
+        self.folder, self.site = bed.shared / "controller", bed.shared / "site"
+        self.seen = bed.seen(self.controller, self.folder)
         self.process: Remote | None = None
         self.cluster: dict[str, Any] = {}
         self.beside: Remote | None = None
@@ -117,16 +117,16 @@ class Trial:
         before = "before it starts" if FAULTS[self.cell.fault].at_start else "in the second row"
         moment = "while it starts" if self.early else before
         return (
-            f"{len(self.hosts)} hosts x {self.per_host} ranks, desk on {self.desk}, "
+            f"{len(self.hosts)} hosts x {self.per_host} ranks, controller on {self.controller}, "
             f"victim rank {self.victim} on {self.host}, {moment}"
         )
 
     def may_be_hit(self, rank: int) -> bool:
-        """The desk's own host does not lose its power: then there is nobody who could tell."""
-        return not FAULTS[self.cell.fault].spares_desk or self.hosts[rank // self.per_host] != self.desk
+        """Whether a rank may be the victim: the controller's own host must not lose its power."""
+        return not FAULTS[self.cell.fault].spares_controller or self.hosts[rank // self.per_host] != self.controller
 
     def prepare(self) -> None:
-        """The desk's files: a scenario of two jobs of two rows."""
+        """The controller's files: a scenario of two jobs of two rows."""
         self.site.mkdir()
         (self.folder / "scenarios").mkdir(parents=True)
         cluster = {
@@ -153,15 +153,15 @@ class Trial:
         (self.folder / "bench.yaml").write_text(json.dumps({"clusters": {"c": self.cluster | changes}}))
 
     def start(self, *words: str) -> Remote:
-        """`python -m bench run` on the desk's host."""
+        """`python -m bench run` on the controller's host."""
         command = [sys.executable, "-m", "bench", "run", *words, "--no-plots", "--format", "json"]
         env = {"PYTHONPATH": f"{ROOT}:{self.site}"}
-        self.process = self.bed.popen(self.desk, command, env=env, cwd=self.folder)
+        self.process = self.bed.popen(self.controller, command, env=env, cwd=self.folder)
         return self.process
 
     @property
     def run(self) -> Path | None:
-        """The newest run's folder, as the desk's host sees it."""
+        """The newest run's folder, as the controller's host sees it."""
         return max(self.seen.glob("results/2*"), default=None)
 
     def beats(self) -> dict[int, dict[str, Any]]:
@@ -183,7 +183,7 @@ class Trial:
                 return beats
             time.sleep(0.03)
         assert self.process is not None
-        raise NeverReadyError(f"rank {self.watched} never came to the moment; it was said: {self.process.err[-1500:]}")
+        raise NeverReadyError(f"rank {self.watched} never reached the moment: {self.process.err[-1500:]}")
 
     @property
     def watched(self) -> int:
@@ -234,7 +234,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How it is inflicted and taken away again, and what must come of it."""
+    """How a fault is injected and removed, and the expected result."""
 
     inflict: Callable[[Trial], None]
     expected: Callable[[Trial], Expected]
@@ -243,8 +243,8 @@ class Fault:
     mend: Callable[[Trial], None] = lambda trial: None
     engines: tuple[str, ...] = ("gloo", "mpich", "openmpi")
     first_rank: bool = False  # the victim is rank 0
-    desk_on_first: bool = False
-    spares_desk: bool = False
+    controller_on_first: bool = False
+    spares_controller: bool = False
     watches_first: bool = False
     may_be_early: bool = False
     at_start: bool = False  # it is there before the run
@@ -255,13 +255,13 @@ def _named(trial: Trial) -> Expected:
 
 
 def _host_named(trial: Trial) -> Expected:
-    """Which of a host's ranks is no question: all are lost."""
+    """Any rank of the host may be named: all are lost."""
     first = trial.hosts.index(trial.host) * trial.per_host
     return Expected(ranks=(None, *range(first, first + trial.per_host)), hosts=(trial.host,))
 
 
 def _left_alone(trial: Trial) -> Expected:
-    """MPICH's ranks crash of a peer that left (Hydra tells of that), so that several are gone without a word."""
+    """MPICH's ranks crash when a peer leaves (Hydra reports that), so several are gone without last words."""
     expected = _named(trial)
     if trial.cell.engine != "mpich":
         return expected
@@ -269,9 +269,9 @@ def _left_alone(trial: Trial) -> Expected:
 
 
 def _host_named_or_done(trial: Trial) -> Expected:
-    """Ranks of MPICH need Hydra's proxy no longer, nor Gloo's torchrun: all rows may be measured before it is missed.
+    """Ranks of MPICH no longer need Hydra's proxy, nor Gloo's ranks torchrun: all rows may be complete before.
 
-    A run whose rows are all there and right did not fail. Open MPI's ranks end with their daemon.
+    A run with all its rows did not fail. Open MPI's ranks end with their daemon.
     """
     codes = (4,) if trial.cell.engine == "openmpi" else (0, 4)
     return Expected(codes, _host_named(trial).ranks, (trial.host,))
@@ -290,12 +290,12 @@ def _lay_strike(trial: Trial) -> None:
 
 
 def _kill_launcher(trial: Trial) -> None:
-    mine = [process for process in trial.ours() if process.host == trial.desk]
+    mine = [process for process in trial.ours() if process.host == trial.controller]
     os.kill(min(process.number for process in mine), signal.SIGKILL)
 
 
 def _kill_daemon(trial: Trial) -> None:
-    """What the launcher runs on the victim's host: torchrun, Hydra's proxy, prted."""
+    """Kill what the launcher runs on the victim's host: torchrun, Hydra's proxy, prted."""
     inner = trial.beats()[trial.victim]["process"]
     for process in trial.bed.processes("BENCH_JOB", ""):
         status = Path(f"/proc/{process.number}/status").read_text()
@@ -341,7 +341,7 @@ def _free_port(trial: Trial) -> None:
 
 
 def _other_version(trial: Trial) -> None:
-    """On the victim's host the suite says that it is another one."""
+    """On the victim's host the suite has another version."""
     other, file = trial.bed.shared / "other.py", ROOT / "bench" / "__init__.py"
     other.write_text(re.sub(r'__version__ = ".*"', '__version__ = "9.9"', file.read_text()))
     done = trial.bed.on(trial.host, ["mount", "--bind", str(other), str(file)])
@@ -353,7 +353,7 @@ def _same_version(trial: Trial) -> None:
 
 
 def _mismatch(trial: Trial) -> None:
-    """The library of the other MPI, which the site's settings name."""
+    """The site's settings name the library of the other MPI."""
     other = Path(interpreter("openmpi" if trial.cell.engine == "mpich" else "mpich")).parents[1] / "lib"
     library = next(iter(sorted(other.glob("libmpi.so*"))))
     trial.rewrite(env=_SHARING | {"MPI4PY_LIBMPI": str(library)})
@@ -363,7 +363,7 @@ def _refused(words: str) -> Callable[[Trial], Expected]:
     return lambda trial: Expected((3,), words=words.format(host=trial.host, first=trial.hosts[0]))
 
 
-def _signal_desk(number: int) -> Callable[[Trial], None]:
+def _signal_controller(number: int) -> Callable[[Trial], None]:
     def inflict(trial: Trial) -> None:
         assert trial.process is not None
         trial.process.signal(number)
@@ -395,10 +395,12 @@ FAULTS = {
         lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
         "a host loses its power",
         mend=lambda t: t.bed.boot(t.host),
-        spares_desk=True,
+        spares_controller=True,
         may_be_early=True,
     ),
-    "daemon": Fault(_kill_daemon, _host_named_or_done, "the launcher's daemon on a host is killed", spares_desk=True),
+    "daemon": Fault(
+        _kill_daemon, _host_named_or_done, "the launcher's daemon on a host is killed", spares_controller=True
+    ),
     "launcher": Fault(
         _kill_launcher,
         lambda t: Expected(ranks=(None,), hosts=(None,), words="killed by signal 9"),
@@ -412,7 +414,7 @@ FAULTS = {
         _small_results,
         _empty_results,
         first_rank=True,
-        desk_on_first=True,
+        controller_on_first=True,
     ),
     "other-disk": Fault(
         _fill_results,
@@ -420,8 +422,8 @@ FAULTS = {
         "the disk of another host is full",
         _small_results,
         _empty_results,
-        desk_on_first=True,
-        spares_desk=True,
+        controller_on_first=True,
+        spares_controller=True,
         watches_first=True,
     ),
     "mismatch": Fault(
@@ -453,10 +455,14 @@ FAULTS = {
         "another version of the suite on a host",
         mend=_same_version,
         at_start=True,
-        spares_desk=True,
+        spares_controller=True,
     ),
-    "ctrl-c": Fault(_signal_desk(signal.SIGINT), _interrupted(130), "Ctrl-C at the desk", may_be_early=True),
-    "terminated": Fault(_signal_desk(signal.SIGTERM), _interrupted(143), "the desk is terminated", may_be_early=True),
+    "ctrl-c": Fault(
+        _signal_controller(signal.SIGINT), _interrupted(130), "Ctrl-C at the controller", may_be_early=True
+    ),
+    "terminated": Fault(
+        _signal_controller(signal.SIGTERM), _interrupted(143), "the controller is terminated", may_be_early=True
+    ),
 }
 ENGINES = ("gloo", "mpich", "openmpi")
 WORLDS = ((3, 1), (4, 1), (2, 2))
@@ -472,7 +478,7 @@ def interpreter(engine: str) -> str:
 
 
 def why_not(engine: str) -> str | None:
-    """Why an engine can not be tried here; None when it can."""
+    """Why an engine cannot be tried here; None if it can."""
     if engine != "openmpi":
         return None
     python = interpreter(engine)
@@ -495,13 +501,13 @@ def sampled(seed: int, num: int) -> list[Cell]:
 
 
 def attempt(cell: Cell, keep: Path | None = None) -> Result:
-    """Carry out one cell. What the run wrote is copied to `keep`."""
+    """Carry out one cell. The run's files are copied to `keep`."""
     for _ in range(_TRIES):
         try:
             return _trial(cell, keep)
         except NeverReadyError as error:
             why = error
-    return Result(cell, problems=[f"the run never came as far as the fault: {why}"])
+    return Result(cell, problems=[f"the run never reached the fault: {why}"])
 
 
 def _trial(cell: Cell, keep: Path | None) -> Result:
@@ -564,7 +570,7 @@ def _attempt(trial: Trial, result: Result) -> None:
 
 
 def _refuse(trial: Trial, result: Result) -> None:
-    """What is wrong before the run: nothing is started, and once it is mended all is measured."""
+    """A fault before the run: nothing starts, and once it is removed everything is measured."""
     fault, problems = FAULTS[trial.cell.fault], result.problems
     fault.inflict(trial)
     expected, began = fault.expected(trial), time.monotonic()
@@ -577,7 +583,7 @@ def _refuse(trial: Trial, result: Result) -> None:
     if result.seconds > _READY_S / 2:
         problems.append(f"it took {result.seconds:.0f} s to refuse")
     if not re.search(expected.words, result.what):
-        problems.append(f"{expected.words!r} was not said (said: {result.what})")
+        problems.append(f"{expected.words!r} was not reported (reported: {result.what})")
     result.host = next((host for host in (*trial.hosts, "nowhere") if re.search(rf"\b{host}\b", expected.words)), None)
     problems += _left(trial)
     fault.mend(trial)
@@ -595,13 +601,13 @@ def _judge_words(trial: Trial, expected: Expected, result: Result, process: Remo
     result.what, result.rank, result.host = outcome.get("what") or "", outcome.get("rank"), outcome.get("host")
     if result.code == 0:
         return
-    problems, said = result.problems, f" (said: {result.what})"
+    problems, said = result.problems, f" (reported: {result.what})"
     if result.rank not in expected.ranks:
         problems.append(f"rank {result.rank} was named, right is {expected.ranks}{said}")
     if result.host not in expected.hosts:
         problems.append(f"host {result.host} was named, right is {expected.hosts}{said}")
     if not re.search(expected.words, result.what):
-        problems.append(f"{expected.words!r} was not said{said}")
+        problems.append(f"{expected.words!r} was not reported{said}")
     if result.host is not None and result.host not in result.what:
         problems.append(f"the sentence does not name {result.host}{said}")
     if result.code != 4:
@@ -610,7 +616,7 @@ def _judge_words(trial: Trial, expected: Expected, result: Result, process: Remo
     if not any(
         (one["rank"], one["host"]) == (result.rank, result.host) for one in failures if one["job"] == trial.job(_FIRST)
     ):
-        problems.append(f"the JSON document tells other failures: {failures}")
+        problems.append(f"the JSON document has other failures: {failures}")
 
 
 def _judge_whole(trial: Trial, process: Remote, problems: list[str]) -> None:
@@ -634,7 +640,7 @@ def _copy(trial: Trial, keep: Path) -> None:
         if path.suffix in (".log", ".json", ".jsonl"):
             (keep / path.name).write_bytes(path.read_bytes())
     if trial.process is not None:
-        (keep / "desk.err").write_text(trial.process.err)
+        (keep / "controller.err").write_text(trial.process.err)
 
 
 def table(results: list[Result]) -> str:

@@ -32,7 +32,7 @@ def make(
     return folder
 
 
-def run(bed: Testbed, folder: Path, *words: str, timeout_s: float = 100) -> Ran:
+def run(bed: Testbed, folder: Path, *words: str, timeout_s: float = 250) -> Ran:
     """`bench run it` on the first host."""
     command = [*BENCH, "run", "it", "--cluster", "bed", "--no-plots", *words]
     return bed.on(bed.hosts[0], command, env={"PYTHONPATH": str(ROOT)}, cwd=folder, timeout_s=timeout_s)
@@ -49,7 +49,7 @@ def settles(measure: Callable[[], float], near: Any, tries: int = 3) -> bool:
     return False
 
 
-def measured(bed: Testbed, num_ranks: int, ranks_per_host: int, *argv: str, timeout_s: float = 100) -> Any:
+def measured(bed: Testbed, num_ranks: int, ranks_per_host: int, *argv: str, timeout_s: float = 250) -> Any:
     """The JSON document of `python -m bench.<argv>` on forked ranks over Gloo, which are there in a second."""
     import torch.distributed  # noqa: F401  once, for all of them
 

@@ -1,4 +1,4 @@
-"""What can be wrong with hosts before a run: exit code 3, a sentence that names the host, nothing measured."""
+"""Faults of hosts before a run: exit code 3, a finding that names the host, nothing measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bench.controller.messages import FindingCode
+from bench.rank.messages import RankRefusal
 from tests.testbed.hosts import Ran, Testbed
 
 pytestmark = pytest.mark.netns
@@ -19,11 +21,11 @@ Make = Callable[..., Testbed]
 WRAPPER = "/run/tmp/python"  # each host has a /run of its own
 
 
-class Desk:
+class Controller:
     """The suite on the first host, with a cluster entry of all hosts and a scenario of one job."""
 
     def __init__(self, bed: Testbed, **cluster: Any) -> None:
-        self.bed, self.folder = bed, bed.shared / "desk"
+        self.bed, self.folder = bed, bed.shared / "controller"
         (self.folder / "scenarios").mkdir(parents=True)
         entry: dict[str, Any] = {
             "nodes": len(bed.hosts),
@@ -46,12 +48,12 @@ class Desk:
         line = [sys.executable, "-m", "bench", command, "small", "--cluster", "site", *words]
         return self.bed.on("h0", line, env=env, cwd=self.folder, timeout_s=120)
 
-    def findings(self) -> list[tuple[list[str], str]]:
-        """What `doctor` finds wrong: hosts and sentence; its exit code must fit."""
+    def findings(self) -> list[dict[str, Any]]:
+        """The findings of `doctor` that refuse; its exit code must fit."""
         done = self("doctor", "--format", "json")
-        told = json.loads(done.out)
-        assert (told["schema"], list(told["hosts"])) == ("bench.doctor/1", list(self.bed.hosts)), done.err
-        wrong = [(finding["hosts"], finding["what"]) for finding in told["findings"] if finding["refuses"]]
+        document = json.loads(done.out)
+        assert (document["schema"], list(document["hosts"])) == ("bench.doctor/1", list(self.bed.hosts)), done.err
+        wrong = [finding for finding in document["findings"] if finding["refuses"]]
         assert done.code == (3 if wrong else 0)
         return wrong
 
@@ -65,16 +67,16 @@ class Desk:
             assert done.code == 0, done.err
 
 
-def test_hosts_that_are_well_are_shown_and_nothing_stays(testbed: Make) -> None:
+def test_hosts_without_faults_are_listed_and_nothing_stays(testbed: Make) -> None:
     bed = testbed(3)
-    done = Desk(bed)("doctor")
+    done = Controller(bed)("doctor")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert [line.split()[:2] for line in lines[1:4]] == [[host, "OK"] for host in bed.hosts]
     assert lines[4] == "a run on cluster site would start"
     assert [line for line in lines if line.startswith("machine")] == ["machines h[0-2]"], done.out
     assert bed.processes() == []
-    assert not (bed.shared / "desk" / "results").exists()
+    assert not (bed.shared / "controller" / "results").exists()
 
 
 def cut(bed: Testbed) -> None:
@@ -87,7 +89,7 @@ def no_route(bed: Testbed) -> None:
 
 
 def closed_one_way(bed: Testbed) -> None:
-    """What opens a connection from h1 to h2, SYN without ACK, gets into a queue that holds nothing."""
+    """Drop the first packet of connections from h1 to h2 (SYN without ACK) in a queue without room."""
     syn = f"match ip dst {bed.address('h2')}/32 match ip protocol 6 0xff match u8 0x02 0x12 at 33"
     for words in (
         "qdisc add dev eth0 root handle 1: htb default 1",
@@ -109,11 +111,11 @@ def dead(bed: Testbed) -> None:
 
 
 def full(bed: Testbed) -> None:
-    bed.small_disk("h0", bed.shared / "desk" / "results", "16k")
+    bed.small_disk("h0", bed.shared / "controller" / "results", "16k")
 
 
 def own_name_at_home(bed: Testbed) -> None:
-    """As some installers write it: the host's own name at an address that only it can reach."""
+    """As some installers write it: the host's own name with an address that only the host itself can reach."""
     names = (bed.shared / "hosts").read_text().replace(f"{bed.address('h1')} h1", "127.0.1.1 h1")
     (bed.shared / "hosts-h1").write_text(names)
     assert bed.on("h1", ["mount", "--bind", str(bed.shared / "hosts-h1"), "/etc/hosts"]).code == 0
@@ -126,102 +128,100 @@ def name_unknown(bed: Testbed) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "hosts", "sentence"),
+    ("fault", "hosts", "code"),
     [
-        (cut, ["h2"], "no other host can connect to host h2 ("),
-        (no_route, ["h1", "h2"], "hosts h1 and h2 can not connect to each other ("),
-        (closed_one_way, ["h1", "h2"], "host h1 can not connect to host h2 (timed out)"),
-        (not_there, ["h1"], "host h1 can not be reached by `"),
-        (dead, ["h2"], "host h2 can not be reached by `"),
-        (full, ["h0"], "(no space left on device): make room"),
-        (own_name_at_home, ["h1"], "host h1 has its own name h1 at 127.0.1.1"),
-        (name_unknown, ["h1"], "the name h1 is unknown on host h2 ("),
+        (cut, ["h2"], FindingCode.NOBODY_CONNECTS),
+        (no_route, ["h1", "h2"], FindingCode.NEITHER_CONNECTED),
+        (closed_one_way, ["h1", "h2"], FindingCode.NOT_CONNECTED),
+        (not_there, ["h1"], FindingCode.NOT_REACHED),
+        (dead, ["h2"], FindingCode.NOT_REACHED),
+        (full, ["h0"], FindingCode.RESULTS_NOT_WRITABLE),
+        (own_name_at_home, ["h1"], FindingCode.OWN_NAME_IS_LOOPBACK),
+        (name_unknown, ["h1"], FindingCode.NAME_UNKNOWN),
     ],
 )
 def test_a_host_with_a_fault_is_named(
-    testbed: Make, fault: Callable[[Testbed], None], hosts: list[str], sentence: str
+    testbed: Make, fault: Callable[[Testbed], None], hosts: list[str], code: FindingCode
 ) -> None:
     bed = testbed(4)
-    desk = Desk(bed)
+    controller = Controller(bed)
     fault(bed)
-    found = desk.findings()
+    found = controller.findings()
     assert len(found) == 1, found
-    [(accused, what)] = found
-    assert accused == hosts
-    assert sentence in what
+    assert (found[0]["hosts"], found[0]["code"]) == (hosts, code)
     assert bed.processes() == []
 
 
-def test_a_run_is_refused_in_one_sentence_before_anything_starts(testbed: Make) -> None:
+def test_a_run_is_refused_with_one_error_before_anything_starts(testbed: Make) -> None:
     bed = testbed(2)
-    desk = Desk(bed)
+    controller = Controller(bed)
     hold = "import socket, time; s = socket.create_server(('', 29500)); print('held', flush=True); time.sleep(100)"
     held = bed.popen("h0", [sys.executable, "-c", hold])
     while "held" not in held.out:
         assert held.poll() is None, held.err
-    done = desk("run")
+    done = controller("run")
     held.signal(9)
     held.wait(5)
     [error] = [line for line in done.err.splitlines() if line.startswith("bench: error: ")]
     assert (done.code, done.out) == (3, "")
-    assert error.startswith(
-        "bench: error: port 29500 of host h0, where the ranks are to meet, is taken (address already"
-    )
-    assert not (desk.folder / "results").exists()
+    assert error.startswith("bench: error: port 29500 of host h0")
+    assert not (controller.folder / "results").exists()
     assert bed.processes() == []
 
 
-def test_a_name_that_is_none_is_refused(testbed: Make) -> None:
-    done = Desk(testbed(2), hosts=["h0", "h7"])("run")
+def test_a_wrong_host_name_is_refused(testbed: Make) -> None:
+    done = Controller(testbed(2), hosts=["h0", "h7"])("run")
     assert (done.code, done.out) == (3, "")
-    assert "bench: error: host h7 can not be reached by `" in done.err
-    assert "): correct its name in `hosts:`, or `agent:`, of the cluster" in done.err
+    assert "bench: error: host h7 " in done.err and "`hosts:`" in done.err
 
 
 def test_another_version_on_one_host_is_refused(testbed: Make) -> None:
     bed = testbed(3)
-    desk = Desk(bed, python=WRAPPER)
+    controller = Controller(bed, python=WRAPPER)
     other = bed.shared / "other" / "torch-1.2.3.dist-info"
     other.mkdir(parents=True)
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
-    desk.each_host_has(f"PYTHONPATH={other.parent}:$PYTHONPATH", on=["h1"])
-    [(hosts, what)] = desk.findings()
-    assert hosts == ["h1"]
-    assert what.startswith("torch is 1.2.3 on host h1 and ")
+    controller.each_host_has(f"PYTHONPATH={other.parent}:$PYTHONPATH", on=["h1"])
+    [finding] = controller.findings()
+    assert (finding["hosts"], finding["code"]) == (["h1"], FindingCode.VERSIONS_DIFFER)
+    assert (finding["facts"]["what"], finding["facts"]["value"]) == ("torch", "1.2.3")
 
 
 def test_an_interpreter_that_one_host_lacks_is_named(testbed: Make) -> None:
     bed = testbed(3)
-    desk = Desk(bed, python=WRAPPER)
-    desk.each_host_has("", on=[])
+    controller = Controller(bed, python=WRAPPER)
+    controller.each_host_has("", on=[])
     assert bed.on("h2", ["rm", WRAPPER]).code == 0
-    [(hosts, what)] = desk.findings()
-    assert hosts == ["h2"]
-    assert what == f"host h2 has no interpreter {WRAPPER}: install it there, or name the right one by `python:`"
+    [finding] = controller.findings()
+    assert (finding["hosts"], finding["code"]) == (["h2"], FindingCode.NO_INTERPRETER)
+    assert finding["facts"]["python"] == WRAPPER
 
 
 def test_a_variable_on_one_host_only_is_refused_by_the_ranks(testbed: Make) -> None:
     bed = testbed(2)
-    desk = Desk(bed, python=WRAPPER)
-    desk.measure("mpi")
-    desk.each_host_has("export MPICH_ASYNC_PROGRESS=0 NCCL_DEBUG=INFO;", on=["h1"])
-    done = desk("run", "--no-plots")
+    controller = Controller(bed, python=WRAPPER)
+    controller.measure("mpi")
+    controller.each_host_has("export MPICH_ASYNC_PROGRESS=0 NCCL_DEBUG=INFO;", on=["h1"])
+    done = controller("run", "--no-plots")
     assert done.code == 3, done.err
-    assert "FAILED: the variable MPICH_ASYNC_PROGRESS is not set on h0, 0 on h1: set it by `env:`" in done.err
-    assert not list(desk.folder.glob("results/*/*.jsonl"))
+    [file] = controller.folder.glob("results/*/outcomes.json")
+    [outcome] = json.loads(file.read_text()).values()
+    assert (outcome["code"], outcome["refused"]) == (RankRefusal.VARIABLE_DIFFERS, True)
+    assert outcome["facts"]["name"] == "MPICH_ASYNC_PROGRESS" and "0 on h1" in outcome["facts"]["where"]
+    assert not list(controller.folder.glob("results/*/*.jsonl"))
     assert bed.processes() == []
 
 
 def test_what_is_resumed_is_checked_again(testbed: Make) -> None:
     bed = testbed(2)
-    desk = Desk(bed)
-    desk.measure("mpi")
-    done = desk("run", "--no-plots")
+    controller = Controller(bed)
+    controller.measure("mpi")
+    done = controller("run", "--no-plots")
     assert done.code == 0, done.err
-    [records] = desk.folder.glob("results/*/*.jsonl")
+    [records] = controller.folder.glob("results/*/*.jsonl")
     records.unlink()
     bed.unreachable("h1")
-    done = desk("run", "--no-plots", "--resume", "latest")
+    done = controller("run", "--no-plots", "--resume", "latest")
     assert done.code == 3, done.err
-    assert "bench: error: host h1 can not be reached by `" in done.err
+    assert "bench: error: host h1 " in done.err
     assert not records.exists()

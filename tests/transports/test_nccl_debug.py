@@ -9,6 +9,7 @@ import pytest
 
 from bench.transports import _nccl_debug
 from bench.transports._nccl_debug import Choice, Debug, NcclReport, broken_demand, merge
+from tests.logs import corpus
 
 HEAD = "desk:7:7 [0] NCCL INFO "
 RING = Choice("ring", "simple", "the line")
@@ -142,11 +143,9 @@ def test_what_the_user_set_is_left_alone(tmp_path: Path) -> None:
     assert own.exists()
 
 
-def test_real_output_has_the_network_and_the_paths() -> None:
-    corpus = os.environ.get("BENCH_LOG_CORPUS")
-    if corpus is None:
-        pytest.skip("BENCH_LOG_CORPUS names no folder of logs")
-    logs = Path(corpus) / "nccl_logs"
+@corpus.needs_corpus
+def test_real_output_tells_the_network_and_the_paths() -> None:
+    logs = corpus.real("nccl_logs", "")
 
     def of(begin: str) -> NcclReport:
         seen = NcclReport()

@@ -1,4 +1,4 @@
-"""The desk for real: `bench run`, `plan`, `report`, `plot`, resume, interrupts, full and read-only disks."""
+"""The real controller: `bench run`, `plan`, `report`, `plot`, resume, interrupts, full and read-only disks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,30 @@ from typing import Any
 import psutil
 import pytest
 
+from bench.controller.messages import OutcomeCode
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BENCH = (sys.executable, "-m", "bench")
 
+# A fixed number of samples and a budget that nothing uses up: a busy machine only takes longer.
 QUICK = """\
 description: two patterns
-budget: 4s
+budget: 1h
 max_seconds: 0.05
 measure:
   - patterns: [allreduce, sendrecv]
     transports: [mpi]
     sizes: [64, 4K, 64K]
+    iterations: 20
 """
-LONG = QUICK.replace("budget: 4s\nmax_seconds: 0.05", "max_seconds: 4") + "    iterations: 1200\n"
+# The first job lasts until it is interrupted; the second is short.
+LONG = """\
+max_seconds: 4
+measure:
+  - {pattern: allreduce, transport: mpi, sizes: [64, 4K, 64K], iterations: 100000}
+  - {pattern: sendrecv, transport: mpi, sizes: [64, 4K, 64K], iterations: 5}
+"""
 
 Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]
@@ -80,7 +89,7 @@ def site(tmp_path: Path, mpirun: Start) -> Path:
 
 
 @pytest.mark.mpi
-def test_a_run_keeps_samples_prints_one_table_draws_plots_and_says_where(run: Run, site: Path) -> None:
+def test_a_run_stores_samples_prints_one_table_draws_plots_and_prints_where(run: Run, site: Path) -> None:
     ran = run(*BENCH, "run", "quick", cwd=site)
     assert ran.code == 0, ran.err
     [folder] = (site / "results").iterdir()
@@ -108,14 +117,14 @@ def test_json_is_one_document_and_the_last_line_goes_to_stderr(run: Run, site: P
     assert ran.err.splitlines()[-1].startswith("results: results/")
 
 
-def test_a_cluster_that_can_not_be_reached_is_refused_and_nothing_is_left(run: Run, tmp_path: Path) -> None:
+def test_a_cluster_out_of_reach_is_refused_and_nothing_is_left(run: Run, tmp_path: Path) -> None:
     env = {"PATH": "/nowhere"}
     ran = run(*BENCH, "run", "bandwidth", "--cluster", "p4d", "--config", str(ROOT / "bench.yaml"), env=env)
     assert ran.code == 3 and ran.out == ""
-    assert "no srun was found" in ran.err and "bench plan" in ran.err and "--model" in ran.err
+    assert "srun" in ran.err and "bench plan" in ran.err and "--model" in ran.err
     assert not (tmp_path / "results").exists()
     ran = run(*BENCH, "run", "bandwidth", "--cluster", "g6e", "--config", str(ROOT / "bench.yaml"))
-    assert ran.code == 3 and "8 ranks per node, one GPU each; this machine has 0 GPUs" in ran.err
+    assert ran.code == 3 and "8 ranks per node" in ran.err and "0 GPUs" in ran.err
 
 
 def test_the_plan_prints_commands_that_can_be_pasted(run: Run) -> None:
@@ -152,7 +161,7 @@ def _modelled(run: Run, site: Path, links: str) -> dict[str, float]:
     return times
 
 
-def test_halving_a_link_changes_exactly_what_crosses_it(run: Run, tmp_path: Path) -> None:
+def test_halving_a_link_slows_exactly_what_crosses_it(run: Run, tmp_path: Path) -> None:
     full = _modelled(run, tmp_path, "")
     half_nic = _modelled(run, tmp_path, ", links: {nic: 6.25 GB/s}")
     half_nvlink = _modelled(run, tmp_path, ", links: {nvlink: 150 GB/s}")
@@ -171,7 +180,7 @@ def test_halving_a_link_changes_exactly_what_crosses_it(run: Run, tmp_path: Path
     assert not rails & slower_nvlink and "barrier-model-2x8" not in slower_nic | slower_nvlink
 
 
-def test_a_modelled_run_says_so_in_every_row_and_plot(run: Run, tmp_path: Path) -> None:
+def test_every_row_and_plot_of_a_modelled_run_is_marked(run: Run, tmp_path: Path) -> None:
     config = ("--config", str(ROOT / "bench.yaml"))
     (tmp_path / "m.yaml").write_text(MODELLED, encoding="utf-8")
     ran = run(*BENCH, "run", "m.yaml", "--cluster", "p4d", "--model", *config)
@@ -182,7 +191,7 @@ def test_a_modelled_run_says_so_in_every_row_and_plot(run: Run, tmp_path: Path) 
 
 
 @pytest.mark.mpi
-def test_variables_of_a_scenario_are_factors_with_jobs_of_their_own(run: Run, site: Path) -> None:
+def test_variables_of_a_scenario_are_factors_with_their_own_jobs(run: Run, site: Path) -> None:
     text = QUICK.replace("[allreduce, sendrecv]", "[allreduce]") + "    env: {MPICH_NOTHING: [1, 2]}\n"
     (site / "scenarios" / "swept.yaml").write_text(text, encoding="utf-8")
     ran = run(*BENCH, "run", "swept", "--format", "json", "--no-plots", cwd=site)
@@ -199,10 +208,10 @@ def test_resume_measures_only_what_is_missing_also_after_a_torn_line(run: Run, s
     lines = torn.read_text(encoding="utf-8").splitlines(keepends=True)
     torn.write_text("".join(lines[:4]) + lines[4][:60], encoding="utf-8")
     warned = run(*BENCH, "report", "latest", cwd=site)
-    assert warned.code == 0 and f"{torn.name}:5: a line cut short was left out" in warned.err
+    assert warned.code == 0 and f"{torn.name}:5: " in warned.err
     ran = run(*BENCH, "run", "--resume", "latest", "--format", "json", "--no-plots", cwd=site)
     assert ran.code == 0, ran.err
-    assert "1 of 2 jobs have something missing" in ran.err
+    assert "1 of 2 jobs" in ran.err
     assert whole.read_bytes() == before
     rows = json.loads(ran.out)["summaries"]
     measured = {(row["job"].partition("#")[0], row["payload_bytes"], row["mode"]) for row in rows}
@@ -226,13 +235,13 @@ def _running(site: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _wait_for_rows(site: Path, num: int) -> Path:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for file in site.glob("results/*/*.jsonl"):
             if len(file.read_text(encoding="utf-8").splitlines()) > num:
                 return file
         time.sleep(0.05)
-    raise AssertionError("no rows were written")
+    raise AssertionError("no rows were stored")
 
 
 def _ours(site: Path) -> list[str]:
@@ -254,7 +263,7 @@ def test_an_interrupt_keeps_rows_leaves_no_process_and_can_be_resumed(
     with _running(site, "run", "long", "--no-plots") as process:
         file = _wait_for_rows(site, 1)
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     assert "--resume" in err and "Traceback" not in err
     assert len(jsonl.read(file).attempts[0].records) >= 1
@@ -263,17 +272,18 @@ def test_an_interrupt_keeps_rows_leaves_no_process_and_can_be_resumed(
 
 
 @pytest.mark.mpi
-def test_a_rank_killed_under_the_desk_is_told_and_the_next_job_goes_on(site: Path) -> None:
+def test_a_killed_rank_is_reported_and_the_next_job_is_measured(site: Path) -> None:
     with _running(site, "run", "long", "--no-plots", "--format", "json") as process:
         _wait_for_rows(site, 1)
         folder = next((site / "results").iterdir())
         victims = [p for p in psutil.process_iter() if _is_rank_of(p, folder.name)]
         victims[-1].kill()
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=200)
     assert process.returncode == 4, err
     assert f"go on with: python -m bench run --resume results/{folder.name}\n" in err
     document = json.loads(out)
-    assert any(failure["job"] == "allreduce-mpi-1x2" for failure in document["failures"])
+    [failure] = [failure for failure in document["failures"] if failure["job"] == "allreduce-mpi-1x2"]
+    assert failure["code"] in (OutcomeCode.RANK_LOST, OutcomeCode.RANK_GONE)
     assert {row["job"] for row in document["summaries"]} == {"allreduce-mpi-1x2", "sendrecv-mpi-1x2"}
     assert _ours(site) == []
 
@@ -309,7 +319,7 @@ def test_a_full_disk_ends_the_job_and_keeps_what_was_there(
     words = ("-m", "bench.allreduce", "--sizes", "8:64K:2", "-n", "60", "--records", str(records))
     ran = run(*mpirun(2), *words)
     assert ran.code == 4, ran.err
-    assert "kept.jsonl can not be written" in ran.err and "are kept" in ran.err
+    assert str(records) in ran.err
     [attempt] = jsonl.read(records).attempts
     assert attempt.records and all(record.samples for record in attempt.records)
 
@@ -318,11 +328,11 @@ def test_a_full_disk_ends_the_job_and_keeps_what_was_there(
 def test_a_read_only_disk_is_refused_before_measuring(run: Run, site: Path, small_disk: Path) -> None:
     subprocess.run(("mount", "-o", "remount,ro", str(small_disk)), check=True)
     ran = run(*BENCH, "run", "quick", "--results", str(small_disk), cwd=site)
-    assert ran.code == 3 and "can not be written (Read-only file system): make room or give it the right to" in ran.err
+    assert ran.code == 3 and str(small_disk) in ran.err and "(Read-only file system)" in ran.err
 
 
 @pytest.mark.mpi
-def test_places_that_can_not_be_written_are_refused_before_measuring(run: Run, site: Path) -> None:
+def test_places_that_cannot_be_written_are_refused_before_measuring(run: Run, site: Path) -> None:
     (site / "file").write_text("", encoding="utf-8")
     for where in ("file", "file/below", "/proc/nothing"):
         ran = run(*BENCH, "run", "quick", "--results", where, cwd=site)
@@ -332,21 +342,21 @@ def test_places_that_can_not_be_written_are_refused_before_measuring(run: Run, s
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "named"),
     [
         ("measure: [{pattern: alreduce}]", ":1:21: measure.0.pattern"),
-        ("measure: [{patern: allreduce}]", "no key is called 'patern'; did you mean 'pattern"),
-        ("measure: [{pattern: allreduce, sizes: [-1]}]", "is not a number of bytes"),
+        ("measure: [{patern: allreduce}]", "'pattern"),
+        ("measure: [{pattern: allreduce, sizes: [-1]}]", "-1"),
         ("measure: [{pattern: allreduce, ranks_per_node: 0}]", "ranks_per_node"),
         ("measure:\n  - pattern: allreduce\n    pattern: barrier", ":3:5:"),
         ("measure: [{pattern: allreduce", ":1:"),
     ],
 )
-def test_a_broken_scenario_is_told_with_file_line_and_key(run: Run, tmp_path: Path, text: str, sentence: str) -> None:
+def test_an_error_of_a_scenario_names_file_line_and_key(run: Run, tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "s.yaml").write_text(text, encoding="utf-8")
     ran = run(*BENCH, "run", "s.yaml")
     assert ran.code == 2 and ran.err.count("bench: error: ") == 1
-    assert "s.yaml:" in ran.err and sentence in ran.err, ran.err
+    assert "s.yaml:" in ran.err and named in ran.err, ran.err
 
 
 @pytest.mark.mpi

@@ -1,6 +1,6 @@
-"""What can still be learned of a job that came to grief, from its ranks and its hosts, and an end to all of it.
+"""Gather the evidence of a failed job from its ranks and hosts, and end what is left of it.
 
-Who is to blame is judged in controller/root_cause.py.
+controller/root_cause.py finds the root cause in the evidence.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
-_STACKS_S = 0.3  # for faulthandler to write them, even with every CPU taken
-_ERROR = "bench: error: "
+_STACKS_S = 0.3  # for faulthandler to write them, even if all CPUs are busy
 
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job and how they are reached. No names: the ranks are on this machine, or a scheduler's.
+    """The hosts of a job and how they are reached. Without names the ranks run here, or a scheduler starts them.
 
-    `python`, `setup` and `env` as the ranks have them: what else there is on a host is not known.
+    `python`, `setup` and `env` are those of the ranks: nothing else is known of a host.
     """
 
     hosts: tuple[str, ...] = ()
@@ -41,7 +40,7 @@ class JobHosts:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, ProbeReply]:
-        """What a probe says on each host, with each host's own words."""
+        """Run a probe on each host, with the host's own arguments."""
         run = [self.python, "-m", module]
         asked = {
             host: hosts.in_place([*run, *words[host]], self.setup, self.env, str(self.package_root))
@@ -53,7 +52,7 @@ class JobHosts:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """What a probe said on a host, None when it said nothing; and whether the host was reached at all."""
+    """What a probe answered on a host, None without an answer; and whether the host was reached at all."""
 
     answer: dict[str, Any] | None
     reached: bool = True
@@ -69,9 +68,9 @@ def gather(
     late: bool,
     silent_s: Mapping[int, float],
 ) -> FailureEvidence:
-    """Ask everybody that can still answer. Of a job that is late the ranks write their stacks, too.
+    """Ask all hosts and ranks that can still answer. The ranks of a late job also write their stacks.
 
-    Ranks know their hosts by the names that those have for themselves, which need not be those of `hosts:`.
+    Ranks know their hosts by the hosts' own names, which may differ from those in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
     looks, views = _looks(job_id, beats, reached, "stacks" if late else "look")
@@ -80,7 +79,7 @@ def gather(
     return FailureEvidence(
         num_ranks=num_ranks,
         beats=beats,
-        said=tuple(line.partition(_ERROR)[2].strip() for line in log.splitlines() if _ERROR in line),
+        reports=tuple(heartbeat.last_words(log)),
         launcher=launcher,
         late=late,
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
@@ -95,7 +94,7 @@ def gather(
 def _looks(
     job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str
 ) -> tuple[dict[str, ProbeReply], dict[str, ProbeReply]]:
-    """Each host's processes of the job, and what it can reach."""
+    """Each host's processes of the job, and which other hosts it can reach."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
         return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, {}
@@ -107,7 +106,7 @@ def _looks(
 
 
 def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Hosts that none of the others reaches, where those others reach each other."""
+    """Hosts that no other host reaches, while the others reach each other."""
     cut = []
     for host in unreachable:
         others = [other for other in unreachable if other != host]
@@ -118,30 +117,31 @@ def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
 
 
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Devices without a carrier on some hosts only: a port that is free everywhere was never meant to be used."""
+    """Devices without a carrier on some hosts only: a port without a cable on all hosts was never in use."""
     usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
     found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
     return {host: own for host, own in found.items() if own}
 
 
 def stacks(beats_folder: Path) -> str:
-    """The stacks that ranks wrote when they were asked, for the job's log."""
-    told = []
+    """The stacks that ranks wrote on request, for the job's log."""
+    found = []
     for path in sorted(beats_folder.glob("*.stack"), key=lambda path: int(path.stem)):
         text = path.read_text(encoding="utf-8", errors="replace").strip()
-        told += [f"stacks of rank {path.stem}:\n{text}\n"] if text else []
-    return "\n".join(told)
+        if text:
+            found.append(f"stacks of rank {path.stem}:\n{text}\n")
+    return "\n".join(found)
 
 
 def end_everywhere(job_id: str, reached: JobHosts) -> tuple[str, ...]:
-    """End every process of a job, on every host. Returns the hosts that could not be asked."""
+    """End every process of a job on every host. Returns the hosts that did not answer."""
     processes.end_job(job_id)
     answers = reached.ask(processes.__name__, dict.fromkeys(reached.hosts, ("end", job_id)))
-    return tuple(host for host, told in answers.items() if told.answer is None)
+    return tuple(host for host, reply in answers.items() if reply.answer is None)
 
 
 def _parsed(out: str) -> dict[str, Any] | None:
-    """The last line, as JSON: a login may greet before it."""
+    """The last line of JSON: a login may print a greeting before it."""
     lines = [line for line in out.splitlines() if line.startswith("{")]
     try:
         found = json.loads(lines[-1]) if lines else None

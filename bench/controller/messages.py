@@ -1,0 +1,304 @@
+"""What the controller reports: codes of job failures, host findings, skipped jobs, refusals and allocations' ends."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class OutcomeCode(Code):
+    """Why a job failed. A rank's own report keeps its own code (core/ends.py, rank/messages.py)."""
+
+    INTERRUPTED = "interrupted", "interrupted"
+    NOT_WRITABLE = "not-writable", "{why}"
+    HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
+    RANK_STOPPED = (
+        "rank-stopped",
+        "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
+    )
+    RANK_LOST = "rank-lost", "{who} {how}{doing}"
+    RANK_GONE = "rank-gone", "rank {rank} on {host} ended without last words, in: {doing}{after}"
+    RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}"
+    NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
+    CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
+    NEVER_HEARD = "never-heard", "{ranks} never gave a sign of life"
+    SILENT_LONGEST = "silent-longest", "rank {rank} on {host} was silent longest, in: {doing}"
+    NO_SIGN_OF_LIFE = "no-sign-of-life", "no sign of life from any rank within {allowed_s:g} s"
+    SILENCE = "silence", "no sign of life for {silent_s:.0f} s"
+    TOO_LONG = "too-long", "no end within {limit_s:.0f} s"
+    TOO_SLOW = (
+        "too-slow",
+        "{late}{doing}; no rank hung, the job is only far slower than estimated: measure less at a time (sizes, "
+        "ranks), or --resume",
+    )
+    LAUNCHER_FAILED = (
+        "launcher-failed",
+        "the launcher ({launcher}) {how}{saying} and no rank reported why; its output is in {log}",
+    )
+    TOOL_FAILED = "tool-failed", "{tool} {how}{saying}; its output is in {log} and {output}"
+    TOOL_OUTPUT = "tool-output", "{tool}: {why}; its output is in {output}"
+    TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result of any requested size; its output is in {output}"
+
+
+class AllocationCode(Code):
+    """How an allocation of Slurm ended, or why it never began."""
+
+    CANCELLED = "cancelled", "Slurm job {job_id} was cancelled{why}"
+    TIMEOUT = (
+        "timeout",
+        "Slurm job {job_id} reached its time limit: raise it with `time` under `options:`, or measure less",
+    )
+    DEADLINE = "deadline", "Slurm job {job_id} could not end before its deadline"
+    NODE_FAIL = "node-fail", "Slurm job {job_id} ended because a node failed{why}"
+    BOOT_FAIL = "boot-fail", "Slurm job {job_id} ended because its nodes did not boot"
+    OUT_OF_MEMORY = (
+        "out-of-memory",
+        "Slurm job {job_id} used more memory than Slurm gave it: request more with `mem` under `options:`",
+    )
+    PREEMPTED = "preempted", "Slurm job {job_id} was preempted by another job"
+    OTHER = "other-state", "Slurm job {job_id} ended as {state} with exit code {exit_code}{why}"
+    NEVER_STARTS = (
+        "never-starts",
+        "Slurm job {job_id} can never start ({reason}): correct `options:` or `nodes:` of the cluster",
+    )
+    NO_ANSWER = "no-answer", "Slurm's controller has not answered for {silent_s:.0f} s; job {job_id} may still run"
+    NO_CONTROLLER = (
+        "no-controller",
+        "cluster {cluster!r}: Slurm's controller cannot be reached from here ({why}): check that slurmctld runs "
+        "(`scontrol ping`) and that slurm.conf is correct here, or run this on the cluster's login node",
+    )
+    NOT_TAKEN = (
+        "not-taken",
+        "Slurm does not accept the job of cluster {cluster!r} ({why}): correct its `options:` or its `nodes:`",
+    )
+
+
+class PlanSkipCode(Code):
+    """Why a job of a scenario is not launched."""
+
+    NOT_MODELLED = (
+        "not-modelled",
+        "the model simulates messages between ranks, but neither copies within a GPU nor matrix products",
+    )
+    UNAVAILABLE = "transport-unavailable", "{why}"
+    TOOL_IN_CONTAINERS = "tool-in-containers", "{tool} runs where its programs are, not in containers"
+    TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun starts no MPI ranks: use mpirun or slurm"
+    TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"
+    ONE_NODE = "one-node", "one node: topology {topology} is {what}"
+    ONE_RANK = "one-rank", "one rank by itself: no bytes would cross a link"
+    TOO_FEW_RANKS = "too-few-ranks", "needs at least {least} ranks, but there are {num_ranks}"
+    SCENARIO_LEAST = (
+        "scenario-least",
+        "the scenario measures this only with {least} ranks or more; there are {num_ranks}",
+    )
+    TOO_FEW_VICTIMS = "too-few-victims", "{pattern} needs at least {least} victims, but there are {num_ranks}"
+    NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once, but {others} can"
+    LADDER_ALONE = "ladder-alone", "{why}"
+    LADDER_OF_PAIRS = "ladder-of-pairs", "a ladder measures pairs, and {pattern} has none"
+    NO_GROUPS = "no-groups", "{why}"
+    OTHER_TRANSPORT = "other-transport", "{tool} is compared with {wanted}, not with {transport}"
+
+
+class PlanRemark(Code):
+    """Remarks of a plan besides those in core/remarks.py."""
+
+    SPARE_HOSTS = (
+        "spare-hosts",
+        "cluster {cluster!r} has nodes: {num_nodes}, but hosts: names {num_hosts}; {spare} are not used (omit nodes: "
+        "to use all)",
+    )
+    OTHER_MPIRUN = (
+        "other-mpirun",
+        "mpirun: {chosen}; this site also has {other}: set `mpirun:` in bench.yaml to use that one",
+    )
+
+
+class ControllerError(Code):
+    """Why the controller refuses a request or ends with an error."""
+
+    NO_INSTANCE = (
+        "no-instance",
+        "cluster {cluster!r} cannot be modelled: bench.yaml gives it no instance type with known links",
+    )
+    HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
+    LIKE_DIFFERS = "like-differs", "like: {like} measures with {name} {fixed}: omit {given}"
+    LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
+    SETUP_IN_CONTAINERS = (
+        "setup-in-containers",
+        "cluster {cluster!r}: `setup:` cannot reach into containers: put its lines into their image",
+    )
+    NO_JOBS = "no-jobs", "no job of scenario {scenario!r} can {verb} on cluster {cluster!r}: {reasons}; {remedy}"
+    BY_HAND = (
+        "by-hand",
+        "you submit the jobs of cluster {cluster!r} to {launcher} yourself: use `plan` instead of `run` (make plan), "
+        "and pipe its output into sh",
+    )
+    NO_MPIRUN = (
+        "no-mpirun",
+        "cluster {cluster!r} sets `mpirun: {mpirun}`, but this machine has no such program: correct it, or omit it to "
+        "use the one of the interpreter's environment or on PATH",
+    )
+    NO_LAUNCHER = (
+        "no-launcher",
+        "cluster {cluster!r} starts its ranks with {launcher}, but {why}: run this where {cluster} can be reached; "
+        "{instead}",
+    )
+    HOSTS_MISSING = (
+        "hosts-missing",
+        "cluster {cluster!r} has {num_nodes} nodes, but its `hosts:` names {num_hosts}: name the hosts, or use a "
+        "launcher that knows them (slurm)",
+    )
+    TOO_FEW_GPUS = (
+        "too-few-gpus",
+        "cluster {cluster!r} is {instance} with {num_ranks} ranks per node, one GPU each, but this machine has "
+        "{num_gpus} GPUs: run this on such a machine; {instead}",
+    )
+    UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
+    NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
+    NO_GUARD = "no-guard", "/bin/sh, which ends a job if the controller dies, could not be started ({why})"
+    NO_TOOL = "no-tool", "{tool} cannot be started here: use `bench import` to read its logs"
+    NO_TOOL_FOLDER = (
+        "no-tool-folder",
+        "{folder} is not a folder: --tool-path (or {variable}) must name the folder of {tool}",
+    )
+    RETEST_IN_ALLOCATION = (
+        "retest-in-allocation",
+        "a retest chooses its hosts, so it needs an allocation that has them: salloc --nodes={num_nodes}{nodelist} "
+        "python -m bench run --retest {run}",
+    )
+    RETEST_ON_KUBERNETES = (
+        "retest-on-kubernetes",
+        "a retest cannot choose hosts on Kubernetes: run the whole scenario again",
+    )
+    RETEST_HOSTS = (
+        "retest-hosts",
+        "hosts {hosts:list} are not in `hosts:` of cluster {cluster!r} in bench.yaml, at least not by these names: use "
+        "the names that the hosts have themselves, or run the whole scenario again",
+    )
+
+
+class FindingCode(Code):
+    """What is wrong with hosts, or may be, before a run. `{named}`: "host h1" or "hosts h1, h2"."""
+
+    NAMED_TWICE = "named-twice", "`hosts:` names {host} {times} times: name each host once"
+    PORT_TAKEN = (
+        "port-taken",
+        "port {port} of host {host}, where the ranks meet, is taken ({why}): end the process that holds it, or set "
+        "another `port:` for the cluster",
+    )
+    RESULTS_NOT_SHARED = (
+        "results-not-shared",
+        "host {host}, where rank 0 writes, does not see the folder {folder} of this machine: use a shared folder with "
+        "--results DIR, or start the run on {host}",
+    )
+    RESULTS_NOT_WRITABLE = (
+        "results-not-writable",
+        "host {host} cannot write to {folder} ({why}): make room or change its permissions, or use another folder with "
+        "--results DIR",
+    )
+    RESULTS_FULL = (
+        "results-full",
+        "host {host} has only {free_mib} MiB left in {folder}: make room, or use another folder with --results DIR",
+    )
+    TOO_FEW_GPUS = (
+        "too-few-gpus",
+        "host {host} has {num_gpus} GPUs for {num_ranks} ranks, which need one each: lower `ranks_per_node`, or remove "
+        "the host from `hosts:`",
+    )
+    LITTLE_MEMORY = (
+        "little-memory",
+        "host {host} has {free_mib} MiB of free memory for {num_ranks} ranks: end other programs there, or start fewer "
+        "ranks",
+    )
+    FEW_FILES = (
+        "few-files",
+        "a process on host {host} may open only {max_files} files, but one of {num_ranks} ranks may need {needed}: "
+        "raise the limit with `ulimit -n` or in /etc/security/limits.conf",
+    )
+    LITTLE_SHM = (
+        "little-shm",
+        "/dev/shm of host {host} has {free_mib} MiB left for {num_ranks} ranks: give a container "
+        "--shm-size={needed_mib}m",
+    )
+    LITTLE_LOCKED_MEMORY = (
+        "little-locked-memory",
+        "host {host} lets a process lock only {max_kib} KiB of memory, too little for RDMA: set `ulimit -l unlimited`",
+    )
+    NO_DEVICE = (
+        "no-device",
+        "{named} without the network device {device}, which {where} names: correct the name ({first} has {found})",
+    )
+    NAME_UNKNOWN = (
+        "name-unknown",
+        "the name {host} is unknown on {named} ({why}): correct it in `hosts:`, or add it to DNS or /etc/hosts there",
+    )
+    NAME_IS_LOOPBACK = (
+        "name-is-loopback",
+        "on {named} the name {host} means the host itself (127.*): correct /etc/hosts there",
+    )
+    OWN_NAME_UNKNOWN = (
+        "own-name-unknown",
+        "host {host} does not know its own name {name} ({why}), by which Gloo finds the network: add it to /etc/hosts "
+        "there, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+    )
+    OWN_NAME_IS_LOOPBACK = (
+        "own-name-is-loopback",
+        "host {host} resolves its own name {name} to {address}, where no other host reaches Gloo: remove that line "
+        "from its /etc/hosts, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+    )
+    SAME_MACHINE = "same-machine", "{named} have the same host name {name}: {remedy}"
+    VERSIONS_DIFFER = (
+        "versions-differ",
+        "{what} is {value} on {named} and {usual} on {others}: {remedy} on all of them",
+    )
+    SOURCE_DIFFERS = (
+        "source-differs",
+        "{named} with other files of the suite ({source}) than this machine ({own}): copy this checkout to them",
+    )
+    NOT_TRIED = (
+        "not-tried",
+        "host {host} could not test its ports ({why}): check what happened to it since its first answer",
+    )
+    NOBODY_CONNECTS = "nobody-connects", "no other host can connect to host {host} ({why}): {remedy}"
+    CONNECTS_TO_NOBODY = "connects-to-nobody", "host {host} cannot connect to any other ({why}): {remedy}"
+    NOT_CONNECTED = "not-connected", "host {a} cannot connect to host {b} ({why}): {remedy}"
+    NEITHER_CONNECTED = "neither-connected", "hosts {a} and {b} cannot connect to each other ({why}): {remedy}"
+    MORE_PAIRS = "more-pairs", "{num:n more pair} of hosts cannot connect"
+    CLOCKS_APART = (
+        "clocks-apart",
+        "the clocks of hosts {a} and {b} are {apart_s:.1f} s apart: set them with chrony or ntpd",
+    )
+    CLOCK_OFF = (
+        "clock-off",
+        "the clock of host {host} is {off_s:.1f} s {direction} the other hosts': set it with chrony or ntpd",
+    )
+    SETUP_FAILS = (
+        "setup-fails",
+        "`setup:` of cluster {cluster!r} fails on this machine ({why}): correct it; /bin/sh knows `module` only after "
+        "`. /etc/profile.d/modules.sh`",
+    )
+    NO_OPTION = "no-option", "`options:` of cluster {cluster!r}: {launcher} has no option {option!r}{nearest}"
+    NOT_REACHED = (
+        "not-reached",
+        "{named} cannot be reached by `{agent}` ({why}): correct `hosts:` or `agent:` of the cluster",
+    )
+    NO_REPLY = (
+        "no-reply",
+        "{named} returned nothing to `{agent}`: `agent:` must run the command that follows it there",
+    )
+    NO_REPLY_IN_TIME = (
+        "no-reply-in-time",
+        "{named} was reached but did not answer in time: check whether the host or its name server hangs",
+    )
+    NO_INTERPRETER = (
+        "no-interpreter",
+        "{named} has no interpreter {python}: install it there, or set the right one with `python:`",
+    )
+    NO_SUITE = (
+        "no-suite",
+        "{named} cannot import the suite ({why}): {folder} and the interpreter's packages must be there, too",
+    )
+    OTHER_SUITE = (
+        "other-suite",
+        "{named} has another version of the suite than this machine: copy this checkout to it",
+    )
+    PROBE_FAILED = "probe-failed", "{named} could not answer ({why}): run `{command}` there to see why"

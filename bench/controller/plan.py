@@ -1,0 +1,127 @@
+"""From the names of a scenario and a cluster to a plan on a site: read the files, look at this machine, expand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.config import clusters, paths
+from bench.config.clusters import Cluster
+from bench.config.scenario import Scenario, load_scenario
+from bench.controller import expand
+from bench.controller.jobs import LocalMachine, Plan, Site
+from bench.controller.messages import PlanRemark
+from bench.controller.tools import installed, without_mpi
+from bench.core import plugins
+from bench.core.launcher import Launcher
+from bench.core.pattern import Pattern
+from bench.core.remarks import CodedRemark
+from bench.core.traits import names_with, traits
+from bench.probes import nvml
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What a user asks for. None leaves the scenario's own value. `tool_path`: the folder of other tools' programs."""
+
+    scenario: str
+    cluster: str
+    config: Path | None = None
+    modelled: bool = False
+    budget_s: float | None = None
+    launches: int | None = None
+    tool_path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and what carrying it out needs."""
+
+    plan: Plan
+    scenario: Scenario
+    site: Site
+
+
+def make(request: PlanRequest) -> Planned:
+    """Read the files and expand the scenario. Raises UsageError naming file and line."""
+    cluster = clusters.cluster(paths.config_file(request.config), request.cluster)
+    scenario = load_scenario(request.scenario, paths.scenarios_folder())
+    if request.budget_s is not None:
+        scenario = replace(scenario, budget_s=request.budget_s)
+    if request.launches is not None:
+        scenario = replace(scenario, launches=request.launches)
+    site = site_of(cluster, {name for entry in scenario.measurements for name in entry.tools}, request.tool_path)
+    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:  # others may run without it
+        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in names_with("over_mpi")}
+        machine = replace(site.machine, lacks={**lacks, **site.machine.lacks})
+        site = replace(site, machine=machine, tools={name: without_mpi(tool) for name, tool in site.tools.items()})
+    plan = expand.expand(scenario, site, request.modelled)
+    uses_mpirun = any(job.launcher == "mpirun" for job in plan.jobs)
+    if cluster.mpirun is None and uses_mpirun and (remark := other_mpirun(site.machine.mpirun)) is not None:
+        plan = replace(plan, remarks=(*plan.remarks, remark))
+    return Planned(plan, scenario, site)
+
+
+def site_of(cluster: Cluster, tools: Iterable[str], tool_path: Path | None) -> Site:
+    """A cluster as seen from this machine, with the tools of these names."""
+    machine = this_machine(cluster.python, cluster.mpirun)
+    return Site(cluster, machine, all_patterns(), all_launchers(), installed(tools, tool_path))
+
+
+def all_patterns() -> dict[str, Pattern]:
+    """Every pattern by name."""
+    return {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
+
+
+def all_launchers() -> dict[str, Launcher]:
+    """Every launcher by name."""
+    return {name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")}
+
+
+def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
+    """What this machine offers to ranks. `python`, `mpirun`: the cluster's own, if it names them."""
+    names = plugins.names("transport")
+    lacks = {}
+    for name in names:
+        # The packages of another interpreter are unknown here: its ranks will report what they miss.
+        reason = paths.lacks(name) if python is None or traits(name).on_gpu else None
+        if reason is not None:
+            lacks[name] = reason
+    mpirun = mpirun or _mpirun_of(python or sys.executable)
+    return LocalMachine(
+        len(os.sched_getaffinity(0)),
+        nvml.count_gpus(),
+        lacks,
+        python or sys.executable,
+        mpirun,
+        {name: traits(name).launcher for name in names},
+        _mpi_of(mpirun),
+        frozenset(names_with("separates")),
+    )
+
+
+def _mpirun_of(python: str) -> str:
+    """The mpirun of the interpreter's environment, else the one on PATH."""
+    beside = Path(python).parent / "mpirun"
+    return str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun"
+
+
+def _mpi_of(mpirun: str) -> str:
+    """Whose mpirun it is, from the program beside it that each MPI installs; empty if unknown."""
+    folder = Path(mpirun).resolve().parent
+    beside = {"ompi_info": "openmpi", "mpichversion": "mpich"}
+    return next((mpi for program, mpi in beside.items() if (folder / program).exists()), "")
+
+
+def other_mpirun(chosen: str) -> CodedRemark | None:
+    """A remark if the site has an mpirun of its own besides the one that will be used."""
+    folder = str(Path(chosen).parent)
+    elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
+    other = shutil.which("mpirun", path=elsewhere)
+    if other is None or not Path(chosen).is_absolute() or Path(other).resolve() == Path(chosen).resolve():
+        return None
+    return CodedRemark.of(PlanRemark.OTHER_MPIRUN, chosen=chosen, other=other)

@@ -1,0 +1,105 @@
+"""Find the programs of other tools: those near the given folder first, within limits, so `/` does not take minutes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench.controller.messages import ControllerError
+from bench.core import plugins
+from bench.core.errors import UsageError
+from bench.logs.tool import Build, Installed, Tool
+
+DEPTH = 6  # an installed OSU, PREFIX/libexec/osu-micro-benchmarks/mpi/collective, needs 4
+MOST_FOLDERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """`files`: programs, nearest first. `whole`: whether all folders below were searched."""
+
+    files: tuple[Path, ...]
+    num_folders: int
+    whole: bool
+
+    def words(self) -> str:
+        """What was searched."""
+        searched = f"{self.num_folders:,} folder{'' if self.num_folders == 1 else 's'}"
+        return searched if self.whole else f"{searched}, at most {DEPTH} levels deep, and not all of them"
+
+
+def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
+    """The tools of these names, with the programs below `folder`, or below the folder in the tool's variable.
+
+    Raises UsageError if that is not a folder.
+    """
+    found = {}
+    searched: dict[Path, Search] = {}
+    for name in sorted(names):
+        tool: Tool | None = getattr(plugins.load("tool", name), "TOOL", None)
+        if tool is None:
+            raise UsageError.of(ControllerError.NO_TOOL, tool=name)
+        given = folder or (Path(os.environ[tool.variable]) if os.environ.get(tool.variable) else None)
+        if given is not None and not given.is_dir():
+            raise UsageError.of(
+                ControllerError.NO_TOOL_FOLDER, folder=str(given), variable=tool.variable, tool=tool.title
+            )
+        if given is not None and given not in searched:
+            searched[given] = below(given)
+        found[name] = _installed(tool, given, searched[given] if given is not None else None)
+    return found
+
+
+def without_mpi(tool: Installed) -> Installed:
+    """A tool on a machine that starts single processes only: a program with MPI is one process of all GPUs as well."""
+    return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
+
+
+def below(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
+    """The executable files below a folder, without links to folders and hidden ones; unreadable folders are empty.
+
+    `depth`: levels below `folder`; `most`: folders in all.
+    """
+    found: list[Path] = []
+    waiting = deque([(folder, 0)])
+    num, whole = 0, True
+    while waiting and num < most:
+        at, level = waiting.popleft()
+        num += 1
+        try:
+            entries = sorted(os.scandir(at), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith("."):
+                    whole = whole and level < depth
+                    waiting.extend([(Path(entry), level + 1)] if level < depth else [])
+            elif entry.is_file() and os.access(entry, os.X_OK):
+                found.append(Path(entry))
+    return Search(tuple(found), num, whole and not waiting)
+
+
+def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
+    files = list(search.files) if search else []
+    # Of several files of one name the last wins: those with the tool's suffix before others, then the nearest.
+    files.reverse()
+    files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
+    programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}
+    where = f"in {folder} ({search.words()})" if search else "here"
+    lacks = f"its program of {tool.title} was not found {where}: set its folder with --tool-path or {tool.variable}"
+    if tool.remedy:
+        lacks += f"; {tool.remedy}"
+    return Installed(tool, programs, lacks, {name: _build(tool, path) for name, path in programs.items()})
+
+
+def _build(tool: Tool, path: str) -> Build:
+    """Which of a tool's marks the file of a program contains."""
+    if not tool.marks or Path(path).stat().st_size == 0:
+        return frozenset()
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return frozenset(mark for mark, text in tool.marks.items() if mapped.find(text) >= 0)

@@ -1,0 +1,40 @@
+"""How a rank ended: the codes that ranks report and by which the controller finds the root cause of a failed job."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class EndCode(Code):
+    """How a rank ended."""
+
+    DONE = "done", "done"
+    ERROR = "error", "{kind}: {why}"
+    INTERRUPTED = "interrupted", "interrupted"
+    TERMINATED = "terminated", "terminated by SIGTERM"
+    OUT_OF_MEMORY = (
+        "out-of-memory",
+        "ran out of memory in {doing} ({why}): give smaller --sizes, or start fewer ranks on this machine",
+    )
+    LOST_CONTACT = "lost-contact", "lost contact with its peers in {doing} ({why})"
+    NO_PROGRESS = "no-progress", "no progress for {silent_s:.0f} s in: {doing}"
+    NOT_FINISHED = (
+        "not-finished",
+        "{doing} did not finish within {within_s:.0f} s: `python -m bench doctor` tests the ports between the hosts",
+    )
+    CANNOT_JOIN = (
+        "cannot-join",
+        "rank {rank} cannot join the {num_ranks} ranks of this {library} job ({why}): {remedy}",
+    )
+    ABSENT = (
+        "absent",
+        "{missing}: did not reach rank {seen_by} on {seen_on} within {waited_s:.0f} s{others}: check the host "
+        "and its ranks' output; `python -m bench doctor` tests the ports between the hosts",
+    )
+    PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
+
+
+# A rank that ended so suffered from what happened to another rank: none of these is a root cause.
+CONSEQUENCES = frozenset(
+    (EndCode.LOST_CONTACT, EndCode.NO_PROGRESS, EndCode.CANNOT_JOIN, EndCode.PEERS_ABSENT, EndCode.TERMINATED)
+)

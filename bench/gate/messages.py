@@ -1,0 +1,661 @@
+"""Every way to fail a gate, what exactly is wrong in each case, and their words.
+
+`GateFailure` are the names that CI systems and people search for: stable, few, one row each in docs/gate.md.
+`FaultCode` says what exactly is wrong; each code belongs to one name. Logic and tests read codes and facts only, so the
+templates here may be reworded freely.
+"""
+
+from __future__ import annotations
+
+from enum import unique
+from typing import Self
+
+from bench.core.codes import Code
+
+
+@unique
+class GateFailure(Code):
+    """The name of a failure, with its meaning."""
+
+    # the run as a whole
+    EMPTY_RUN = "empty-run", "nothing was measured"
+    UNREADABLE_RUN = "unreadable-run", "the run's files cannot be read"
+    NO_PLAN = (
+        "no-plan",
+        "the run has no plan, so nothing shows which rows are missing",
+    )
+    FAILED_JOB = "failed-job", "a job or a row failed, was interrupted, or left no results, whatever its exit code"
+    TRUNCATED_FILE = "truncated-file", "a results file was cut: rows may be lost"
+    TRUNCATED_IMPORT = "truncated-import", "an imported log was cut, is empty or could not be read: rows may be lost"
+    WRONG_WORLD = (
+        "wrong-world",
+        "the ranks, nodes, hosts or GPUs are not those planned or expected, or fewer than the instance type has",
+    )
+    WRONG_CLUSTER = "wrong-cluster", "the cluster, instance type or GPU is unknown, or not the expected one"
+    STALE = "stale", "the figures are older than `max_age`, or their age is unknown"
+    SLOW_PART = "slow-part", "a host, NIC or link runs below 0.9 of its peers"
+    UNDECIDED_PART = (
+        "undecided-part",
+        "a suspicion was not followed to its end, or pairs were not measured",
+    )
+    # rows that must be there
+    MISSING_ROWS = "missing-rows", "rows that a rule asks for are missing"
+    SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
+    WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
+    NO_BASELINE = "no-baseline", "the baseline lacks the row, or the two cannot be compared"
+    # what a row is
+    IMPORTED = (
+        "imported",
+        "a single figure from another tool's log, and the rule does not say `imported: true`",
+    )
+    INCONSISTENT = "inconsistent", "the row contradicts its header: it was edited, or a broken program wrote it"
+    MODELLED = "modelled", "the row was modelled, not measured"
+    WRONG_DATA = "wrong-data", "wrong data arrived"
+    UNVERIFIED = "unverified", "the data was not checked"
+    NOT_A_NUMBER = "not-a-number", "the figure is missing, not a number, or infinite"
+    ZERO = "zero", "the figure is zero or negative"
+    ONE_RANK = "one-rank", "only one rank took part: nothing crossed a link"
+    SHARED_GPU = "shared-gpu", "several ranks shared a GPU: the row shows that it works, not how fast"
+    THROUGH_HOST = "through-host", "copied through host memory, because the two GPUs cannot reach each other"
+    TOO_FEW_SAMPLES = "too-few-samples", "fewer samples than the rule's `samples`"
+    NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
+    NOT_CONVERGED = "not-converged", "the row ran out of time before its interval was narrow enough"
+    ABOVE_BOUND = "above-bound", "faster than physics: the bound, the clock or the data is wrong"
+    CONTRADICTS = "contradicts", "this row and another cannot both be right"
+    TAIL_NOT_KNOWN = "tail-not-known", "a percentile of too few samples (p95 needs 72, p99 needs 368)"
+    # what the figure is
+    NO_BOUND = "no-bound", "the rule asks for a share of a bound, but no bound is known"
+    NO_REFERENCE = "no-reference", "the rule asks for a share of a published figure, but none is known"
+    TOO_LOW = "too-low", "below the least that the rule accepts"
+    TOO_HIGH = "too-high", "above the most that the rule accepts"
+    SLOWER = "slower", "significantly slower than the baseline"
+    INCONCLUSIVE = "inconclusive", "the launches show neither that it is slower than the baseline nor that it is not"
+    TOO_FEW_LAUNCHES = "too-few-launches", "fewer than 5 launches of either run: no verdict on slower"
+    # the run as a publication
+    NOT_PUBLISHABLE = "not-publishable", "the run breaks a demand of `publish:`"
+
+
+FAILURES = {str(failure): failure.template for failure in GateFailure}
+
+# Failures that a rule may allow; all others always fail the gate.
+ALLOWED = (
+    GateFailure.UNVERIFIED,
+    GateFailure.ONE_RANK,
+    GateFailure.TOO_FEW_SAMPLES,
+    GateFailure.NO_INTERVAL,
+    GateFailure.NOT_CONVERGED,
+    GateFailure.CONTRADICTS,
+    GateFailure.THROUGH_HOST,
+)
+
+_GPUS_EXPECTED = "{expected:n GPU} per node expected, but "
+
+
+@unique
+class FaultCode(Code):
+    """What exactly is wrong. Each member is a triple: the code, the name of its failure, its words."""
+
+    failure: GateFailure
+
+    def __new__(cls, value: str, failure: GateFailure, template: str) -> Self:
+        """Keep the failure's name beside the code."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.failure, member.template = failure, template
+        return member
+
+    # the run as a whole
+    NO_ROWS = "no-rows", GateFailure.EMPTY_RUN, "no row was measured"
+    RUN_UNREADABLE = "run-unreadable", GateFailure.UNREADABLE_RUN, "{error}"
+    PLAN_ABSENT = (
+        "plan-absent",
+        GateFailure.NO_PLAN,
+        "there is no plan.json beside the results: gate the run's folder, as it was written",
+    )
+    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run holds nothing of it"
+    ROW_FAILED = "row-failed", GateFailure.FAILED_JOB, "{text}"
+    ROW_FAILED_ON_HOST = "row-failed-on-host", GateFailure.FAILED_JOB, "{text} (host {host})"
+    JOB_FAILED = "job-failed", GateFailure.FAILED_JOB, "{text}"
+    JOB_EXITED = "job-exited", GateFailure.FAILED_JOB, "ended with exit code {exit_code}"
+    JOB_PLANNED_ONLY = (
+        "job-planned-only",
+        GateFailure.FAILED_JOB,
+        "planned, but it has neither results nor a reason",
+    )
+    JOB_WITHOUT_TRACE = "job-without-trace", GateFailure.FAILED_JOB, "it ended without results and without a reason"
+    JOB_END_UNKNOWN = "job-end-unknown", GateFailure.FAILED_JOB, "how it ended is unknown: the run ended before it"
+    LOG_FAILED = "log-failed", GateFailure.FAILED_JOB, "its log ended with status {status}"
+    LOG_TRUNCATED = "log-truncated", GateFailure.TRUNCATED_IMPORT, "its log ended with status {status}"
+    LOG_ROWS_LOST = "log-rows-lost", GateFailure.TRUNCATED_IMPORT, "{text}"
+    LOG_UNREAD = "log-unread", GateFailure.TRUNCATED_IMPORT, "{text}"
+    FILE_DAMAGED = "file-damaged", GateFailure.TRUNCATED_FILE, "{text}"
+
+    # the world, the place, the age
+    WORLD_NOT_AS_PLANNED = (
+        "world-not-as-planned",
+        GateFailure.WRONG_WORLD,
+        "planned for {planned_nodes} nodes of {planned_ranks_per_node} ranks, measured on {num_nodes} of "
+        "{ranks_per_node}",
+    )
+    HOSTS_UNKNOWN = "hosts-unknown", GateFailure.WRONG_WORLD, "the hosts of its ranks are unknown"
+    HOSTS_FEWER = (
+        "hosts-fewer",
+        GateFailure.WRONG_WORLD,
+        "{num_nodes} nodes should have taken part, but the ranks ran on {hosts:list}",
+    )
+    NUM_NODES_UNEXPECTED = (
+        "num-nodes-unexpected",
+        GateFailure.WRONG_WORLD,
+        "{expected:n node} expected, but at most {found} took part",
+    )
+    NUM_RANKS_UNEXPECTED = (
+        "num-ranks-unexpected",
+        GateFailure.WRONG_WORLD,
+        "{expected:n rank} expected, but at most {found} took part",
+    )
+    HOSTS_NOT_MEASURED = "hosts-not-measured", GateFailure.WRONG_WORLD, "nothing was measured on {hosts:list 4}"
+    GPUS_LOST = (
+        "gpus-lost",
+        GateFailure.WRONG_WORLD,
+        "{instance} has {num_gpus} GPUs, but the driver of {host} shows {shown}",
+    )
+    GPUS_LOST_UNREPORTED = (
+        "gpus-lost-unreported",
+        GateFailure.WRONG_WORLD,
+        "{instance} has {num_gpus} GPUs, but the driver of {host} does not report them and at most {used} took part",
+    )
+    GPUS_LOST_CONFINED = (
+        "gpus-lost-confined",
+        GateFailure.WRONG_WORLD,
+        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank a part and at most {used} took part",
+    )
+    GPUS_EXPECTED_OF_LOG = (
+        "gpus-expected-of-log",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "another tool's log does not say how many a driver shows: remove `gpus_per_node`",
+    )
+    GPUS_EXPECTED_UNSTATED = (
+        "gpus-expected-unstated",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "bench.yaml does not say how many: give the cluster `instance:` or `ranks_per_node:`",
+    )
+    GPUS_EXPECTED_STATED = (
+        "gpus-expected-stated",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "bench.yaml says {stated}",
+    )
+    GPUS_EXPECTED_SHOWN = (
+        "gpus-expected-shown",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "the driver of {host} shows {shown}",
+    )
+    GPUS_EXPECTED_UNREPORTED = (
+        "gpus-expected-unreported",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "the driver of {host} does not report them",
+    )
+    GPUS_EXPECTED_CONFINED = (
+        "gpus-expected-confined",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "the driver of {host} shows each rank a part and at most {used} took part",
+    )
+    GPUS_EXPECTED_MEASURED = (
+        "gpus-expected-measured",
+        GateFailure.WRONG_WORLD,
+        _GPUS_EXPECTED + "at most {measured} were measured",
+    )
+    CLUSTER_UNEXPECTED = (
+        "cluster-unexpected",
+        GateFailure.WRONG_CLUSTER,
+        "cluster {expected} is expected, but this is {found}",
+    )
+    CLUSTER_UNKNOWN = (
+        "cluster-unknown",
+        GateFailure.WRONG_CLUSTER,
+        "cluster {expected} is expected, but the cluster is unknown",
+    )
+    INSTANCE_UNEXPECTED = (
+        "instance-unexpected",
+        GateFailure.WRONG_CLUSTER,
+        "instance type {expected} is expected, but this is {found}",
+    )
+    INSTANCE_UNKNOWN = (
+        "instance-unknown",
+        GateFailure.WRONG_CLUSTER,
+        "instance type {expected} is expected, but the type is unknown",
+    )
+    GPU_UNEXPECTED = (
+        "gpu-unexpected",
+        GateFailure.WRONG_CLUSTER,
+        "GPUs {expected} are expected, but these are {found:list}",
+    )
+    GPU_UNKNOWN = "gpu-unknown", GateFailure.WRONG_CLUSTER, "GPUs {expected} are expected, but the GPUs are unknown"
+    GPU_NOT_OF_INSTANCE = (
+        "gpu-not-of-instance",
+        GateFailure.WRONG_CLUSTER,
+        "instance type {instance} has {expected} GPUs, but these are {found:list}",
+    )
+    TRANSPORT_UNEXPECTED = (
+        "transport-unexpected",
+        GateFailure.WRONG_FABRIC,
+        "transport {expected} is expected, but this is {found}",
+    )
+    TRANSPORT_OTHER = (
+        "transport-other",
+        GateFailure.WRONG_FABRIC,
+        "{expected:list} is required, but {pattern} was measured over {found:list}",
+    )
+    NETWORK_OTHER = (
+        "network-other",
+        GateFailure.WRONG_FABRIC,
+        "network {expected} is required, but this is {found:list}",
+    )
+    NETWORK_UNKNOWN = (
+        "network-unknown",
+        GateFailure.WRONG_FABRIC,
+        "network {expected} is required, but the network is unknown",
+    )
+    START_UNKNOWN = "start-unknown", GateFailure.STALE, "the time of the measurement is unknown ({started!r})"
+    TOO_OLD = "too-old", GateFailure.STALE, "measured {age_s:time} ago, at most {most_s:time} are allowed"
+    IN_FUTURE = "in-future", GateFailure.STALE, "measured in the future ({started}): one of the clocks is wrong"
+
+    # pairs
+    PART_SLOW = "part-slow", GateFailure.SLOW_PART, "{kind} {part}: {evidence}"
+    LADDER_TOO_SHORT = (
+        "ladder-too-short",
+        GateFailure.UNDECIDED_PART,
+        "the ladder of pairs ended {num_rounds:n round} before it had measured every host: {hosts:list 8} may be slow",
+    )
+    SUSPICIONS_OPEN = (
+        "suspicions-open",
+        GateFailure.UNDECIDED_PART,
+        "{num} suspicions were not followed to their end ({parts:list 8})",
+    )
+    PAIRS_NOT_MEASURED = "pairs-not-measured", GateFailure.UNDECIDED_PART, "no pair of {hosts:list 8} was measured"
+    PAIRS_CLEAR_NONE = "pairs-clear-none", GateFailure.UNDECIDED_PART, "the measured pairs do not clear {hosts:list 8}"
+    PAIRS_ABSENT = (
+        "pairs-absent",
+        GateFailure.MISSING_ROWS,
+        "there are no pairs to diagnose: measure the scenario `links` or `acceptance`",
+    )
+    PAIRS_MODELLED = (
+        "pairs-modelled",
+        GateFailure.MISSING_ROWS,
+        "the {num_rows} rows of pairs are modelled, none was measured: measure the scenario `links` or `acceptance`",
+    )
+
+    # rows that must be there
+    PATTERN_ABSENT = "pattern-absent", GateFailure.MISSING_ROWS, "no row of {pattern} matches the rule"
+    SIZE_ABSENT = "size-absent", GateFailure.MISSING_ROWS, "size {size:size} is missing"
+    JOB_WITHOUT_ROWS = "job-without-rows", GateFailure.MISSING_ROWS, "the job left no rows"
+    ROW_ABSENT = "row-absent", GateFailure.MISSING_ROWS, "{size:size} {mode} of {group} is missing"
+    GROUPS_ABSENT = "groups-absent", GateFailure.MISSING_ROWS, "{size:size} {mode} of some groups is missing"
+    GROUPS_TOO_FEW = (
+        "groups-too-few",
+        GateFailure.MISSING_ROWS,
+        "there is {num_groups:n group}, and the weakest is known only of {least} or more",
+    )
+    NOTHING_JUDGED = "nothing-judged", GateFailure.MISSING_ROWS, "no row was judged"
+    ROW_SKIPPED = "row-skipped", GateFailure.SIZE_SKIPPED, "{reason}"
+    SIZES_THINNED = (
+        "sizes-thinned",
+        GateFailure.SIZE_SKIPPED,
+        "the plan dropped sizes to fit its budget: name the sizes that count, or give the plan more time",
+    )
+    LOG_SIZE_ABSENT = (
+        "log-size-absent",
+        GateFailure.SIZE_SKIPPED,
+        "the log says that {size:size} was requested, but it has no row",
+    )
+
+    # a row that contradicts its header
+    VERIFIED_ODD = (
+        "verified-odd",
+        GateFailure.INCONSISTENT,
+        "verified is {value!r}; only true, false and nothing are possible",
+    )
+    NUM_WRONG_ODD = "num-wrong-odd", GateFailure.INCONSISTENT, "num_wrong is {value!r}, not a number of elements"
+    CASE_OF_OTHER_PATTERN = (
+        "case-of-other-pattern",
+        GateFailure.INCONSISTENT,
+        "it has samples of {pattern}, but its header's case is another pattern",
+    )
+    GROUP_NOT_OF_CASE = "group-not-of-case", GateFailure.INCONSISTENT, "its case has no group {group!r}"
+    NUM_RANKS_ODD = (
+        "num-ranks-odd",
+        GateFailure.INCONSISTENT,
+        "it says {num_ranks} ranks, but group {group} has {expected}",
+    )
+    LISTS_OF_RANKS_ODD = (
+        "lists-of-ranks-odd",
+        GateFailure.INCONSISTENT,
+        "it has {lists} of {num_lists} ranks, but {num_ranks} took part",
+    )
+    SAMPLE_ODD = "sample-odd", GateFailure.INCONSISTENT, "rank {member} of its group has a sample that is no time"
+    SIZE_NOT_OF_CASE = (
+        "size-not-of-case",
+        GateFailure.INCONSISTENT,
+        "the row says that sizes {sizes:list} were requested, but its case does not",
+    )
+    PAYLOAD_ODD = (
+        "payload-odd",
+        GateFailure.INCONSISTENT,
+        "it says {payload_bytes} bytes, but {requested_bytes} requested bytes become {expected}",
+    )
+    NUM_NODES_ODD = (
+        "num-nodes-odd",
+        GateFailure.INCONSISTENT,
+        "it says {num_nodes} nodes, but the ranks of group {group} ran on {expected}",
+    )
+    FACTOR_ODD = (
+        "factor-odd",
+        GateFailure.INCONSISTENT,
+        "{factor} is {value}, but {num_ranks} ranks and {payload_bytes} bytes give {expected}",
+    )
+
+    # a row that is no evidence
+    ROW_IMPORTED = "row-imported", GateFailure.IMPORTED, "one figure from another tool's log does not show its spread"
+    ROW_MODELLED = "row-modelled", GateFailure.MODELLED, "nothing was measured"
+    ELEMENTS_WRONG = "elements-wrong", GateFailure.WRONG_DATA, "{num_wrong} elements were wrong"
+    SOME_WRONG = "some-wrong", GateFailure.WRONG_DATA, "some elements were wrong"
+    GPU_SHARED = "gpu-shared", GateFailure.SHARED_GPU, "several ranks shared a GPU"
+    SAMPLES_TOO_FEW_FOR_TAIL = (
+        "samples-too-few-for-tail",
+        GateFailure.TAIL_NOT_KNOWN,
+        "{metric} of {num_samples} samples: {least} are needed",
+    )
+    FIGURE_PRINTED_ODD = "figure-printed-odd", GateFailure.NOT_A_NUMBER, "{text}"
+    FIGURE_ABSENT = "figure-absent", GateFailure.NOT_A_NUMBER, "{metric} is missing"
+    FIGURE_ABSENT_FLAGGED = (
+        "figure-absent-flagged",
+        GateFailure.NOT_A_NUMBER,
+        "{metric} is missing ({flags:list})",
+    )
+    FIGURE_ODD = "figure-odd", GateFailure.NOT_A_NUMBER, "{metric} is {value}"
+    INTERVAL_ODD = "interval-odd", GateFailure.NOT_A_NUMBER, "the interval is not finite"
+    FIGURE_ZERO = "figure-zero", GateFailure.ZERO, "{metric} is {value:g}"
+    RANKS_UNKNOWN = (
+        "ranks-unknown",
+        GateFailure.ONE_RANK,
+        "the number of ranks is unknown: give `bench import` --num-ranks",
+    )
+    RANK_ALONE = "rank-alone", GateFailure.ONE_RANK, "only one rank took part: nothing crossed a link"
+    DATA_UNCHECKED = "data-unchecked", GateFailure.UNVERIFIED, "the data was not checked"
+    COPIED_THROUGH_HOST = (
+        "copied-through-host",
+        GateFailure.THROUGH_HOST,
+        "its two GPUs cannot reach each other: the driver copied through host memory",
+    )
+    ROW_CONTRADICTS = "row-contradicts", GateFailure.CONTRADICTS, "this row and another cannot both be right"
+    SAMPLES_TOO_FEW = (
+        "samples-too-few",
+        GateFailure.TOO_FEW_SAMPLES,
+        "{num_samples} samples, but the rule requires {least}",
+    )
+    INTERVAL_ABSENT = "interval-absent", GateFailure.NO_INTERVAL, "{num_samples} samples have no 95 % interval"
+    ENDED_EARLY = "ended-early", GateFailure.NOT_CONVERGED, "sampling stopped by {stop_reason}"
+    OVER_BOUND = "over-bound", GateFailure.ABOVE_BOUND, "{fraction:.2f} of its bound, {bound}"
+    OVER_UNKNOWN_BOUND = "over-unknown-bound", GateFailure.ABOVE_BOUND, "above its bound, {bound}"
+
+    # a figure that misses its demand
+    BOUND_UNKNOWN = (
+        "bound-unknown",
+        GateFailure.NO_BOUND,
+        "no bound is known: give the cluster `instance:` or `links:` in bench.yaml, or `bench import` --instance, "
+        "--num-ranks and --num-nodes",
+    )
+    REFERENCE_UNKNOWN = (
+        "reference-unknown",
+        GateFailure.NO_REFERENCE,
+        "no published figure is known for this hardware",
+    )
+    BELOW_DEMAND = "below-demand", GateFailure.TOO_LOW, "{metric} {demand} is required"
+    ABOVE_DEMAND = "above-demand", GateFailure.TOO_HIGH, "{metric} {demand} is required"
+    BASELINE_NOT_NAMED = (
+        "baseline-not-named",
+        GateFailure.NO_BASELINE,
+        "no baseline is named: give `baseline:` in the rules file, or --baseline",
+    )
+    BASELINE_IS_THIS_RUN = "baseline-is-this-run", GateFailure.NO_BASELINE, "the baseline is this run itself"
+    BASELINE_UNREADABLE = "baseline-unreadable", GateFailure.NO_BASELINE, "{error}"
+    BASELINE_REFUSED = "baseline-refused", GateFailure.NO_BASELINE, "{error}"
+    BASELINE_LACKS_ROW = "baseline-lacks-row", GateFailure.NO_BASELINE, "the baseline has no such row"
+    ROW_NOT_COMPARABLE = "row-not-comparable", GateFailure.NO_BASELINE, "{reason}"
+    COMPARED_SLOWER = "compared-slower", GateFailure.SLOWER, "slower: {ratio:.3f} x the baseline's time"
+    COMPARED_INCONCLUSIVE = (
+        "compared-inconclusive",
+        GateFailure.INCONCLUSIVE,
+        "inconclusive: {ratio:.3f} x the baseline's time",
+    )
+    COMPARED_EXPLORATORY = (
+        "compared-exploratory",
+        GateFailure.TOO_FEW_LAUNCHES,
+        "exploratory: {ratio:.3f} x the baseline's time",
+    )
+    COMPARED_MODELLED = "compared-modelled", GateFailure.MODELLED, "modelled: {ratio:.3f} x the baseline's time"
+    COMPARED_IMPORTED = "compared-imported", GateFailure.IMPORTED, "imported: {ratio:.3f} x the baseline's time"
+
+    # what a publication lacks (gate/publication.py)
+    REPORTED_RATIO_ALONE = (
+        "reported-ratio-alone",
+        GateFailure.NOT_PUBLISHABLE,
+        "another tool's {statistic} is a ratio without its two values",
+    )
+    JOB_WITHOUT_REASON = (
+        "job-without-reason",
+        GateFailure.NOT_PUBLISHABLE,
+        "planned, but it has neither results nor a reason",
+    )
+    GROUPS_UNKNOWN = (
+        "groups-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "its header does not say which groups of ranks were to be measured",
+    )
+    ROW_WITHOUT_REASON = (
+        "row-without-reason",
+        GateFailure.NOT_PUBLISHABLE,
+        "it was requested, but neither measured nor skipped with a reason",
+    )
+    LADDER_WITHOUT_ROWS = (
+        "ladder-without-rows",
+        GateFailure.NOT_PUBLISHABLE,
+        "it was requested, but the ladder has neither a row nor a reason",
+    )
+    SKIPPED_WITHOUT_REASON = "skipped-without-reason", GateFailure.NOT_PUBLISHABLE, "skipped without a reason"
+    PLAN_SKIPPED_WITHOUT_REASON = (
+        "plan-skipped-without-reason",
+        GateFailure.NOT_PUBLISHABLE,
+        "the plan leaves {entry} out without a reason",
+    )
+    HOST_PARTS_UNKNOWN = (
+        "host-parts-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "the number of CPUs and GPUs of {host} is not recorded",
+    )
+    REDUCTION_ODD = (
+        "reduction-odd",
+        GateFailure.NOT_PUBLISHABLE,
+        "the samples were reduced by {reduction!r}; times are reduced by a median or an arithmetic mean",
+    )
+    REPORTED_RATE_ODD = (
+        "reported-rate-odd",
+        GateFailure.NOT_PUBLISHABLE,
+        "another tool's rate is not all bytes by the time reported with it",
+    )
+    REPORTED_BUSBW_ODD = (
+        "reported-busbw-odd",
+        GateFailure.NOT_PUBLISHABLE,
+        "another tool's busbw is not its algbw times the bus factor",
+    )
+    REPORTED_AVERAGE_OF_RATES = (
+        "reported-average-of-rates",
+        GateFailure.NOT_PUBLISHABLE,
+        "{statistic} averages rates or ratios: average times, or divide all bytes by all time",
+    )
+    CONFIDENCE_UNKNOWN = (
+        "confidence-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "the header does not give the confidence of the intervals (settings.confidence)",
+    )
+    INTERVAL_METHOD_UNKNOWN = (
+        "interval-method-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "the header does not give the method of the intervals (settings.ci_method)",
+    )
+    MODELLED_UNMARKED = "modelled-unmarked", GateFailure.NOT_PUBLISHABLE, "a modelled figure is not marked as modelled"
+    SAMPLE_COUNT_UNKNOWN = (
+        "sample-count-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "the number of samples, or of independent samples, is unknown",
+    )
+    INTERVAL_UNEXPLAINED = (
+        "interval-unexplained",
+        GateFailure.NOT_PUBLISHABLE,
+        "a figure has neither an interval nor a flag that says why not",
+    )
+    SPREAD_UNKNOWN = (
+        "spread-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "the spread between the {num_launches} launches is unknown",
+    )
+    INTERVAL_METHOD_NORMAL = (
+        "interval-method-normal",
+        GateFailure.NOT_PUBLISHABLE,
+        "the intervals were computed by {method!r}, which assumes a distribution",
+    )
+    REPORTED_SPREAD_ALONE = (
+        "reported-spread-alone",
+        GateFailure.NOT_PUBLISHABLE,
+        "{statistic}: the spread around a mean does not describe skewed times",
+    )
+    REPORTED_TAIL_UNKNOWN = (
+        "reported-tail-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "another tool's {statistic} is of {num_samples:.0f} samples, but needs {least}",
+    )
+    NOT_RECORDED = "not-recorded", GateFailure.NOT_PUBLISHABLE, "not recorded: {what}"
+    MODE_ODD = "mode-odd", GateFailure.NOT_PUBLISHABLE, "the mode {mode!r} is neither isolated nor pipelined"
+    CALLS_PER_SAMPLE_ODD = (
+        "calls-per-sample-odd",
+        GateFailure.NOT_PUBLISHABLE,
+        "{num_calls} calls per sample contradict {mode} mode",
+    )
+    BOUND_UNEXPLAINED = (
+        "bound-unexplained",
+        GateFailure.NOT_PUBLISHABLE,
+        "a bandwidth has neither a bound nor a reason why not (calibration.no_bound_because)",
+    )
+    STOP_REASON_UNKNOWN = (
+        "stop-reason-unknown",
+        GateFailure.NOT_PUBLISHABLE,
+        "the reason why sampling stopped is unknown, so a figure cannot mark the point",
+    )
+    SIZE_TWICE = (
+        "size-twice",
+        GateFailure.NOT_PUBLISHABLE,
+        "two points of one size are on one line",
+    )
+
+
+@unique
+class NodeCode(Code):
+    """Why a node has its verdict, where that is no fault of the run."""
+
+    NO_EVIDENCE = "no-evidence", "no row of its own met a demand, and no pairs cleared it"
+    NO_ROWS_JUDGED = "no-rows-judged", "no row in which it took part was judged"
+    NODE_UNNAMED = "node-unnamed", "{failure}: {num} times, and no node is named"
+    MORE_REASONS = "more-reasons", "and {num:n more reason}"
+    RETESTED = "retested", "retested: its pairs were measured again at {started}"
+
+
+@unique
+class PublicationRule(Code):
+    """One of the twelve rules of Hoefler and Belli (SC15), as a demand on a run.
+
+    Each member has the name that a rules file uses, its title, what holds if it is kept, and why it cannot be judged of
+    rows from another tool's log (empty if it can).
+    """
+
+    held: str
+    not_judged: str
+
+    def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
+        """Keep what holds, and why imported rows are not judged, beside the name."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.template, member.held, member.not_judged = title, held, not_judged
+        return member
+
+    @property
+    def number(self) -> int:
+        """Its number in the paper."""
+        return list(type(self)).index(self) + 1
+
+    RATIOS = (
+        "ratios",
+        "every ratio comes with its two values",
+        "no ratio is given without both of its values",
+    )
+    COMPLETENESS = (
+        "completeness",
+        "nothing is left out",
+        "every requested size, mode and group is present or has a reason; the CPUs and GPUs of each host are recorded",
+        "the log does not say what the tool was asked for (lost lines are remarks of the run)",
+    )
+    RATES = (
+        "rates",
+        "times are medians, rates are all bytes by all time",
+        "rates of other tools follow from their bytes and times",
+        "the log has only a mean in few digits (a remark of the run marks rates that contradict it)",
+    )
+    AVERAGES = (
+        "averages",
+        "ratios are not averaged",
+        "no rate, fraction or speedup is averaged outside compat",
+    )
+    INTERVALS = (
+        "intervals",
+        "every measured figure has its interval",
+        "each figure has an interval with level, method, n and n_eff, or a flag that says why not",
+        "a mean without its samples has no interval",
+    )
+    NO_NORMALITY = (
+        "no-normality",
+        "no normal distribution is assumed",
+        "intervals are order statistics; no standard deviation replaces one",
+        "there are no samples",
+    )
+    VERDICTS = (
+        "verdicts",
+        "a verdict has launches, test and interval",
+        "a run by itself gives no verdict: `bench compare` does, from 5 launches of each run",
+    )
+    TAILS = (
+        "tails",
+        "tails are shown where n is large enough",
+        "percentiles have enough samples; isolated times have their worst case",
+        "there are no samples",
+    )
+    ENVIRONMENT = (
+        "environment",
+        "the environment is recorded",
+        "hardware, versions, variables, CPU masks, hosts, scenario, commit, seed, start and end are recorded",
+        "a log records its environment only in part: the header has what it says",
+    )
+    TIMING = (
+        "timing",
+        "the way of timing is recorded",
+        "mode, clock, synchronisation and skew, reductions, calls per sample, warm-up and cache are recorded",
+        "the log does not say how the tool timed its operations",
+    )
+    BOUNDS = (
+        "bounds",
+        "each bandwidth comes with its bound",
+        "each bandwidth has a bound with its link and source, or a reason why not",
+    )
+    PLOTS = (
+        "plots",
+        "figures can show what is known",
+        "each point has raw samples and the reason why sampling stopped",
+        "a point has no samples behind it",
+    )

@@ -1,0 +1,131 @@
+"""What ranks report: the codes of rows that they leave out, of refusals and of remarks, with their words."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class RankSkip(Code):
+    """Why ranks do not measure a row."""
+
+    NO_MEMORY = (
+        "no-memory",
+        "{payload_bytes:size} needs {need_mib} MiB on rank {rank}, but only {free_mib} MiB are available to it",
+    )
+    ONE_WAY_CLOCK = (
+        "one-way-clock",
+        "one-way times need the hosts' clocks, but {transport} does not complete operations on the host",
+    )
+    ONE_WAY_AGGRESSOR = (
+        "one-way-aggressor",
+        "{pattern} is timed on two clocks and cannot be disturbed: use pingpong",
+    )
+    NO_IN_PLACE = "no-in-place", "{pattern} has no in-place form"
+    RANKS_REORDERED = (
+        "ranks-reordered",
+        "{transport} sorts the ranks of a group: only the linear order can be measured",
+    )
+    NO_OVERLAP = (
+        "no-overlap",
+        "{transport} cannot compute while it communicates: use --transport nccl or gloo",
+    )
+    OVERLAP_GRAPH = "overlap-graph", "overlap does not replay CUDA graphs: leave --graph out"
+    OVERLAP_AGGRESSOR = (
+        "overlap-aggressor",
+        "overlap already disturbs the collective with products: omit --aggressor",
+    )
+    MODEL_OVERLAP = "model-overlap", "the model has links only, not what matrix products take from them"
+
+
+class RankFailure(Code):
+    """Why a row failed."""
+
+    OUT_OF_MEMORY = "out-of-memory", "ran out of memory for {need_mib} MiB, although {free_mib} MiB were reported free"
+    WRONG_BEFORE_TIMING = "wrong-before-timing", "{num_wrong:n wrong element} before timing; first: {first}"
+    NO_PRODUCTS = "no-products", "overlap: {why}"
+    CLOCKS = "clocks-not-comparable", "the clocks of hosts {hosts:list} cannot be compared: {why}"
+
+
+class RankRefusal(Code):
+    """Why ranks refuse to measure anything."""
+
+    OTHER_NUM_RANKS = (
+        "other-num-ranks",
+        "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "
+        "nodes x {ranks_per_node} ranks): start them with mpirun, torchrun, or srun as tasks of one step",
+    )
+    FOREIGN_LAUNCHER = (
+        "foreign-launcher",
+        "{variable}={value} means that this is one of several ranks, but its launcher is not supported: start ranks "
+        "with mpirun, torchrun or srun, or unset the variable",
+    )
+    OTHER_LAYOUT = (
+        "other-layout",
+        "{num_nodes} hosts x {ranks_per_node} ranks were requested, but the hosts are {found}: check `hosts:` and "
+        "`options:` in bench.yaml, and that every host has its own host name",
+    )
+    SAME_HOST_NAME = "same-host-name", "two machines call themselves {host}: give each its own host name"
+    SOFTWARE_DIFFERS = "software-differs", "{name} is {where}: install the same on all hosts"
+    VARIABLE_DIFFERS = (
+        "variable-differs",
+        "the variable {name} is {where}: set it in `env:` of the cluster, or to the same value on every host",
+    )
+    OTHER_CASE = "other-case", "rank {rank} was started with other options than rank 0: start all ranks with the same"
+    COPIES_ONLY = (
+        "copies-only",
+        "{transport} only copies, but {pattern} sends messages or multiplies matrices: use {others}",
+    )
+    NO_GPU = (
+        "no-gpu",
+        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this where there are "
+        "GPUs{instead}",
+    )
+    UNEVEN_RANKS = (
+        "uneven-ranks",
+        "every host must have the same number of ranks, numbered host by host, but they are {found}: start them with a "
+        "mapping by slot (the default of mpirun and srun)",
+    )
+    MODEL_WORLD = (
+        "model-world",
+        "the model simulates all ranks in one process, but {launcher} started {num_ranks}: start one process",
+    )
+    MODEL_INSTANCE = (
+        "model-instance",
+        "the model needs the links of an instance type: --instance p4d.24xlarge (`python -m bench list` names them)",
+    )
+    BAD_EXPECT = "bad-expect", "--expect {given!r} is not a world such as 4x2 or h0,h1x2"
+    NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport {others}"
+    BAD_AGGRESSOR = "bad-aggressor", "--aggressor {aggressor}: {why}"
+    OUTPUT = "output", "--output {file} cannot be written: {why}"
+
+
+class RankRemark(Code):
+    """What readers of a results file must know."""
+
+    CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
+    MODELLED = (
+        "modelled",
+        "transport model (as requested): {num_nodes} x {ranks_per_node} ranks of {instance}, isolated and pipelined "
+        "alike, no cache, nothing measured",
+    )
+    TRANSPORT = "transport", "{text}"
+    ONE_RANK = (
+        "one-rank",
+        "one rank: no bytes cross a link, so there is no bus bandwidth, and times are the library's overhead. {remedy}",
+    )
+    OVERSUBSCRIBED = (
+        "oversubscribed",
+        "oversubscribed: {ranks_per_node} ranks share {num_cpus} CPUs, so times include waiting for a CPU",
+    )
+    CLOCK_OFF = (
+        "clock-off",
+        "the clock of host {host} is off by {off_s:+.0f} s: its times of day differ from the other hosts'",
+    )
+    VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
+
+
+class RunEnd(Code):
+    """Why a run that ended by itself was not good."""
+
+    WRONG_DATA = "wrong-data", "wrong data arrived in {num:n row}; first: {first}"
+    ROWS_FAILED = "rows-failed", "{num:n row} failed; first: {first} (rank {rank} on {host})"

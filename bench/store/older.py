@@ -1,0 +1,20 @@
+"""Files of older versions: a sentence that they hold in place of a code, read as the code.
+
+Only this module (and `remarks_of` in store/runs.py) reads such sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bench.core.codes import UNCODED
+
+_NO_NUMBER = "was printed, but is no number"  # as bench.results/5 says it of a row of another tool's log
+
+
+def failure(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored failure, with the code of a figure that another tool printed as no number."""
+    if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
+        return {**stored, "code": "unreadable-figure"}
+    return dict(stored)

@@ -1,0 +1,308 @@
+"""The root cause of a failed job: each kind of evidence alone, and the stronger before the weaker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.controller import root_cause, watch
+from bench.controller.messages import OutcomeCode
+from bench.controller.root_cause import FailureEvidence
+from bench.core.codes import UNCODED, Coded
+from bench.core.ends import CONSEQUENCES, EndCode
+from bench.core.launcher import Blame, BlameCode
+from bench.core.record import Failure
+from bench.launchers import mpirun, torchrun
+from bench.store import heartbeat
+from bench.store.heartbeat import End, Heartbeat, LastWords
+
+DOING = "allreduce 64M pipelined: warm-up"
+BEATS = tuple(Heartbeat(rank, f"h{rank}", 40 + rank, DOING, 100.0 + rank) for rank in range(4))
+ALIVE = {f"h{rank}": {str(40 + rank): "sleeping"} for rank in range(4)}
+WELL = FailureEvidence(4, BEATS, states=ALIVE)
+LOST = LastWords(End.of(EndCode.LOST_CONTACT, doing="allreduce 64M", why="Connection closed by peer"), 0, "h0")
+RAISED = LastWords(End.of(EndCode.ERROR, kind="ValueError", why="no"), 1, "h1")
+UNNAMED = LastWords(End.uncoded("results cannot be written"))
+KILLED = Coded.of(BlameCode.KILLED, signal=9)
+
+
+def exited(code: int) -> Coded:
+    return Coded.of(BlameCode.EXITED, exit_code=code)
+
+
+def ended(rank: int, end: End) -> tuple[Heartbeat, ...]:
+    return tuple(replace(beat, ended=end) if beat.rank == rank else beat for beat in BEATS)
+
+
+def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | None:
+    """Code, rank and host of the root cause."""
+    cause = root_cause.find(evidence)
+    return None if cause is None else (cause.code, cause.rank, cause.host)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause"),
+    [
+        (replace(WELL, reports=(LOST, RAISED)), (EndCode.ERROR, 1, "h1")),
+        (replace(WELL, reports=(LOST,), no_room="no space left"), (OutcomeCode.NOT_WRITABLE, None, None)),
+        (replace(WELL, reports=(UNNAMED,)), (UNCODED, None, None)),
+        (replace(WELL, reports=(LOST,), unreachable=("h2",)), (OutcomeCode.HOST_UNREACHABLE, 2, "h2")),
+        (
+            replace(WELL, reports=(LOST,), states=ALIVE | {"h3": {"43": "stopped"}}),
+            (OutcomeCode.RANK_STOPPED, 3, "h3"),
+        ),
+        (
+            replace(WELL, launcher=Blame(2, "h2", KILLED), states={key: {} for key in ALIVE}),
+            (OutcomeCode.RANK_LOST, 2, "h2"),
+        ),
+        (replace(WELL, launcher=Blame(2, None, exited(7))), (OutcomeCode.RANK_LOST, 2, "h2")),
+        (replace(WELL, launcher=Blame(None, "h1", exited(5), 41)), (OutcomeCode.RANK_LOST, 1, "h1")),
+        (replace(WELL, launcher=Blame(None, "h1", exited(5), 99)), (OutcomeCode.RANK_LOST, None, "h1")),
+        (replace(WELL, states=ALIVE | {"h1": {}}, reports=(LOST,)), (OutcomeCode.RANK_GONE, 1, "h1")),
+        (replace(WELL, unplugged={"h1": ["eth0"]}), (OutcomeCode.NO_CARRIER, None, "h1")),
+        (replace(WELL, cut_off=("h3",)), (OutcomeCode.CUT_OFF, None, "h3")),
+        (replace(WELL, beats=BEATS[:3], states=ALIVE | {"h3": {}}), (OutcomeCode.NEVER_HEARD, 3, None)),
+        (
+            replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}),
+            (OutcomeCode.SILENT_LONGEST, 0, "h0"),
+        ),
+    ],
+    ids=[
+        "reported",
+        "no room",
+        "reported without a rank",
+        "host away",
+        "stopped",
+        "killed",
+        "exited",
+        "a process",
+        "another process",
+        "gone",
+        "unplugged",
+        "cut off",
+        "never heard",
+        "silent",
+    ],
+)
+def test_the_root_cause(evidence: FailureEvidence, cause: tuple[str, int | None, str | None]) -> None:
+    assert found(evidence) == cause
+
+
+def test_a_failure_has_words_for_people_and_facts_for_logic() -> None:
+    lost = root_cause.find(replace(WELL, launcher=Blame(2, None, exited(7))))
+    assert lost is not None
+    assert (lost.facts["how_code"], lost.facts["exit_code"]) == (BlameCode.EXITED, 7)
+    assert lost.what == f"rank 2 on h2 ended with exit code 7, in: {DOING}"
+    raised = root_cause.find(replace(WELL, reports=(RAISED,)))
+    assert raised == Failure("ValueError: no", 1, "h1", EndCode.ERROR, {"kind": "ValueError", "why": "no"})
+
+
+def test_there_is_no_root_cause_without_evidence() -> None:
+    assert found(FailureEvidence(4)) is None
+    assert found(replace(WELL, reports=(LOST,), late=False)) is None
+    done = End.of(EndCode.DONE)
+    assert found(replace(WELL, beats=tuple(replace(beat, ended=done) for beat in BEATS))) is None
+
+
+@pytest.mark.parametrize("code", sorted(CONSEQUENCES))
+def test_what_a_rank_reports_of_its_peers_is_no_root_cause(code: str) -> None:
+    assert found(replace(WELL, reports=(LastWords(End(code, {}, "x"), 0, "h0"),), late=False)) is None
+
+
+def test_without_a_root_cause_the_first_report_is_passed_on() -> None:
+    facts = {"rank": 1, "num_ranks": 4, "library": "Gloo", "why": "no address for eth7", "remedy": "check"}
+    refused, killed = End.of(EndCode.CANNOT_JOIN, **facts), End.of(EndCode.TERMINATED)
+    beats = ended(0, killed)[:1] + ended(1, refused)[1:]
+    silent = replace(WELL, beats=beats, launcher=Blame(1, "h1", exited(3)), late=False)
+    assert found(silent) is None
+    words = root_cause.last_words(silent)
+    assert words is not None and (words.code, words.facts, words.what) == (refused.code, refused.facts, refused.text)
+    no_disk = root_cause.last_words(replace(silent, beats=ended(1, End.uncoded("no disk"))))
+    assert no_disk is not None and no_disk.what == "rank 1 on h1: no disk", "with the rank, if the words do not have it"
+    assert root_cause.last_words(replace(silent, reports=(LOST,))) == root_cause.failure_of(LOST)
+    assert root_cause.last_words(WELL) is None
+
+
+def test_a_rank_with_last_words_did_not_die() -> None:
+    gone = replace(
+        WELL, beats=ended(0, LOST.end), states={key: {} for key in ALIVE}, launcher=Blame(0, "h0", exited(4))
+    )
+    cause = root_cause.find(gone)
+    assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.RANKS_GONE, None, None)
+    assert (cause.facts["rank_numbers"], cause.facts["hosts"]) == ([1, 2, 3], ["h1", "h2", "h3"])
+
+
+def test_if_all_lost_ranks_were_on_one_host_it_is_named() -> None:
+    beats = (*BEATS[:2], *(replace(beat, host="h2") for beat in BEATS[2:]))
+    gone = replace(WELL, beats=beats, states=ALIVE | {"h2": {}, "h3": {}})
+    assert found(gone) == (OutcomeCode.RANKS_GONE, None, "h2")
+
+
+def test_a_crash_may_follow_from_the_loss_of_a_peer() -> None:
+    lost = Blame(0, "h0", Coded.of(BlameCode.EXITED_OR_KILLED, number=11))
+    crash = replace(WELL, crashed=(0,), launcher=lost, states=ALIVE | {"h0": {}})
+    assert found(crash) == (OutcomeCode.RANK_LOST, 0, "h0")
+    both = root_cause.find(replace(crash, states=ALIVE | {"h0": {}, "h2": {}}))
+    assert both is not None and (both.code, both.rank, both.facts["crashed"]) == (OutcomeCode.RANK_GONE, 2, (0,))
+
+
+def test_ranks_that_fell_silent_together_are_all_victims() -> None:
+    together = replace(WELL, reports=(LOST,), silent_s={0: 6.9, 1: 6.5, 2: 6.4, 3: 6.0})
+    assert found(together) is None
+    assert f"4 of 4 ranks were in: {DOING}" in root_cause.doing(together)
+    done = ended(0, End.of(EndCode.DONE))
+    assert found(replace(together, beats=done, silent_s={0: 60.0, 1: 6.5, 2: 6.4, 3: 6.0})) is None
+
+
+def test_a_rank_whose_files_are_not_seen_here_is_not_missing() -> None:
+    elsewhere = replace(WELL, beats=BEATS[:3])
+    assert found(replace(elsewhere, states=ALIVE | {"h3": {}})) == (OutcomeCode.NEVER_HEARD, 3, None)
+    assert found(elsewhere) is None
+
+
+def test_a_port_without_a_cable_on_all_hosts_is_no_pulled_cable() -> None:
+    assert watch._unplugged({"h0": ["docker0"], "h1": ["docker0", "eth0"]}) == {"h1": ["eth0"]}
+    both = replace(WELL, unplugged={"h0": ["eth1"], "h1": ["eth0"]}, cut_off=("h1",))
+    assert found(both) == (OutcomeCode.NO_CARRIER, None, "h1")
+
+
+def test_if_all_ranks_are_gone_none_is_named() -> None:
+    assert root_cause._rank_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
+
+
+def test_a_host_is_cut_off_only_if_the_others_reach_each_other() -> None:
+    cut = {"h0": {"h2": "no"}, "h1": {"h2": "no"}, "h2": {"h0": "no", "h1": "no"}}
+    assert watch._cut_off(cut) == ("h2",)
+    assert watch._cut_off({"h0": {"h1": "no"}, "h1": {"h0": "no"}}) == ()
+    walled = {a: {b: "no" for b in ("h0", "h1", "h2") if b != a} for a in ("h0", "h1", "h2")}
+    assert watch._cut_off(walled) == ()
+
+
+def test_last_words_are_found_among_the_lines_of_launchers_and_other_ranks() -> None:
+    log = f"[1,0]<stderr>: {heartbeat.error_line(LOST)}\nnoise\n{heartbeat.error_line(RAISED)}\nbench: error: by hand\n"
+    first, second, third = heartbeat.last_words(log)
+    assert (first, second) == (LOST, RAISED)
+    assert third == LastWords(End.uncoded("by hand"))
+    [torn] = heartbeat.last_words(f"bench: error: torn{heartbeat.MARK}{{")
+    assert torn == LastWords(End.uncoded("torn"))
+    long = LastWords(End("x", {"why": "y" * 5000}, "z" * 5000), 0, "h0")
+    assert len(heartbeat.error_line(long)) < 4096, "a pipe takes the line in one piece"
+
+
+DISCONNECT = Coded.of(BlameCode.DISCONNECTED)
+
+
+def either(number: int) -> Coded:
+    """Hydra reports exit codes and signals alike."""
+    return Coded.of(BlameCode.EXITED_OR_KILLED, number=number)
+
+
+HYDRA = """
+===================================================================================
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 3 PID 4711 RUNNING AT h1
+=   KILLED BY SIGNAL: 9 (Killed)
+===================================================================================
+"""
+PRTERUN = """
+--------------------------------------------------------------------------
+prterun noticed that process rank 2 with PID 91 on node h1 exited on
+signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+DISCONNECTED = """
+An MPI communication peer process has unexpectedly disconnected.  This
+usually indicates a failure in the peer process (e.g., a crash or
+otherwise exiting without calling MPI_FINALIZE first).
+  Local host: h0
+  Local PID:  13
+  Peer host:  h2
+"""
+ABORTING = """
+[h2:00000] *** An error occurred in Socket closed
+[h2:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+"""
+DAEMON = """
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-h3-20@0,0] on node h3
+  Remote daemon: [prterun-h3-20@0,3] on node h2
+"""
+CUT_OFF = """
+[proxy:0@h0] HYD_pmcd_pmip_control_cmd_cb (proxy/pmip_cb.c:480): assert (!closed) failed
+[proxy:1@h1] main (proxy/pmip.c:105): unable to connect to server desk at port 40123 (check for firewalls!)
+"""
+IMPROPERLY = """
+prterun has exited due to process rank 2 with PID 26 on node h2 exiting
+improperly. There are three reasons this could occur:
+"""
+NONZERO = """
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-h0-12@1,2]
+   Exit code:    7
+"""
+TORCHRUN = """
+============================================================
+bench.allreduce FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_10:00:00
+  host      : h2
+  rank      : 2 (local_rank: 0)
+  exitcode  : -9 (pid: 12)
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "log", "blame"),
+    [
+        (mpirun.LAUNCHER, HYDRA, Blame(3, "h1", KILLED, 4711)),
+        (
+            mpirun.LAUNCHER,
+            HYDRA.replace("RANK 3 ", "").replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 9"),
+            Blame(None, "h1", either(9), 4711),
+        ),
+        (mpirun.LAUNCHER, DISCONNECTED, Blame(None, "h2", DISCONNECT)),
+        (
+            mpirun.LAUNCHER,
+            DISCONNECTED.replace("h2", "h1") + DISCONNECTED.replace("h0", "h1"),
+            Blame(None, "h2", DISCONNECT),
+        ),
+        (mpirun.LAUNCHER, DISCONNECTED.replace("h2", "h1") + DISCONNECTED, None),
+        (mpirun.LAUNCHER, DISCONNECTED + ABORTING, None),
+        (mpirun.LAUNCHER, DAEMON, Blame(None, "h2", Coded.of(BlameCode.DAEMON_LOST))),
+        (
+            mpirun.LAUNCHER,
+            CUT_OFF,
+            Blame(
+                None,
+                "h1",
+                Coded.of(
+                    BlameCode.NOT_STARTED,
+                    why="unable to connect to server desk at port 40123 (check for firewalls!)",
+                ),
+            ),
+        ),
+        (mpirun.LAUNCHER, IMPROPERLY, Blame(2, "h2", DISCONNECT)),
+        (mpirun.LAUNCHER, NONZERO, Blame(2, None, either(7))),
+        (
+            mpirun.LAUNCHER,
+            HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),
+            Blame(3, "h1", exited(77), 4711),
+        ),
+        (mpirun.LAUNCHER, PRTERUN, Blame(2, "h1", KILLED)),
+        (mpirun.LAUNCHER, "all is well", None),
+        (torchrun.LAUNCHER, TORCHRUN, Blame(2, "h2", KILLED)),
+        (torchrun.LAUNCHER, TORCHRUN.replace("-9", "1"), Blame(2, "h2", exited(1))),
+        (torchrun.LAUNCHER, "", None),
+    ],
+)
+def test_launchers_report_the_rank_that_they_lost(launcher: mpirun.Mpirun, log: str, blame: Blame | None) -> None:
+    assert launcher.blamed(log) == blame
