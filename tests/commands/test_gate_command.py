@@ -1,4 +1,4 @@
-"""`bench gate` on files: exit codes, JUnit that never stays green by accident, certificates, and a real small run."""
+"""`bench gate` on files: exit codes, JUnit files, certificates, and a small real run."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ def stored(run: Run, folder: Path) -> Path:
     return folder
 
 
-def test_a_pass_is_0_and_says_so_in_every_format(tmp_path: Path, rules: str, capsys: Out) -> None:
+def test_a_run_that_passes_has_exit_code_0_in_every_format(tmp_path: Path, rules: str, capsys: Out) -> None:
     folder, junit = stored(good(), tmp_path / "run"), tmp_path / "out.xml"
     assert main(["gate", str(folder), "--rules", rules, "--junit", str(junit)]) == 0
-    assert "# gate passed: run by rules, 2 demands" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("# gate passed")
     assert ElementTree.parse(junit).getroot().get("failures") == "0"
     assert main(["gate", str(folder), "--rules", rules, "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["passed"], told["failures"], told["faults"]) == ("bench.gate/1", True, {}, [])
-    assert [(each["unit"], each["passed"], each["num_rows"]) for each in told["demands"]] == [
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["schema"] == "bench.gate/1" and verdict["passed"]
+    assert verdict["failures"] == {} and verdict["faults"] == []
+    assert [(each["unit"], each["passed"], each["num_rows"]) for each in verdict["demands"]] == [
         ("bytes_per_s", True, 2),
         ("s", True, 2),
     ]
@@ -71,7 +72,7 @@ def test_a_pass_is_0_and_says_so_in_every_format(tmp_path: Path, rules: str, cap
     assert (tmp_path / "x.md").read_text().startswith("# gate passed")
 
 
-def test_a_failure_is_1_with_junit_and_github_lines(
+def test_a_failure_has_exit_code_1_with_junit_and_github_lines(
     tmp_path: Path, rules: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = good()
@@ -80,14 +81,14 @@ def test_a_failure_is_1_with_junit_and_github_lines(
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert main(["gate", str(folder), "--rules", rules, "--junit", str(junit), "--format", "json"]) == 1
     out = capsys.readouterr()
-    told = json.loads(out.out)
-    assert told["failures"] == {"unverified": 4} and not told["passed"]
-    assert out.err.startswith("::error title=bench gate%3A unverified::nobody checked the data%0A")
+    verdict = json.loads(out.out)
+    assert verdict["failures"] == {"unverified": 4} and not verdict["passed"]
+    assert out.err.startswith("::error title=bench gate%3A unverified::") and "%0A" in out.err
     assert {failure.get("type") for failure in ElementTree.parse(junit).getroot().iter("failure")} == {"unverified"}
 
 
 @pytest.mark.parametrize("what", ["bad rules", "no rules", "no run"])
-def test_what_is_mistyped_is_2_and_an_old_junit_file_does_not_stay_green(
+def test_a_mistake_has_exit_code_2_and_an_old_junit_file_does_not_stay_green(
     what: str, tmp_path: Path, rules: str, capsys: Out
 ) -> None:
     folder, junit = stored(good(), tmp_path / "run"), tmp_path / "out.xml"
@@ -102,9 +103,7 @@ def test_what_is_mistyped_is_2_and_an_old_junit_file_does_not_stay_green(
     assert "bench: error:" in capsys.readouterr().err
 
 
-def test_a_junit_file_that_can_not_be_written_is_said_before_anything_is_judged(
-    tmp_path: Path, rules: str, capsys: Out
-) -> None:
+def test_a_junit_file_that_cannot_be_written_is_refused_first(tmp_path: Path, rules: str, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     for junit in (tmp_path, tmp_path / "nowhere" / "out.xml"):
         assert main(["gate", str(folder), "--rules", rules, "--junit", str(junit)]) == 2
@@ -122,7 +121,7 @@ def test_a_junit_file_that_can_not_be_written_is_said_before_anything_is_judged(
         ('{"type":"header","schema":"bench.results/99"}\n', "unreadable-run"),
     ],
 )
-def test_a_run_that_is_there_and_holds_nothing_that_can_be_read_fails(
+def test_an_existing_run_without_readable_results_fails(
     content: str | None, name: str, tmp_path: Path, rules: str, capsys: Out
 ) -> None:
     folder = tmp_path / "run"
@@ -143,7 +142,7 @@ def test_a_plan_that_measured_nothing_is_an_empty_run_with_its_failures(
     assert set(json.loads(capsys.readouterr().out)["failures"]) == {"empty-run", "failed-job"}
 
 
-def test_outcomes_that_can_not_be_read_are_no_good_news(tmp_path: Path, rules: str, capsys: Out) -> None:
+def test_unreadable_outcomes_fail(tmp_path: Path, rules: str, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     for broken in ("{", "[]", '{"job": 5}'):
         (folder / "outcomes.json").write_text(broken)
@@ -191,7 +190,7 @@ def test_a_stored_value_of_another_kind_is_an_unreadable_run(
     assert f"{file}:2" in verdict["faults"][0]["what"] and next(iter(change)) in verdict["faults"][0]["what"]
 
 
-def test_a_job_may_be_called_anything(tmp_path: Path, rules: str, capsys: Out) -> None:
+def test_a_job_may_have_any_name(tmp_path: Path, rules: str, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     (folder / "plan.json").unlink()
     (folder / "outcomes.json").unlink()
@@ -203,7 +202,7 @@ def test_a_job_may_be_called_anything(tmp_path: Path, rules: str, capsys: Out) -
 
 
 @pytest.mark.parametrize("line", range(1, 5))
-def test_no_line_can_be_taken_out_of_a_file(line: int, tmp_path: Path, rules: str) -> None:
+def test_no_line_of_a_file_can_be_removed(line: int, tmp_path: Path, rules: str) -> None:
     folder = stored(good(), tmp_path / "run")
     file = next(folder.glob("*.jsonl"))
     lines = file.read_text().splitlines(keepends=True)
@@ -214,7 +213,7 @@ def test_no_line_can_be_taken_out_of_a_file(line: int, tmp_path: Path, rules: st
         (folder / "plan.json").unlink(missing_ok=True)
 
 
-def test_the_run_to_compare_with_may_be_named(tmp_path: Path, rules: str, capsys: Out) -> None:
+def test_the_baseline_may_be_named(tmp_path: Path, rules: str, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     Path(rules).write_text("rules: [{pattern: allreduce, time: not slower than baseline}]")
     words = ["gate", str(folder), "--rules", rules, "--format", "json"]
@@ -249,7 +248,7 @@ def test_a_certificate_can_be_checked_later(tmp_path: Path, rules: str, capsys: 
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
 
 
-def test_a_certificate_of_a_failed_run_says_so_and_is_1(tmp_path: Path, rules: str, capsys: Out) -> None:
+def test_a_certificate_of_a_failed_run_has_exit_code_1(tmp_path: Path, rules: str, capsys: Out) -> None:
     run = good()
     job = pairs({2: 0.5})
     run.jobs.append(job)
@@ -264,13 +263,13 @@ def test_a_certificate_of_a_failed_run_says_so_and_is_1(tmp_path: Path, rules: s
     )
     assert main(["report", str(folder), "--certificate", rules]) == 0
     page = capsys.readouterr().out
-    assert "retest of 2026-01-02T06:00:00+00:00, after: cable" in page
-    assert "first results of 5 pairs of the suspects in pairs-mpi-6x1" in page
-    assert "| h2 | passed | 3 | retested: its pairs were measured again at 2026-01-02T06:00:00+00:00 |" in page
+    assert "2026-01-02T06:00:00+00:00" in page and "cable" in page
+    assert "5 pairs" in page
+    assert "| h2 | passed | 3 |" in page
     assert "retests.json" in page
 
 
-def test_a_certificate_is_a_page(tmp_path: Path, rules: str) -> None:
+def test_a_certificate_is_markdown_and_needs_rules(tmp_path: Path, rules: str) -> None:
     folder = stored(good(), tmp_path / "run")
     assert main(["report", str(folder), "--certificate", rules, "--format", "json"]) == 2
     assert main(["report", str(folder), "--certificate"]) == 2, "no rules are called as its scenario"
@@ -288,10 +287,10 @@ def test_a_retest_of_a_run_that_passed_starts_nothing(tmp_path: Path, rules: str
     assert main(["run", "--retest", str(folder), "--resume", str(folder)]) == 2
     runs.write_plan(folder, {"scenario": "import", "imported": ["a.log"], "jobs": []})
     assert main(["run", "--retest", str(folder), "--rules", rules]) == 2
-    assert "imported from logs" in capsys.readouterr().err
+    assert f"{folder} was imported" in capsys.readouterr().err
 
 
-def test_a_real_run_is_gated_broken_and_tested_again(
+def test_a_real_run_passes_fails_when_broken_and_passes_after_a_retest(
     tmp_path: Path, missing: Callable[[str, str], NoReturn], capsys: Out
 ) -> None:
     """A row is made bad in the file of a real run; the retest measures that size alone, and the gate is green."""
@@ -329,11 +328,12 @@ def test_a_real_run_is_gated_broken_and_tested_again(
     assert [one.payload_bytes for one in second.records] == [1024] and len(first.records) == 2
     assert main(["gate", "latest", "--rules", rules, *where]) == 0, capsys.readouterr().out
     out = capsys.readouterr().out
-    assert "first result of allreduce 1K isolated" in out and "# retest of" in out
+    assert "allreduce 1K isolated" in out and "# retest of" in out
 
 
 def test_two_files_of_rules_are_a_mistake(tmp_path: Path, rules: str, capsys: Out) -> None:
     folder, junit = stored(good(), tmp_path / "run"), tmp_path / "out.xml"
     assert main(["gate", str(folder), "--rules", "failing.yaml", "--rules", rules, "--junit", str(junit)]) == 2
-    assert "--rules is there 2 times" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "--rules" in err and "2 times" in err
     assert ElementTree.parse(junit).getroot().get("errors") == "1"

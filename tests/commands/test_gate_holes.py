@@ -1,4 +1,4 @@
-"""Ways to pass a gate without evidence that were found, each by the one name under which it now fails."""
+"""Ways to pass a gate without evidence that were found in the past, each with the failure that now catches it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def names(out: Out, folder: Path, rules: str) -> list[str]:
     path = folder.parent / "holes.yaml"
     path.write_text(rules)
     code = main(["gate", str(folder), "--rules", str(path), "--format", "json"])
-    told = list(json.loads(out.readouterr().out)["failures"])
-    assert (code == 0) == (not told)
-    return told
+    found = list(json.loads(out.readouterr().out)["failures"])
+    assert (code == 0) == (not found)
+    return found
 
 
 def edited(folder: Path, edit: Edit, number: int = 1) -> None:
@@ -64,7 +64,7 @@ def by_rank(lists: int, first: object = 1e-4) -> Edit:
         (lambda line: line.update(num_ranks=2, bus_factor=1.0), "inconsistent"),
     ],
 )
-def test_a_row_that_contradicts_its_header(edit: Edit, name: str, tmp_path: Path, capsys: Out) -> None:
+def test_a_row_that_contradicts_its_header_fails(edit: Edit, name: str, tmp_path: Path, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     edited(folder, lambda line: by_rank(4)(line) and None)
     assert names(capsys, folder, ISOLATED) == []
@@ -104,7 +104,7 @@ def only_one(folder: Path) -> None:
         (only_one, {"no-plan"}),
     ],
 )
-def test_what_is_taken_out_of_a_run(
+def test_removing_parts_of_a_run_fails(
     change: Callable[[Path], None], expected: set[str], tmp_path: Path, capsys: Out
 ) -> None:
     run = good()
@@ -120,13 +120,15 @@ def test_what_is_taken_out_of_a_run(
     assert set(names(capsys, folder, ISOLATED)) == expected
 
 
-def test_a_results_file_alone(tmp_path: Path, capsys: Out) -> None:
+def test_a_results_file_alone_fails(tmp_path: Path, capsys: Out) -> None:
     folder = stored(good(), tmp_path / "run")
     assert names(capsys, next(folder.glob("*.jsonl")), RULES) == ["no-plan"]
 
 
 @pytest.mark.parametrize("of", [("pipelined", 1 << 20), ("pipelined", None), (None, 1 << 21)])
-def test_rows_that_no_rule_selects(of: tuple[str | None, int | None], tmp_path: Path, capsys: Out) -> None:
+def test_missing_rows_fail_even_if_no_rule_selects_them(
+    of: tuple[str | None, int | None], tmp_path: Path, capsys: Out
+) -> None:
     run = good()
     mode, size = of
     run.records(
@@ -145,7 +147,7 @@ def test_rows_that_no_rule_selects(of: tuple[str | None, int | None], tmp_path: 
         ("NVIDIA Model Q", []),
     ],
 )
-def test_an_instance_type_whose_gpu_is_another(gpu: str, expected: list[str], tmp_path: Path, capsys: Out) -> None:
+def test_an_instance_type_with_another_gpu_fails(gpu: str, expected: list[str], tmp_path: Path, capsys: Out) -> None:
     log, results = tmp_path / "a.log", tmp_path / "results"
     log.write_text(NCCL.replace("NVIDIA Model Q", gpu))
     assert main(["import", str(log), "--instance", "p4d.24xlarge", "--results", str(results)]) == 0

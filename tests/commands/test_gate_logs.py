@@ -23,7 +23,7 @@ rules:
 """
 
 
-def test_only_a_log_that_is_whole_and_right_can_pass(tmp_path: Path, capsys: Out) -> None:
+def test_only_a_complete_and_correct_log_can_pass(tmp_path: Path, capsys: Out) -> None:
     passed = failed = 0
     logs = corpus.paths(["nccl_logs"])
     for log in logs:
@@ -32,18 +32,18 @@ def test_only_a_log_that_is_whole_and_right_can_pass(tmp_path: Path, capsys: Out
         out = capsys.readouterr().out
         if code == 2:
             continue
-        told: dict[str, Any] = json.loads(out)
-        patterns = sorted({run["pattern"] for run in told["runs"] if run["pattern"]}) or ["allreduce"]
+        document: dict[str, Any] = json.loads(out)
+        patterns = sorted({run["pattern"] for run in document["runs"] if run["pattern"]}) or ["allreduce"]
         (tmp_path / "rules.yaml").write_text(GENTLE.replace("PATTERNS", ", ".join(patterns)))
         words = ["gate", "latest", "--rules", str(tmp_path / "rules.yaml"), "--format", "json", *where]
         verdict = main(words)
         names = set(json.loads(capsys.readouterr().out)["failures"])
-        rows = [row for run in told["runs"] for row in run["records"]]
+        rows = [row for run in document["runs"] for row in run["records"]]
         if code != 0:
             assert verdict == 1 and names, log.name
         if any(row["num_wrong"] for row in rows):
             assert "wrong-data" in names, log.name
-        statuses = {run["status"] for run in told["runs"]}
+        statuses = {run["status"] for run in document["runs"]}
         assert "truncated" not in statuses or "truncated-import" in names, log.name
         assert "failed" not in statuses or names & {"failed-job", "wrong-data"}, log.name
         passed, failed = passed + (verdict == 0), failed + (verdict == 1)

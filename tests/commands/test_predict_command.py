@@ -196,7 +196,7 @@ P4D = ("predict", "--instance", "p4d.24xlarge")
         ((*P4D, "--gpus", "16385"), "16385 GPUs: at most 16384 are predicted"),
         ((*P4D, "--nodes", "2049"), "2049 x 8 are 16392 GPUs: at most 16384 are predicted"),
         ((*P4D, "--plot", "/nowhere/a.png"), "there is no folder /nowhere"),
-        ((*P4D, "--plot", "a.docx"), "name a file that ends in .png"),
+        ((*P4D, "--plot", "a.docx"), "the name must end in .png"),
         ((*P4D, "--nodes", "-2"), "whole numbers of 1 or more"),
         ((*P4D, "--ranks-per-node", "9"), "has 8 GPUs, not 9"),
         ((*P4D, "--links", "nvlink=0GB/s"), "must be above zero"),

@@ -171,7 +171,7 @@ def test_output_and_plot_are_written(capsys: pytest.CaptureFixture[str], tmp_pat
         (("--set", "parallel.tensor=16"), "do not divide the 8"),
         (("--set", "training.batch=-2"), "is not a number above zero"),
         (("--plot", "/nowhere/x.png"), "there is no folder /nowhere"),
-        (("--plot", "x.jpeg"), "name a file that ends in .png"),
+        (("--plot", "x.jpeg"), "the name must end in .png"),
         (("--runs", "/nowhere"), "/nowhere"),
         (("--workload", "vit-l-306m,llama-3-8b", "--plot", "x.png"), "--plot draws one workload"),
     ],

@@ -1,4 +1,4 @@
-"""The acceptance of new nodes: what it measures, that it fits its time, and that a model of nodes is no acceptance."""
+"""The acceptance of new nodes: what it measures, how long it takes, and that a model is not accepted."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def test_a_modelled_acceptance_is_judged_and_refused(config: str, tmp_path: Path
     assert main(words) == 0
     capsys.readouterr()
     assert main(["gate", "latest", "--rules", "acceptance", "--format", "json", *where]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["failures"]["modelled"] > 0
-    names = [{fault["name"] for fault in demand["faults"]} for demand in told["demands"]]
-    there = [demand["num_rows"] > 0 for demand in told["demands"]]
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["failures"]["modelled"] > 0
+    names = [{fault["name"] for fault in demand["faults"]} for demand in verdict["demands"]]
+    there = [demand["num_rows"] > 0 for demand in verdict["demands"]]
     assert there == [False] * 5 + [True] * (len(there) - 5), "the model has no copies of one GPU, and everything else"
     assert [name - {"size-skipped"} for name in names] == [
         {"missing-rows"} if not rows else {"modelled"} for rows in there
@@ -69,9 +69,7 @@ def test_a_modelled_acceptance_is_judged_and_refused(config: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("with_mpi", [True, False])
-def test_nodes_without_gpus_are_judged_over_mpi_and_what_gloo_does_beside_it_is_passed_over(
-    with_mpi: bool, tmp_path: Path
-) -> None:
+def test_nodes_without_gpus_are_judged_over_mpi_and_gloo_is_ignored(with_mpi: bool, tmp_path: Path) -> None:
     """Where torch is installed the scenario measures Gloo, too: that is no wrong fabric, but no MPI at all is one."""
     run = good()
     [(job, head, records)] = run.jobs

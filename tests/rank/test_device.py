@@ -86,7 +86,7 @@ def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(tmp
     assert before["under_load"] is True and before["power_w"] == 90.0, "the links of all GPUs were active"
     [after] = header["nodes"][host]["gpus_at_end"]
     assert (after["throttle"], after["power_w"]) == (["sw power cap"], 700.0)
-    assert document["notes"] == [f"THROTTLED gpu0 of {host} ran slower than it could after the rows: sw power cap"]
+    assert document["notes"] == [f"THROTTLED gpu0 of {host}, after the rows: sw power cap"]
     [attempt] = jsonl.read(records).attempts
     assert attempt.header.nodes[host]["gpus_at_end"] == [after]
     assert all(len(one.samples.host_s) == len(one.samples.enqueue_s) == 6 for one in attempt.records if one.samples)
