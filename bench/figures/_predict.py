@@ -50,7 +50,7 @@ def curves(
         handles.append(
             Line2D([], [], color="black", marker="o", linestyle="", markersize=4, label=f"own rows, {basis}")
         )
-    _style.finish(figure, f"Predicted, not measured: {machine}", handles, (), [_REMARK + "dotted: the links alone"])
+    _style.finish(figure, f"Predicted, not measured: {machine}", handles, (), [_REMARK + "dotted: bound of the links"])
     return figure
 
 

@@ -181,12 +181,12 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
     vague = [each.name for each in shown if not each.has_middle]
     left = len(selection.candidates) - len(shown)
     remarks = [
-        f"intervals of {100 * CONFIDENCE:.0f} %; a step's time rests on "
+        f"intervals of {100 * CONFIDENCE:.0f} %; the step time is based on "
         + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)
     ]
     remarks += (
-        [f"pale, and bands without a line: an interval is all that is known of {', '.join(vague)}"] if vague else []
+        [f"pale, and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
     )
     remarks += [f"prices: {dated}"] if dated else []
-    remarks.append("decide by the ratio of two machines (bench select), not by intervals: they share assumptions")
+    remarks.append("compare machines by their ratio (bench select), not by their intervals, which share assumptions")
     return remarks + ([f"not drawn: {left} more"] if left else [])
