@@ -184,9 +184,7 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         f"intervals of {100 * CONFIDENCE:.0f} %; the step time is based on "
         + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)
     ]
-    remarks += (
-        [f"pale, and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
-    )
+    remarks += [f"pale, and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
     remarks += [f"prices: {dated}"] if dated else []
     remarks.append("compare machines by their ratio (bench select), not by their intervals, which share assumptions")
     return remarks + ([f"not drawn: {left} more"] if left else [])
