@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from bench.core.inventory import Gpu, NoAccess, Path
 from bench.core.units import format_rate
 from bench.hardware import live
-from bench.hardware._health_rule import HealthFinding, HealthNode, finding, grouped, names, num_nvlinks
+from bench.hardware._health_rule import (
+    HealthFinding,
+    HealthNode,
+    bridged_in_pairs,
+    finding,
+    grouped,
+    names,
+    num_nvlinks,
+)
 from bench.hardware.catalogue import instance, instances
 from bench.hardware.messages import ACCESS_DISABLED, ACCESS_UNSUPPORTED, HealthCode
 
 _CLOSE = ("PIX", "PXB")
 _MOST_SHOWN = 4
+_FEWEST_RATES = 4  # active NVLinks whose rates are compared
+_SLOW_LINK = 0.9  # of the median rate
+_FEWEST_OF_SWITCH = 3  # GPUs that all reach each other
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
@@ -78,20 +90,67 @@ def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
     """Fewer active NVLinks than another GPU of the node, or than the model has."""
     rule = "nvlink_down"
     active = {each.index: len(live.active_nvlinks(each)) for each in node.gpus}
-    if len(node.gpus) < 2 and not any(active.values()):
+    if len(node.gpus) < 2 and not any(active.values()) and not any(each.index for each in node.gpus):
         return  # no other GPU to be linked with
     silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
     if silent:
         evidence = node.not_reported("the driver")
         yield finding(rule, "unknown", HealthCode.NVLINK_UNKNOWN, evidence, gpus=names(silent))
-    reported = [each for each in node.gpus if each.nvlinks]
+    reported = [each for each in node.gpus if each.nvlinks and (active[each.index] or not bridged_in_pairs(each))]
     most = max(active.values(), default=0)
     wanted = {each.index: max(most, num_nvlinks(each) or 0) for each in reported}
     down = [each for each in reported if active[each.index] < wanted[each.index]]
-    inactive = sorted({link.index for each in down for link in each.nvlinks if link.active is False})
+    inactive = sorted(
+        {link.index for each in down if active[each.index] for link in each.nvlinks if link.active is False}
+    )
     which = f"; not active: {', '.join(map(str, inactive))}" if inactive else ""
     for gpus, evidence in grouped(down, [f"{active[each.index]} of {wanted[each.index]} are active" for each in down]):
         yield finding(rule, "wrong", HealthCode.NVLINK_DOWN, f"{evidence}{which}", gpus=gpus, inactive=inactive)
+
+
+def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
+    """Active NVLinks that are slower than the other ones of the node."""
+    links = [(each, link) for each in node.gpus for link in live.active_nvlinks(each) if link.bytes_per_s]
+    rates = [link.bytes_per_s or 0.0 for _, link in links]
+    if len(rates) < _FEWEST_RATES:
+        return
+    usual = median(rates)
+    slow = [(each, link) for each, link in links if (link.bytes_per_s or 0.0) < _SLOW_LINK * usual]
+    if not slow or len(slow) > len(links) // 2:
+        return
+    gpus = list(dict.fromkeys(each for each, _ in slow))
+    shown = [f"gpu{each.index} link {link.index}: {format_rate(link.bytes_per_s or 0.0)}" for each, link in slow]
+    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    evidence = f"{', '.join(shown[:_MOST_SHOWN])}{more}; the others have {format_rate(usual)}"
+    yield finding("slow_nvlinks", "wrong", HealthCode.NVLINK_SLOW, evidence, gpus=names(gpus))
+
+
+def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
+    """A GPU that reaches no other by NVLink, or by fewer NVLinks, while the others reach each other.
+
+    It looks at the paths between GPUs, where the GPUs' own links are not reported. If NVLink joins pairs only, a bridge
+    between two cards may never have been there, so a GPU without NVLink is doubtful.
+    """
+    rule = "unlike_nvlinks"
+    reach = _nvlink_reach(node)
+    linked = {index: kinds for index, kinds in reach.items() if kinds}
+    if not linked or any(each.nvlinks for each in node.gpus):
+        return
+    alone = [each for each in node.gpus if each.index in reach and not reach[each.index]]
+    most_peers = max(map(len, linked.values()))
+    if alone:
+        pairs_only = most_peers == 1
+        severity, code = ("doubtful", HealthCode.NO_BRIDGE) if pairs_only else ("wrong", HealthCode.GPU_WITHOUT_NVLINK)
+        evidence = f"{names(each for each in node.gpus if each.index in linked)} reach each other by NVLink"
+        yield finding(rule, severity, code, evidence, gpus=names(alone))
+    if any(len(kinds) < len(linked) - 1 for kinds in linked.values()) or len(linked) < _FEWEST_OF_SWITCH:
+        return  # not all to all: in a mesh of single links, pairs differ by design
+    links = {index: max(kinds) for index, kinds in linked.items()}
+    usual = max(links.values())
+    fewer = [each for each in node.gpus if links.get(each.index, usual) < usual]
+    if len(fewer) < len(linked) / 2:
+        for gpus, evidence in grouped(fewer, [f"NV{links[each.index]}, the others NV{usual}" for each in fewer]):
+            yield finding(rule, "wrong", HealthCode.FEWER_NVLINKS, evidence, gpus=gpus)
 
 
 def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
@@ -176,10 +235,28 @@ RULES = (
     slot_below_gpu,
     no_peer_access,
     nvlink_down,
+    slow_nvlinks,
+    unlike_nvlinks,
     fabric_not_ready,
     far_adapters,
     below_instance,
 )
+
+
+def _nvlink_reach(node: HealthNode) -> dict[int, list[int]]:
+    """GPU -> its numbers of NVLinks to the others it reaches. Only GPUs whose paths to all others are known."""
+    number_of = {f"gpu{each.index}": each.index for each in node.gpus}
+    reach: dict[int, list[int]] = {index: [] for index in number_of.values()}
+    known = dict.fromkeys(reach, 0)
+    for path in node.found.paths:
+        ends = [number_of[end] for end in (path.a, path.b) if end in number_of]
+        if len(ends) < 2 or path.kind == live.UNKNOWN:
+            continue
+        for end in ends:
+            known[end] += 1
+            if path.kind.startswith("NV") and path.kind[2:].isdigit():
+                reach[end].append(int(path.kind[2:]))
+    return {index: kinds for index, kinds in reach.items() if known[index] == len(number_of) - 1}
 
 
 def _slow(each: Gpu) -> bool:

@@ -101,6 +101,12 @@ def num_nvlinks(each: Gpu) -> int | None:
     return round(links.nvlink_bytes_per_s / one)
 
 
+def bridged_in_pairs(each: Gpu) -> bool:
+    """Does this model have NVLink by a bridge between cards only, which many cards lack?"""
+    model = gpu_printed(each.name)
+    return model is not None and gpu_links(model, 1).peer == "nvlink_pairs"
+
+
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(`gpu[0-3]`, text): GPUs with the same text together. GPUs with an empty text are left out."""
     by_text: dict[str, list[Gpu]] = {}

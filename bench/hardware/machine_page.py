@@ -95,6 +95,8 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
     active = live.active_nvlinks(each)
     if not each.nvlinks:
         return _of_paths(each, found)
+    if not active and all(link.active is False for link in each.nvlinks):
+        return "no link active"
     ends = sorted({link.peer or "an unknown end" for link in active})
     rate = live.nvlink_rate(each)
     to = f" to {', '.join(ends[:_MOST])}{', ...' if len(ends) > _MOST else ''}" if ends else ""

@@ -8,6 +8,10 @@ _SLOT = "reseat the card and check the BIOS settings of its slot; `dmesg | grep 
 _FABRIC_MANAGER = (
     "start it: `systemctl start nvidia-fabricmanager`, in the driver's version; the host of a virtual machine runs it"
 )
+_LINKS_DOWN = (
+    "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board checked if "
+    "they stay down"
+)
 _SLOWEST = "the slowest one sets the pace: "
 
 
@@ -21,6 +25,10 @@ class HealthCode(Code):
     NO_PEER_ACCESS = "no-peer-access", "GPUs cannot access each other's memory: {shown}"
     PEER_ACCESS_UNKNOWN = "peer-access-unknown", "whether all GPUs have access to each other's memory"
     NVLINK_DOWN = "nvlink-down", "NVLinks are down: {gpus}"
+    NVLINK_SLOW = "nvlink-slow", "NVLinks are slower than the others: {gpus}"
+    GPU_WITHOUT_NVLINK = "gpu-without-nvlink", "{gpus} cannot reach any other GPU by NVLink"
+    FEWER_NVLINKS = "fewer-nvlinks", "{gpus} has fewer NVLinks than the other GPUs"
+    NO_BRIDGE = "no-bridge", "{gpus} has no NVLink bridge to another GPU"
     NVLINK_UNKNOWN = "nvlink-unknown", "the number of active NVLinks: {gpus}"
     FABRIC_NOT_READY = "fabric-not-ready", "not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {gpus}"
     FABRIC_ALONE = "fabric-alone", "not joined to the NVSwitch fabric (SYSTEM_NOT_READY): {gpus}"
@@ -62,10 +70,11 @@ REMEDIES = {
     HealthCode.LINK_BELOW_BOTH_ENDS: _SLOT,
     HealthCode.NARROW_LINK: f"none, if the machine is built like this, as many are; else {_SLOT}",
     HealthCode.SLOT_BELOW_GPU: "use a faster slot, if the board has one; many servers and clouds have none",
-    HealthCode.NVLINK_DOWN: (
-        "see state and errors in `nvidia-smi nvlink -s` and `-e`; reset the GPU or the node, and have the board "
-        "checked if they stay down"
-    ),
+    HealthCode.NVLINK_DOWN: _LINKS_DOWN,
+    HealthCode.NVLINK_SLOW: _LINKS_DOWN,
+    HealthCode.GPU_WITHOUT_NVLINK: _LINKS_DOWN,
+    HealthCode.FEWER_NVLINKS: _LINKS_DOWN,
+    HealthCode.NO_BRIDGE: "none, if the machine is built like this; else check the bridge and `nvidia-smi nvlink -s`",
     HealthCode.FABRIC_NOT_READY: _FABRIC_MANAGER,
     HealthCode.FABRIC_ALONE: f"none, if CUDA programs work here; else {_FABRIC_MANAGER}",
     HealthCode.NO_FABRIC_MANAGER: _FABRIC_MANAGER,

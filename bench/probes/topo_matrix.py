@@ -89,7 +89,7 @@ def tables(text: str) -> Iterator[TopoTable]:
     for line in whole.splitlines():
         reported = _COMMAND.search(line)
         command = reported[1] if reported else command
-        names = _heading(line)
+        names = heading(line)
         if names is not None:
             if table is not None and table.words:
                 yield table
@@ -103,7 +103,7 @@ def tables(text: str) -> Iterator[TopoTable]:
         yield table
 
 
-def _heading(line: str) -> tuple[str, ...] | None:
+def heading(line: str) -> tuple[str, ...] | None:
     """The column names, if the line has only device names; a row has a cell after its name."""
     glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
     words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]

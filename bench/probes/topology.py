@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from bench.core.inventory import Adapter, Gpu, Inventory
 from bench.core.inventory import Path as Between
-from bench.probes import lspci, nccl_xml, nvml, pci, smi, topo_matrix
+from bench.probes import lspci, nccl_xml, nvlink_status, nvml, pci, smi, topo_matrix
 from bench.probes.adapters import adapters
 from bench.probes.sysfs import ROOT, numa_nodes
 
 # The readers of recorded texts.
-_READERS = (smi, nccl_xml, lspci, topo_matrix)
+_READERS = (smi, nccl_xml, lspci, topo_matrix, nvlink_status)
 
 
 def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
@@ -27,11 +27,17 @@ def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> In
 def inventory_of(text: str) -> Inventory | None:
     """The devices in a recorded text, whose format is detected; None for an unknown format.
 
-    Formats: `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology
-    and graph files of NCCL. Other lines are ignored. `lost` lists what could not be read.
+    Formats: `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi nvlink -s` (alone or with a table of `topo`),
+    `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology and graph files of NCCL. Other lines are ignored.
+    `lost` lists what could not be read.
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
-    return None if reader is None else reader.inventory(text)
+    if reader is None:
+        return None
+    found = reader.inventory(text)
+    if reader is topo_matrix and nvlink_status.recognises(text):
+        return _with_nvlinks(found, nvlink_status.inventory(text))
+    return found
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
@@ -40,7 +46,21 @@ def facts_of(text: str, file: str) -> dict[str, Any] | None:
     if reader is None:
         return None
     reported = {"told_by": reader.TOLD_BY, "file": file, **(smi.versions(text) if reader is smi else {})}
-    return asdict(reader.inventory(text)) | reported
+    found = inventory_of(text)
+    assert found is not None
+    return asdict(found) | reported
+
+
+def _with_nvlinks(table: Inventory, status: Inventory) -> Inventory:
+    """The GPUs of a table with the names and NVLinks that the status of the links reports for the same numbers."""
+    reported = {gpu.index: gpu for gpu in status.gpus}
+    numbers = {gpu.index for gpu in table.gpus}
+    gpus = []
+    for gpu in table.gpus:
+        own = reported.get(gpu.index)
+        gpus.append(gpu if own is None else replace(gpu, name=own.name, uuid=own.uuid, nvlinks=own.nvlinks))
+    others = tuple(gpu for gpu in status.gpus if gpu.index not in numbers)
+    return replace(table, gpus=(*gpus, *others), lost=(*table.lost, *status.lost))
 
 
 def _to_adapters(gpus: tuple[Gpu, ...], cards: tuple[Adapter, ...], root: Path) -> Iterator[Between]:
