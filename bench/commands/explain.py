@@ -16,8 +16,9 @@ from bench.core.pattern import Pattern
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
 from bench.explain.explain import Page, page, run_page
-from bench.explain.log_hints import Hint, HintReader
+from bench.explain.log_hints import Hint, HintReader, topology_hints
 from bench.explain.messages import ResultVerdict
+from bench.explain.topology_page import topology_page
 from bench.hardware import catalogue
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
@@ -62,8 +63,9 @@ def main(args: argparse.Namespace) -> int:
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
-        complete = not any(log.is_reported for log, _ in logs)
+        complete = not any(log.is_reported and not hints.topology.found for log, hints in logs)
         found += _log_pages(logs, options, patterns)
+        found += _topology_pages(logs, options)
     if not found:
         raise UsageError("nothing to explain: no row of a whole group was measured")
     pages = [page for page, _ in found]
@@ -99,8 +101,8 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
                 yield line
 
         logs.append((imports.read(source, imports.readers(), lines), hints))
-    troubles = imports.troubles([log for log, _ in logs])
-    if not any(log.runs for log, _ in logs):
+    troubles = imports.troubles([log for log, hints in logs if log.runs or not hints.topology.found])
+    if not any(log.runs or hints.topology.found for log, hints in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # Here the user's number of nodes overrides a log's; the number of ranks does not.
     found = [run for log, _ in logs for run in log.runs]
@@ -113,14 +115,27 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each run of each log, and whether the run is whole and correct."""
+    """A page for each run of each log, and whether the run is whole and correct.
+
+    A topology in a file without runs is evidence for all runs.
+    """
+    beside = [topology for log, hints in logs if not log.runs for topology in hints.topology.found]
     for log, hints in logs:
         ends = [*(run.line for run in log.runs[1:]), float("inf")]
         begin = 1.0
         for run, end in zip(log.runs, ends, strict=False):
-            found = _page(run, options, patterns, hints.between(int(begin), end))
+            found = _page(run, options, patterns, hints.between(int(begin), end) + topology_hints(beside))
             yield replace(found, source=log.source.name), _is_good(run)
             begin = end
+
+
+def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
+    """A page for each topology if no log has a run, and whether its links are as they should be."""
+    if any(log.runs for log, _ in logs):
+        return
+    for log, hints in logs:
+        for topology in hints.topology.found:
+            yield topology_page(topology, log.source.name, options.instance or None)
 
 
 def _page(

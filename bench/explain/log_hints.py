@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from bench.explain.topology import Topology, TopologyReader
 
 # Kind -> how NCCL (2.4 to 2.30) words it, from the first word of its message. The group is the hint's value.
 _WORDS = {
@@ -41,6 +44,18 @@ class Hint:
     line: int
 
 
+@dataclass(frozen=True, slots=True)
+class TopologyHint(Hint):
+    """The topology of a node, of this log or of a file given with it. Kind `topology`; `value`: the program."""
+
+    topology: Topology
+
+
+def topology_hints(topologies: Iterable[Topology]) -> tuple[TopologyHint, ...]:
+    """Topologies as hints."""
+    return tuple(TopologyHint("topology", each.program, each.line, each) for each in topologies)
+
+
 class HintReader:
     """Reads every line of a log and keeps the hints. Never raises; memory is bounded, however long the log is."""
 
@@ -48,6 +63,7 @@ class HintReader:
         """No line read yet."""
         self._lines: dict[tuple[str, str], list[int]] = {}  # (kind, value) -> lines
         self._rank_at: dict[tuple[str, str, str], str] = {}  # (host, device, bus) -> the rank there
+        self.topology = TopologyReader()
 
     def read(self, number: int, text: str) -> None:
         """Read one line. `number` counts from 1."""
@@ -62,16 +78,18 @@ class HintReader:
             self._keep_match(number, _MESSAGE.match(message))
 
     def between(self, first: int, last: float) -> tuple[Hint, ...]:
-        """The hints in lines `first` to before `last`, each once, in order."""
+        """The hints in lines `first` to before `last`, each once, in order; topologies hold for the whole log."""
         found = []
         for (kind, value), lines in self._lines.items():
             line = next((line for line in lines if first <= line < last), None)
             if line is not None:
                 found.append(Hint(kind, value, line))
+        found += topology_hints(self.topology.found)
         return tuple(sorted(found, key=lambda hint: hint.line))
 
     def _read_plain(self, number: int, text: str) -> None:
         """A line that is not NCCL's own."""
+        self.topology.read(number, text)
         if "device" in text and (rank := _RANK.search(text[:_LONGEST_MESSAGE])):
             self._keep_rank(number, *rank.groups())
         elif "Using devices" in text:

@@ -126,6 +126,18 @@ class AssessmentCode(OptionalPartsCode):
         "NIC's.",
     )
 
+    # A topology without a run.
+    TOPOLOGY_WELL = (
+        "topology-well",
+        "<num_nvlinks?Each GPU has {num_nvlinks:n active NVLink}. >No GPU has fewer or slower NVLinks than the others. "
+        "No bandwidth was measured.",
+    )
+    TOPOLOGY_ODD = "topology-odd", "{problems:list}."
+    TOPOLOGY_WITHOUT_LINKS = (
+        "topology-without-links",
+        "The text shows no NVLink between GPUs, and no link that is slower than the others. No bandwidth was measured.",
+    )
+
     # The same of copies.
     TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
     GPU_COUNTS_DIFFER = (
@@ -216,6 +228,15 @@ class ResultCode(OptionalPartsCode):
     COPIES = "copies", "{direction}: {range}, {count} ({test})"
     COPIES_TO_ALL = "copies-to-all", "host to all GPUs at once: {range}, {count}, each"
     LATENCY = "latency", "{test}: {least_ns:.0f} to {most_ns:.0f} ns"
+
+
+class TopologyCode(OptionalPartsCode):
+    """A line about the topology of a node."""
+
+    GPUS = "gpus", "{num_gpus:n GPU}<: {models:list}>"
+    NVLINKS = "nvlinks", "NVLink: {links}"
+    NEAR_ADAPTERS = "near-adapters", "network adapters: {near}"
+    LOST = "lost", "not readable: {lost:list 4}"
 
 
 class BoundCode(OptionalPartsCode):

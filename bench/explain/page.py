@@ -85,7 +85,8 @@ def _title(page: Page, several: bool) -> str:
 def _text(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
     for title, lines in zip(_SECTIONS, (page.got, page.possible, page.others), strict=True):
-        yield from ("", title)
+        if lines:
+            yield from ("", title)
         for line in lines:
             yield from _wrapped(f"  - {line.text}", "    ")
     yield from ("", f"{_VERDICT}: {_verdict(page).upper()}")
@@ -108,7 +109,8 @@ def _text(page: Page, several: bool) -> Iterator[str]:
 def _markdown(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
     for title, lines in zip(_SECTIONS, (page.got, page.possible, page.others), strict=True):
-        yield from ("", f"## {title}", "")
+        if lines:
+            yield from ("", f"## {title}", "")
         yield from (f"- {line.text}" for line in lines)
     yield from ("", f"## {_VERDICT}: {_verdict(page)}", "", page.assessment.why.text)
     if page.notes:

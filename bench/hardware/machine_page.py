@@ -33,6 +33,11 @@ def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequenc
     return lines
 
 
+def nvlink_lines(found: Inventory) -> list[str]:
+    """The NVLinks of each GPU: `gpu[0-7]: 18 of 18 links active`, once for all GPUs with the same text."""
+    return list(_alike(found.gpus, [_nvlink(each, found) for each in found.gpus]))
+
+
 def plain(promise: Promise) -> dict[str, Any]:
     """A promise as JSON; SI units."""
     return {
@@ -58,7 +63,7 @@ def _has(node: Mapping[str, Any]) -> Iterator[str]:
     yield f"GPUs: {_gpus(node, found)}"
     if found.gpus:
         yield f"PCIe: {'; '.join(_alike(found.gpus, [_pcie(each, found) for each in found.gpus]))}"
-        yield f"NVLink: {'; '.join(_alike(found.gpus, [_nvlink(each, found) for each in found.gpus]))}"
+        yield f"NVLink: {'; '.join(nvlink_lines(found))}"
         yield f"between GPUs: {_between(found)}"
         yield f"driver: {node.get('gpu_driver') or _UNKNOWN}, CUDA {node.get('gpu_cuda') or _UNKNOWN} at most"
     yield f"network adapters: {_adapters(found)}"

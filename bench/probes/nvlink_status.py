@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bench.core.inventory import Gpu, Inventory, NvLink
 
@@ -18,6 +19,7 @@ _GPU = re.compile(r"(?:^|\s)GPU (\d{1,4}): (\S.*?)(?: \(UUID: ?([\w-]+)\)?)?\s*$
 _LINK = re.compile(r"(?:^|\s)Link (\d{1,3}): (?:(\d+(?:\.\d+)?) ([GM])B/s|<?(inactive|active|disabled)>?)\s*$", re.I)
 _ALL_INACTIVE = re.compile(r"all links are in-?active", re.I)
 _MOST_GPUS, _MOST_LINKS = 1024, 64
+_ALL_DOWN = NvLink(0, active=False)  # in place of the links of a GPU whose links are all inactive
 
 
 def is_part(line: str) -> bool:
@@ -36,39 +38,53 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """The GPUs with their links. The links of a GPU without active ones are as many as another GPU of the text has.
+    """The GPUs with their links. If all links of a GPU are inactive, it has as many as another GPU of the text.
 
-    `lost` names links without a heading. A GPU described twice keeps its first description.
+    A GPU that is described twice keeps its first description. `lost` names links without a heading.
     """
     gpus: dict[int, Gpu] = {}
-    links: dict[int, dict[int, NvLink]] = {}
-    inactive: set[int] = set()
     lost = []
-    current: int | None = None
-    for line in _lines(text):
-        if heading := _GPU.search(line):
-            current = int(heading[1])
-            if current in gpus or len(gpus) >= _MOST_GPUS:
-                current = current if current in gpus and not links[current] else None
-                continue
-            gpus[current] = Gpu(current, heading[2], uuid=heading[3])
-            links[current] = {}
-        elif link := _LINK.search(line):
-            if current is None:
-                lost += [f"a link without its GPU: {line.strip()}"] if not gpus and not lost else []
-            elif len(links[current]) < _MOST_LINKS:
-                links[current].setdefault(int(link[1]), _nvlink(link))
-        elif current is not None and _ALL_INACTIVE.search(line):
-            inactive.add(current)
-    most = max((len(found) for found in links.values()), default=0) or 1
-    for number in inactive:
-        if not links[number]:
-            links[number] = {index: NvLink(index, active=False) for index in range(most)}
+    for heading, lines in _blocks(text):
+        if heading is None:
+            stray = next((line for line in lines if is_part(line)), None)
+            lost += [] if stray is None else [f"a link without its GPU: {stray.strip()}"]
+            continue
+        number = int(heading[1])
+        if len(gpus) < _MOST_GPUS and (number not in gpus or not gpus[number].nvlinks):
+            gpus[number] = Gpu(number, heading[2], uuid=heading[3], nvlinks=_nvlinks(lines))
+    most = max((len(gpu.nvlinks) for gpu in gpus.values()), default=0)
     found = []
-    for number, gpu in sorted(gpus.items()):
-        own = tuple(link for _, link in sorted(links[number].items()))
-        found.append(Gpu(gpu.index, gpu.name, uuid=gpu.uuid, nvlinks=own))
+    for _, gpu in sorted(gpus.items()):
+        if gpu.nvlinks == (_ALL_DOWN,):
+            gpu = replace(gpu, nvlinks=tuple(NvLink(index, active=False) for index in range(most)))
+        found.append(gpu)
     return Inventory(tuple(found), lost=tuple(lost))
+
+
+def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
+    """Each heading with the lines below it; first the lines above all headings."""
+    heading: re.Match[str] | None = None
+    lines: list[str] = []
+    for line in _lines(text):
+        found = _GPU.search(line)
+        if found is None:
+            lines.append(line)
+            continue
+        yield heading, lines
+        heading, lines = found, []
+    yield heading, lines
+
+
+def _nvlinks(lines: list[str]) -> tuple[NvLink, ...]:
+    """The links of one GPU by number; _ALL_DOWN alone if the text says that all are inactive."""
+    links: dict[int, NvLink] = {}
+    for line in lines:
+        found = _LINK.search(line)
+        if found is not None and len(links) < _MOST_LINKS:
+            links.setdefault(int(found[1]), _nvlink(found))
+        elif not links and _ALL_INACTIVE.search(line):
+            return (_ALL_DOWN,)
+    return tuple(link for _, link in sorted(links.items()))
 
 
 def _nvlink(found: re.Match[str]) -> NvLink:

@@ -28,8 +28,8 @@ def inventory_of(text: str) -> Inventory | None:
     """The devices in a recorded text, whose format is detected; None for an unknown format.
 
     Formats: `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi nvlink -s` (alone or with a table of `topo`),
-    `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology and graph files of NCCL. Other lines are ignored.
-    `lost` lists what could not be read.
+    `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology and graph files of NCCL. Other lines are
+    ignored. `lost` lists what could not be read.
     """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
