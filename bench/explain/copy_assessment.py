@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 from bench.core.codes import Coded
@@ -30,6 +31,7 @@ ONE_WAY = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}  # direction -> its name i
 _USUAL_OF_C2C, _USUAL_OF_PORT = (0.65, "65 to 90 %"), (0.86, "80 to 90 %")
 _NORMAL_OF_USUAL, _LOW_OF_USUAL = 0.9, 0.6
 _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
+_OUTLIER = 0.8  # of the median; a card or pair below it is slow for a reason of its own (reasons/copies.py: slow-pairs)
 _PAIRS_DIFFER = 1.2  # the fastest pair over the slowest, from which on pairs have different links
 _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL)
 
@@ -135,6 +137,8 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
     if mesh and len(test.gpus) > 2 and has_wider_bridge(machine, test.fastest):
         return None
     rate, end = (test.fastest, "most") if mesh else (test.slowest, "least")
+    if not mesh and test.slowest >= _OUTLIER * median(test.rates.values()):
+        rate, end = median(test.rates.values()), "median"  # no card is an outlier, so one card does not judge all
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
     ratio = rate / (share * bound.bytes_per_s)  # what copies usually reach counts as all of the link
     why = Coded.of(

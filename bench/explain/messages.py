@@ -308,7 +308,8 @@ class ExplainNote(OptionalPartsCode):
     BANDWIDTH_FALLS = (
         "bandwidth-falls",
         "bandwidth falls from {rate:rate} at {size_bytes:bytes} to {last_rate:rate} at {last_bytes:bytes}: another "
-        "algorithm, or buffers that are no longer registered or cached",
+        "algorithm<between_nodes?, or congestion between the nodes>"
+        "<!between_nodes?, or buffers that are no longer cached>",
     )
     FIRST_ROW_WARMING = (
         "first-row-warming",

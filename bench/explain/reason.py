@@ -18,6 +18,7 @@ from bench.explain.evidence import RunEvidence
 from bench.logs.foreign import ForeignRun
 
 E = TypeVar("E")
+_LIKELY = 0.7  # a reason of such weight needs no fallback
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class ReasonRule(Generic[E]):
     step: str
     host_memory: bool
     always: bool
+    fallback: bool = False
 
     def __call__(self, evidence: E) -> Reason | None:
         """The reason, if its condition holds."""
@@ -86,16 +88,18 @@ def reason(
     step: str = "",
     host_memory: bool = False,
     always: bool = False,
+    fallback: bool = False,
 ) -> Callable[[Callable[[E], Found | None]], ReasonRule[E]]:
     """Make a function the condition of a reason.
 
     `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
     over the facts (core/codes.py: fill_present). `host_memory`: it also explains libraries that send from host memory.
-    `always`: it is shown whatever the verdict is.
+    `always`: it is shown whatever the verdict is. `fallback`: it names what to measure next, and is shown only if no
+    other reason is likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:
-        return ReasonRule(code, looks_at, condition, what, evidence, step, host_memory, always)
+        return ReasonRule(code, looks_at, condition, what, evidence, step, host_memory, always, fallback)
 
     return rule
 
@@ -118,7 +122,10 @@ def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reaso
         explains = rule.host_memory or not evidence.from_host_memory
         if rule.looks_at is RunEvidence and explains and (rule.always or not only_always):
             wanted.append(rule)
-    return _likeliest_first(wanted, evidence)
+    found = _likeliest_first([rule for rule in wanted if not rule.fallback], evidence)
+    if found and found[0].weight >= _LIKELY:
+        return found
+    return found + _likeliest_first([rule for rule in wanted if rule.fallback], evidence)
 
 
 def copy_reasons(evidence: CopyEvidence) -> tuple[Reason, ...]:

@@ -51,8 +51,8 @@ def topology_lines(inventory: Inventory) -> Iterator[Coded]:
     for gpu, near in near_adapters(inventory).items():
         gpus_near.setdefault(near, []).append(gpu)
     for (kind, adapters), gpus in gpus_near.items():
-        near = f"{adapters} at {kind} of {hostlist.compress(gpus)}"
-        yield Coded.of(TopologyCode.NEAR_ADAPTERS, near=near, kind=kind, gpus=gpus)
+        words = f"{adapters} at {kind} of {hostlist.compress(gpus)}"
+        yield Coded.of(TopologyCode.NEAR_ADAPTERS, near=words, kind=kind, gpus=gpus)
     if inventory.lost:
         yield Coded.of(TopologyCode.LOST, lost=list(inventory.lost))
 

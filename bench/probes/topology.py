@@ -34,7 +34,7 @@ def inventory_of(text: str) -> Inventory | None:
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
         return None
-    found = reader.inventory(text)
+    found: Inventory = reader.inventory(text)
     if reader is topo_matrix and nvlink_status.recognises(text):
         return _with_nvlinks(found, nvlink_status.inventory(text))
     return found

@@ -7,10 +7,15 @@ from typing import Any
 from bench.explain.evidence import NIC_RATES, RunEvidence
 from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import TOPOLOGY, nccl_debug
+from bench.explain.shortfall import fall
 from bench.explain.size_matches import size_matches
 
 _LOG = 'the log says "{log_text}" (line {line})'
 _NIC_LAYOUT = "check which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
+_COUNTERS = (
+    "ethtool -S <interface> | grep -iE 'discard|drop|pause|ecn|cnp|out_of_seq|retrans'; rdma statistic show; "
+    "show_gids; ibv_devinfo | grep -E 'hca_id|active_mtu|link_layer'"
+)
 _NO_EFA_RDMA = "p3dn."  # instance types whose EFA has no GPUDirect RDMA
 
 
@@ -139,6 +144,35 @@ def crossed_nics(evidence: RunEvidence) -> Found | None:
 
 @reason(
     RunEvidence,
+    "loss-or-congestion",
+    what="bandwidth collapses with size between nodes, as with packet loss or congestion<roce? (RoCE: PFC, ECN, MTU)>",
+    evidence="{peak_rate:rate} at {peak_bytes:bytes} falls to {last_rate:rate} at {last_bytes:bytes}, "
+    "{share:.0%} of it: larger messages keep more data in flight, and a network without flow control drops it"
+    "<; the log names the network {network}>",
+    step="compare drops, pauses and retransmissions before and after a run at a large size on both hosts, and the MTU "
+    "of NICs and switches",
+    always=True,
+)
+def loss_or_congestion(evidence: RunEvidence) -> Found | None:
+    """The curve collapses with size, and the data cross NICs."""
+    falls = fall(evidence)
+    if falls is None or not evidence.crosses_nics:
+        return None
+    network = evidence.hint("network")
+    facts = {
+        "peak_rate": falls.peak_rate,
+        "peak_bytes": falls.peak_bytes,
+        "last_rate": falls.last_rate,
+        "last_bytes": falls.last_bytes,
+        "share": falls.last_rate / falls.peak_rate,
+        "network": network.value if network else None,
+        "roce": _may_be_roce(evidence),
+    }
+    return Found(0.8, facts, _COUNTERS)
+
+
+@reason(
+    RunEvidence,
     "old-nccl",
     what="old software",
     evidence="NCCL {nccl}; {reference_rate:rate} at {size_bytes:bytes} was reached on {reference_machine}, which has "
@@ -163,6 +197,15 @@ def old_nccl(evidence: RunEvidence) -> Found | None:
             }
             return Found(0.75, facts, nccl_debug(evidence))
     return None
+
+
+def _may_be_roce(evidence: RunEvidence) -> bool:
+    """May the network be RoCE? Not if the log or the machine says EFA, InfiniBand or sockets."""
+    network = evidence.hint("network")
+    kind = evidence.machine.links.nic_kind if evidence.machine.links is not None else ""
+    if network is not None and network.value not in ("IB", "RoCE"):
+        return False
+    return not kind or kind.startswith("roce")
 
 
 def _other_network(evidence: RunEvidence) -> bool:

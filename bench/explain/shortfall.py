@@ -1,0 +1,70 @@
+"""How far a run is below normal, and where its curve falls: figures that several reasons rest on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.explain.assessment import assess, tightest
+from bench.explain.evidence import RunEvidence, busbw
+from bench.explain.messages import ResultVerdict
+from bench.explain.size_matches import size_matches
+
+_LOW = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
+_USUAL_OF_BOUND = 0.8  # what rings of GPUs reach of a port, where no result is known
+_FALLEN = 0.6  # of the peak; less is a collapse, not noise
+_FEWEST_FALLEN = 2  # figures at sizes beyond the peak that are all below it
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """The best rate and the normal one, in bytes per second of bus bandwidth."""
+
+    rate: float
+    normal: float
+
+    @property
+    def share(self) -> float:
+        """The rate over the normal one."""
+        return self.rate / self.normal
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """A curve that collapses: the peak, and the last size with the better of its placements."""
+
+    peak_bytes: int
+    peak_rate: float
+    last_bytes: int
+    last_rate: float
+
+
+def shortfall(evidence: RunEvidence) -> Shortfall | None:
+    """How far the run is below normal; None if its verdict is not low or far too low."""
+    if evidence.best is None or assess(evidence).verdict not in _LOW:
+        return None
+    matches, bound = size_matches(evidence), tightest(evidence)
+    if matches:
+        return Shortfall(matches[0].ours, matches[0].theirs)
+    if bound is None:
+        return None
+    return Shortfall(busbw(evidence.best), _USUAL_OF_BOUND * bound.bytes_per_s)
+
+
+def fall(evidence: RunEvidence) -> Fall | None:
+    """Where the curve collapses with size; None if it does not, or by no more than noise.
+
+    The last two figures (at two sizes, or in both placements of the only larger size) are below 60 % of the peak, and
+    the peak is no single outlier.
+    """
+    rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
+    if evidence.num_wrong or len(rates) < 3:
+        return None
+    peak = max(rates, key=rates.__getitem__)
+    beyond = sorted(size for size in rates if size > peak)
+    if not beyond:
+        return None
+    figures = [busbw(row) for row in evidence.rows if (row.payload_bytes or 0) in beyond[-2:] and busbw(row)]
+    near_peak = [size for size, rate in rates.items() if size != peak and rate >= _FALLEN * rates[peak]]
+    if len(figures) < _FEWEST_FALLEN or max(figures) >= _FALLEN * rates[peak] or not near_peak:
+        return None
+    return Fall(peak, rates[peak], beyond[-1], rates[beyond[-1]])
