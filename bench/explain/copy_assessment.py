@@ -138,7 +138,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
         return None
     rate, end = (test.fastest, "most") if mesh else (test.slowest, "least")
     if not mesh and test.slowest >= _OUTLIER * median(test.rates.values()):
-        rate, end = median(test.rates.values()), "median"  # no card is an outlier, so one card does not judge all
+        rate, end = median(test.rates.values()), "the median"  # no card is an outlier, so one card does not judge all
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
     ratio = rate / (share * bound.bytes_per_s)  # what copies usually reach counts as all of the link
     why = Coded.of(

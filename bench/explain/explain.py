@@ -16,6 +16,7 @@ from bench.explain import copy_sections, sections
 from bench.explain.assessment import Assessment, assess, tightest
 from bench.explain.copy_assessment import assess_copies
 from bench.explain.copy_evidence import CopyEvidence, copy_evidence
+from bench.explain.decides import deciding_option
 from bench.explain.evidence import RunEvidence, busbw
 from bench.explain.gather import gathered
 from bench.explain.log_hints import Hint
@@ -47,6 +48,7 @@ class Page:
     bound: Bound | None = None
     share: float | None = None
     source: str = ""  # the file that it comes from
+    decides: Coded | None = None  # what would decide a result that cannot be judged
 
 
 def page(
@@ -87,6 +89,7 @@ def run_page(evidence: RunEvidence) -> Page:
         best=None if evidence.num_wrong else best,
         bound=bound,
         share=share,
+        decides=deciding_option(assessment, evidence.machine),
     )
 
 
@@ -102,14 +105,16 @@ def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None)
 
 
 def _copy_page(evidence: CopyEvidence) -> Page:
+    assessment = assess_copies(evidence)
     return Page(
         title=copy_sections.title(evidence),
         line=evidence.run.line,
         got=tuple(copy_sections.got(evidence)),
         possible=tuple(copy_sections.possible(evidence)),
         others=tuple(copy_sections.others(evidence)),
-        assessment=assess_copies(evidence),
+        assessment=assessment,
         reasons=failure_reasons(FailedRun(evidence.run)) + copy_reasons(evidence),
         notes=copy_notes(evidence),
         machine=evidence.machine.how,
+        decides=deciding_option(assessment, evidence.machine),
     )

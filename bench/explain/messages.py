@@ -177,6 +177,20 @@ class AssessmentCode(OptionalPartsCode):
     )
 
 
+class DecidingOption(OptionalPartsCode):
+    """The first line of a page without a verdict: what would decide."""
+
+    INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
+    NICS = (
+        "nics",
+        "To judge this result, give the NICs of a node that it used: --nics 8x400G, or name the machine: --instance TYPE"
+        "<, such as {candidates:list 4}>.",
+    )
+    NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
+    NUM_NODES = "num-nodes", "To judge this result, give the number of nodes: --num-nodes N."
+    LARGER_SIZES = "larger-sizes", "To judge this result, measure larger sizes: -e 8G, in steps of 2."
+
+
 class CountCode(OptionalPartsCode):
     """How the number of ranks or nodes is known if the log does not state it."""
 

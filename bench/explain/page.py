@@ -16,6 +16,7 @@ from bench.results.table import as_json as json_document
 SCHEMA = "bench.explain/1"
 _WIDTH = 110
 _MOST_WHOLE = 3  # of more pages each is cut to a few lines
+_MOST_OTHERS = 3  # results of others on a page without a verdict
 _SECTIONS = ("What you got", "What is possible", "What others got")
 _VERDICT = "Where you stand"
 _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
@@ -43,6 +44,8 @@ def _plain(page: Page) -> dict[str, Any]:
     """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`, and so on."""
     plain = asdict(page)
     del plain["assessment"], plain["notes"]
+    plain["decides"] = page.decides.text if page.decides else None
+    plain["decides_code"] = _code(page.decides) if page.decides else None
     if page.best is not None:
         plain["best"]["contradicts"] = page.best.contradicts.text if page.best.contradicts else ""
     for section, lines in (("got", page.got), ("possible", page.possible), ("others", page.others)):
@@ -68,6 +71,8 @@ def _code(line: Coded) -> dict[str, Any]:
 def _short(page: Page) -> Iterator[str]:
     """Of many pages: the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
+    if page.decides is not None and page.decides != page.assessment.why:
+        yield from _wrapped(f"  {page.decides.text}", "  ")
     yield from _wrapped(f"  {_verdict(page).upper()}: {page.assessment.why.text}", "  ")
     for reason in page.reasons[:1]:
         yield from _wrapped(f"  {reason.what}: {reason.evidence}", "  ")
@@ -82,13 +87,23 @@ def _title(page: Page, several: bool) -> str:
     return f"{page.title} ({', '.join(where)})"
 
 
+def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
+    """The title and the lines of each section that has any. Results of others judge nothing without a verdict."""
+    others = [line.text for line in page.others]
+    if page.decides is not None and len(others) > _MOST_OTHERS:
+        others[_MOST_OTHERS:] = [f"and {len(others) - _MOST_OTHERS} more (--format json)"]
+    lines = ([line.text for line in page.got], [line.text for line in page.possible], others)
+    return ((title, found) for title, found in zip(_SECTIONS, lines, strict=True) if found)
+
+
 def _text(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
-    for title, lines in zip(_SECTIONS, (page.got, page.possible, page.others), strict=True):
-        if lines:
-            yield from ("", title)
+    if page.decides is not None:
+        yield from _wrapped(page.decides.text, "")
+    for title, lines in _sections(page):
+        yield from ("", title)
         for line in lines:
-            yield from _wrapped(f"  - {line.text}", "    ")
+            yield from _wrapped(f"  - {line}", "    ")
     yield from ("", f"{_VERDICT}: {_verdict(page).upper()}")
     yield from _wrapped(f"  {page.assessment.why.text}", "  ")
     for note in page.notes:
@@ -108,10 +123,11 @@ def _text(page: Page, several: bool) -> Iterator[str]:
 
 def _markdown(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
-    for title, lines in zip(_SECTIONS, (page.got, page.possible, page.others), strict=True):
-        if lines:
-            yield from ("", f"## {title}", "")
-        yield from (f"- {line.text}" for line in lines)
+    if page.decides is not None:
+        yield from ("", page.decides.text)
+    for title, lines in _sections(page):
+        yield from ("", f"## {title}", "")
+        yield from (f"- {line}" for line in lines)
     yield from ("", f"## {_VERDICT}: {_verdict(page)}", "", page.assessment.why.text)
     if page.notes:
         yield ""

@@ -1,0 +1,35 @@
+"""What would decide a result that cannot be judged: the one option to give, the first line of its page."""
+
+from __future__ import annotations
+
+from bench.core.codes import Coded
+from bench.explain.assessment import Assessment
+from bench.explain.messages import AssessmentCode, DecidingOption, ResultVerdict
+from bench.hardware.machine import LogMachine
+
+_OPTIONS = {
+    AssessmentCode.NUM_RANKS_UNKNOWN: DecidingOption.NUM_RANKS,
+    AssessmentCode.NUM_NODES_UNKNOWN: DecidingOption.NUM_NODES,
+    AssessmentCode.RANKS_DO_NOT_DIVIDE: DecidingOption.NUM_NODES,
+    AssessmentCode.TOO_MANY_RANKS: DecidingOption.NUM_NODES,
+    AssessmentCode.OTHER_MACHINE: DecidingOption.INSTANCE,
+    AssessmentCode.MACHINE_UNKNOWN: DecidingOption.INSTANCE,
+    AssessmentCode.OWN_MACHINE_UNKNOWN: DecidingOption.INSTANCE,
+    AssessmentCode.LINKS_UNKNOWN: DecidingOption.INSTANCE,
+    AssessmentCode.GPU_LINKS_UNKNOWN: DecidingOption.INSTANCE,
+    AssessmentCode.NICS_UNKNOWN: DecidingOption.NICS,
+    AssessmentCode.NIC_UNKNOWN: DecidingOption.NICS,
+    AssessmentCode.RANK_NICS_UNKNOWN: DecidingOption.NICS,
+    AssessmentCode.SIZES_TOO_SMALL: DecidingOption.LARGER_SIZES,
+    AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND: DecidingOption.LARGER_SIZES,
+}
+
+
+def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
+    """The option that would decide; else why nothing can. None for a result that is judged."""
+    if assessment.verdict != ResultVerdict.CANNOT_BE_JUDGED:
+        return None
+    for code, option in _OPTIONS.items():
+        if assessment.why.code == code:
+            return Coded.of(option, candidates=list(machine.candidates) or None)
+    return assessment.why
