@@ -183,8 +183,8 @@ class DecidingOption(OptionalPartsCode):
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
         "nics",
-        "To judge this result, give the NICs of a node that it used: --nics 8x400G, or name the machine: --instance TYPE"
-        "<, such as {candidates:list 4}>.",
+        "To judge this result, give the NICs of a node that it used: --nics 8x400G, or name the machine: "
+        "--instance TYPE<, such as {candidates:list 4}>.",
     )
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
     NUM_NODES = "num-nodes", "To judge this result, give the number of nodes: --num-nodes N."

@@ -9,7 +9,7 @@ from bench.core.codes import Coded
 from bench.explain.copy_evidence import CopyEvidence
 from bench.explain.evidence import LARGE_BYTES, RunEvidence, busbw
 from bench.explain.messages import ExplainNote
-from bench.explain.shortfall import fall
+from bench.explain.shortfall import between_nodes, fall
 
 
 def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
@@ -65,7 +65,12 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
     """The largest size is slower than a smaller one, and no reason says why."""
     best = evidence.best
     last = evidence.rate_by_size.get(evidence.largest_bytes, 0.0)
-    if best is None or not last or last > 0.85 * busbw(best) or (evidence.crosses_nics and fall(evidence) is not None):
+    if (
+        best is None
+        or not last
+        or last > 0.85 * busbw(best)
+        or (between_nodes(evidence) and fall(evidence) is not None)
+    ):
         return None
     return Coded.of(
         ExplainNote.BANDWIDTH_FALLS,
@@ -73,7 +78,7 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
         size_bytes=best.payload_bytes or 0,
         last_rate=last,
         last_bytes=evidence.largest_bytes,
-        between_nodes=evidence.crosses_nics,
+        between_nodes=between_nodes(evidence),
     )
 
 

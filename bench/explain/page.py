@@ -71,7 +71,7 @@ def _code(line: Coded) -> dict[str, Any]:
 def _short(page: Page) -> Iterator[str]:
     """Of many pages: the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
-    if page.decides is not None and page.decides != page.assessment.why:
+    if page.decides is not None and page.decides.code != page.assessment.why.code:
         yield from _wrapped(f"  {page.decides.text}", "  ")
     yield from _wrapped(f"  {_verdict(page).upper()}: {page.assessment.why.text}", "  ")
     for reason in page.reasons[:1]:

@@ -12,6 +12,7 @@ from bench.explain.size_matches import size_matches
 _LOW = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
 _USUAL_OF_BOUND = 0.8  # what rings of GPUs reach of a port, where no result is known
 _FALLEN = 0.6  # of the peak; less is a collapse, not noise
+_MOST_GPUS = 16  # of one node on the market
 _FEWEST_FALLEN = 2  # figures at sizes beyond the peak that are all below it
 
 
@@ -48,6 +49,13 @@ def shortfall(evidence: RunEvidence) -> Shortfall | None:
     if bound is None:
         return None
     return Shortfall(busbw(evidence.best), _USUAL_OF_BOUND * bound.bytes_per_s)
+
+
+def between_nodes(evidence: RunEvidence) -> bool:
+    """Do data cross NICs, or are there more ranks than a node has GPUs, if the number of nodes is unknown?"""
+    if evidence.num_nodes is None and evidence.machine.links is None:
+        return (evidence.num_ranks or 0) > _MOST_GPUS
+    return evidence.crosses_nics
 
 
 def fall(evidence: RunEvidence) -> Fall | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from bench.core.inventory import Inventory
@@ -70,9 +71,9 @@ class TopologyReader:
             return nvlink_status.is_part(text)
         return "topo" in text and _COMMAND.search(text) is not None
 
-    @property
+    @cached_property
     def found(self) -> tuple[Topology, ...]:
-        """The topology of each node that could be read."""
+        """The topology of each node that could be read. Ask only after the last line."""
         found = []
         for line, lines in self._sections:
             text = "\n".join(lines)

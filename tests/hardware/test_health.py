@@ -413,3 +413,58 @@ def test_nodes_that_differ() -> None:
         (HealthCode.UNLIKE_NODES, "GPU driver"),
         (HealthCode.UNLIKE_NODES, "GPUs"),
     ]
+
+
+def of_pairs(num: int, kinds: dict[tuple[int, int], str], usual: str) -> dict[str, Any]:
+    """A node of GPUs whose paths a text shows: `usual`, and `kinds` of some pairs."""
+    gpus = [{"index": index, "name": "unknown"} for index in range(num)]
+    pairs = [(a, b) for a in range(num) for b in range(a + 1, num)]
+    between = [{"a": f"gpu{a}", "b": f"gpu{b}", "kind": kinds.get((a, b), usual)} for a, b in pairs]
+    return {"gpus": gpus, "paths": between, "told_by": "nvidia-smi topo"}
+
+
+@pytest.mark.parametrize(
+    ("of", "code", "severity", "gpus"),
+    [
+        (of_pairs(4, {(0, 3): "SYS", (1, 3): "SYS", (2, 3): "SYS"}, "NV12"), "gpu-without-nvlink", "wrong", "gpu3"),
+        (of_pairs(3, {(0, 1): "NV4"}, "SYS"), "no-bridge", "doubtful", "gpu2"),
+        (of_pairs(4, {(0, 1): "NV10", (1, 2): "NV10", (1, 3): "NV10"}, "NV12"), "fewer-nvlinks", "wrong", "gpu1"),
+    ],
+)
+def test_a_gpu_unlike_the_others_by_its_paths(of: dict[str, Any], code: str, severity: str, gpus: str) -> None:
+    found = by_rule(of)["unlike_nvlinks"]
+    assert (found.code, found.severity, found.facts["gpus"]) == (code, severity, gpus)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        of_pairs(8, {}, "NV18"),
+        of_pairs(4, {}, "PHB"),
+        of_pairs(4, {(0, 1): "NV4", (2, 3): "NV4"}, "SYS"),
+        # A cube mesh: one or two links to four peers, none to the others.
+        of_pairs(4, {(0, 1): "NV2", (0, 2): "NV1", (1, 3): "NV1", (2, 3): "NV2"}, "SYS"),
+        of_pairs(3, {(0, 2): "unknown", (1, 2): "unknown"}, "NV12"),
+    ],
+    ids=["switch", "pcie", "bridges", "mesh", "a row is lost"],
+)
+def test_paths_that_are_built_this_way_are_no_finding(of: dict[str, Any]) -> None:
+    assert "unlike_nvlinks" not in by_rule(of)
+
+
+def test_nvlinks_slower_than_the_others() -> None:
+    links = [{"index": index, "active": True, "bytes_per_s": 25e9} for index in range(12)]
+    gpus = [{"index": index, "name": "NVIDIA A100-SXM4-40GB", "nvlinks": links} for index in range(2)]
+    assert "slow_nvlinks" not in by_rule({"gpus": gpus})
+    gpus[1] = gpus[1] | {"nvlinks": [links[0] | {"bytes_per_s": 20e9}, *links[1:]]}
+    found = by_rule({"gpus": gpus})["slow_nvlinks"]
+    assert (found.severity, found.facts["gpus"]) == ("wrong", "gpu1")
+
+
+def test_a_card_without_a_bridge_has_no_links_down() -> None:
+    up = [{"index": index, "active": True} for index in range(4)]
+    down = [link | {"active": False} for link in up]
+    gpus = [
+        {"index": index, "name": "NVIDIA RTX A6000", "nvlinks": links} for index, links in enumerate((up, up, down))
+    ]
+    assert "nvlink_down" not in by_rule({"gpus": gpus})

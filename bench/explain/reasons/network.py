@@ -7,7 +7,7 @@ from typing import Any
 from bench.explain.evidence import NIC_RATES, RunEvidence
 from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import TOPOLOGY, nccl_debug
-from bench.explain.shortfall import fall
+from bench.explain.shortfall import between_nodes, fall
 from bench.explain.size_matches import size_matches
 
 _LOG = 'the log says "{log_text}" (line {line})'
@@ -156,7 +156,7 @@ def crossed_nics(evidence: RunEvidence) -> Found | None:
 def loss_or_congestion(evidence: RunEvidence) -> Found | None:
     """The curve collapses with size, and the data cross NICs."""
     falls = fall(evidence)
-    if falls is None or not evidence.crosses_nics:
+    if falls is None or not between_nodes(evidence):
         return None
     network = evidence.hint("network")
     facts = {
