@@ -4,7 +4,7 @@
 page about each machine: its hardware, the rates that its links should have, and what is wrong with them. The exit code
 is 3 if a run would be refused, 1 if something is wrong with a machine's links, else 0. `--load` copies for some seconds
 during the check, because idle links report lower rates. `--facts FILE` checks another machine, from a results file or
-from the output of `nvidia-smi topo -m`, `nvidia-smi -q` or `lspci -vvv` there. `--instance TYPE` compares with the
+from the output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv` there. `--instance TYPE` compares with the
 catalogue's entry of that type.
 """
 
@@ -118,7 +118,7 @@ def _recorded(path: Path) -> Nodes:
     found = topology.facts_of(text, name)
     if found is None:
         raise UsageError(
-            f"--facts {path} is neither a results file nor the output of nvidia-smi (topo -m, -q, -q -x), lspci -vvv "
+            f"--facts {path} is neither a results file nor the output of nvidia-smi (topo -m, nvlink -s, -q, -q -x), lspci -vvv "
             f"or NCCL (topology file): give one of these"
         )
     return {name: found}

@@ -270,3 +270,16 @@ def test_pages_of_machines_that_tell_little() -> None:
     for facts in (sandbox(), node([], []), {}):
         lines = machine_page.page(facts, promises(facts), findings(facts))
         assert any("unknown" in line or "none" in line for line in lines)
+
+
+@pytest.mark.parametrize(("last", "code"), [("NV18", 0), ("SYS", 1)])
+def test_a_gpu_that_reaches_no_other_by_nvlink_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], last: str, code: int
+) -> None:
+    lines = ["\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity"]
+    for a in range(4):
+        cells = ["X" if a == b else last if 3 in (a, b) else "NV18" for b in range(4)]
+        lines.append("\t".join([f"GPU{a}", *cells, "0-47"]))
+    file = tmp_path / "topo.txt"
+    file.write_text("\n".join(lines) + "\n")
+    assert doctor(capsys, "--facts", str(file))[0] == code

@@ -313,3 +313,10 @@ def test_a_bridge_with_an_unknown_rate_judges_nothing() -> None:
     assert assess_copies(card).verdict == CANNOT_BE_JUDGED
     assert next(copy_sections.possible(card)).facts["fitting"] == fitting_links(92.5e9, 4)  # of PCIe 4, not 6
     assert fitting_links(92.5e9, 4) != fitting_links(92.5e9, 6)
+
+
+def test_one_of_eight_cards_a_little_slower_does_not_make_all_low() -> None:
+    rates = (25.5, 24.3, 23.9, 26.3, 26.3, 26.4, 26.1, 26.3)
+    board = "NVIDIA GeForce RTX 4090"
+    assert assessed(matrix("h2d", from_host(*rates)), gpu=board).verdict == NORMAL
+    assert assessed(matrix("h2d", from_host(13.0, *rates[1:])), gpu=board).verdict == FAR_TOO_LOW

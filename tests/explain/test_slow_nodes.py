@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.__main__ import main
 from bench.explain.explain import Page, run_page
 from bench.explain.messages import DecidingOption, ResultVerdict
 from bench.explain.page import table
 from bench.hardware.catalogue import instances, node_links
 from bench.logs.foreign import ForeignRow
 from tests.explain.logs import SIZES, a_run, curve, evidence_of
+from tests.logs.corpus import FOLDER, needs_corpus
 from tests.logs.synthetic_slow import MACHINES, SHARES, Machine
 
+ACCUSING = {
+    "peer-access-off",
+    "sockets-in-node",
+    "pcie-instead-of-nvlink",
+    "part-of-nvlinks",
+    "throttled-or-shared-gpus",
+    "nccl-older-than-gpu",
+    "nccl-not-shown",
+    "slow-part-unknown",
+    "loss-or-congestion",
+    "falls-in-node",
+}
 PATTERNS = ("allreduce", "allgather", "alltoall")
 LOW = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
+
+
+def healthy() -> list[Path]:
+    """Other people's logs of nccl-tests that hold rows of whole runs."""
+    return sorted((FOLDER / "nccl_logs").glob("*.txt")) if FOLDER else []
 
 
 def page(machine: Machine, pattern: str, share: float, num_nodes: int = 1, **hints: str) -> Page:
@@ -149,3 +170,12 @@ def test_unknown_nics_are_given_by_their_option() -> None:
 
 def test_two_sparks_at_the_rate_of_both_pcie_links_are_normal() -> None:
     assert run_page(evidence_of(a_run(21.0, 2, 2, "allgather"), "DGX Spark")).assessment.verdict == ResultVerdict.NORMAL
+
+
+@needs_corpus
+@pytest.mark.parametrize("path", healthy(), ids=lambda path: path.name[:30])
+def test_no_log_that_is_judged_normal_has_an_accusing_reason(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", str(path), "--format", "json"])
+    for found in json.loads(capsys.readouterr().out)["pages"]:
+        accused = {reason["code"] for reason in found["reasons"]} & ACCUSING
+        assert found["standing_code"] in ("low", "far-too-low") or not accused, found["title"]
