@@ -118,8 +118,8 @@ def _recorded(path: Path) -> Nodes:
     found = topology.facts_of(text, name)
     if found is None:
         raise UsageError(
-            f"--facts {path} is neither a results file nor the output of nvidia-smi (topo -m, nvlink -s, -q, -q -x), lspci -vvv "
-            f"or NCCL (topology file): give one of these"
+            f"--facts {path} is neither a results file nor the output of nvidia-smi (topo -m, nvlink -s, -q, -q -x), "
+            f"lspci -vvv or NCCL (topology file): give one of these"
         )
     return {name: found}
 
