@@ -72,7 +72,7 @@ def probe() -> Probed:
         gpus=tuple(gpu.name for gpu in gpus),
         product=product,
         instance=product if product in catalogue.instances() else None,
-        slurm=shutil.which("srun") is not None and batch.answers(),
+        slurm=shutil.which("srun") is not None and batch.slurmctld_answers(),
     )
 
 

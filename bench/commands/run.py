@@ -18,7 +18,7 @@ from bench.config import paths
 from bench.controller import plan, preflight, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
-from bench.controller.run import Ran
+from bench.controller.run import RunResult
 from bench.core import plugins
 from bench.core.errors import (
     EXIT_DONE,
@@ -84,14 +84,14 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def nothing_measured(ran: Ran) -> BenchError:
+def nothing_measured(ran: RunResult) -> BenchError:
     """The error of a run whose jobs all failed before their first row, with each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
 
 
-def exit_code(document: Document, ran: Ran) -> int:
+def exit_code(document: Document, ran: RunResult) -> int:
     """4 if something failed or was wrong, 3 if nothing could be measured, else 0."""
     if ran.failed and not document.summaries and ran.refused == set(ran.failed):
         return EXIT_REFUSED
@@ -144,7 +144,7 @@ def _check_plots(folder: Path) -> None:
         raise RefusedError(f"--plots {folder} cannot be written ({nearest} is read-only): {remedy}")
 
 
-def started(args: argparse.Namespace) -> Ran:
+def started(args: argparse.Namespace) -> RunResult:
     """Plan the scenario on the cluster, check the place, and run every job in a new folder."""
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)
@@ -157,18 +157,18 @@ def started(args: argparse.Namespace) -> Ran:
         return controller.start(planned.plan, planned.scenario.text, context)
 
 
-def _retested(args: argparse.Namespace) -> Ran:
+def _retested(args: argparse.Namespace) -> RunResult:
     """Measure again what failed a run's gate, into the same folder."""
     folder = runs.find(args.results, args.retest)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
         _say(f"nothing to measure again: {reasons[0]}")
-        return Ran(folder, {})
+        return RunResult(folder, {})
     with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
         return retest.retest(folder, again, reasons, context)
 
 
-def _resumed(args: argparse.Namespace) -> Ran:
+def _resumed(args: argparse.Namespace) -> RunResult:
     """Measure what a run still misses."""
     folder = runs.find(args.results, args.resume)
     stored = runs.read_plan(folder)

@@ -1,8 +1,8 @@
 """Run all jobs of a run in one Slurm allocation: submit it with sbatch, watch it with squeue, cancel it with scancel.
 
 Inside the allocation a second controller (`run --resume FOLDER`) starts each launch with srun. It applies the same
-deadlines and stores the same outcomes as without Slurm. The outer controller forwards the inner one's output and reports
-how the allocation ended.
+deadlines and stores the same outcomes as without Slurm. The outer controller forwards the inner one's output and
+reports how the allocation ended.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Insta
 def run(jobs: Sequence[Job], text: str, folder: Path, cluster: str, say: Say, tick: Say) -> AllocationEnd:
     """Submit the script `text` and wait until its Slurm job ends. Ctrl-C or an exception of `tick` cancels the job.
 
-    Raises RefusedError if Slurm rejects the job or reports that it can never start. Raises MeasurementError if slurmctld
-    stops answering.
+    Raises RefusedError if Slurm rejects the job or reports that it can never start. Raises MeasurementError if
+    slurmctld stops answering.
     """
     job_id = _submit(text, folder, cluster)
     say(f"Slurm job {job_id}: submitted")

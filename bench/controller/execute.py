@@ -34,7 +34,7 @@ from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
 
 _POLL_S = 0.1
-_LOOK_S = 1.0  # interval between checks of all heartbeats
+_HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
 # A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
@@ -91,7 +91,7 @@ def run(
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
     hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
-    silence = _Silence(beats, deadline_s if not job.tool else limit_s)
+    silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
     late: Coded | None = None
     evidence: FailureEvidence | None = None
@@ -143,7 +143,7 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
     return how.code == BlameCode.EXITED and how.facts["exit_code"] == EXIT_REFUSED
 
 
-class _Silence:
+class _SilenceTimer:
     """Seconds since each rank's last heartbeat changed, by this machine's clock only."""
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -154,7 +154,7 @@ class _Silence:
     def late(self) -> Coded | None:
         """The timeout that has passed; None if none has."""
         now = time.monotonic()
-        if now - self._looked < min(_LOOK_S, self._deadline_s / 4):
+        if now - self._looked < min(_HEARTBEATS_EVERY_S, self._deadline_s / 4):
             return None
         self._looked = now
         beats = heartbeat.read_all(self._folder)

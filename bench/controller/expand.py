@@ -1,8 +1,8 @@
 """Expand a scenario on a cluster into a plan: jobs to launch, skipped jobs with reasons, and the estimated time.
 
 Pure: the same input gives the same plan, and nothing is started. The time budget covers one launch of all jobs; each
-job gets an equal share. If a job's rows (MIN_ROW_S each) exceed its share, its sizes are thinned evenly and the plan has
-a remark.
+job gets an equal share. If a job's rows (MIN_ROW_S each) exceed its share, its sizes are thinned evenly and the plan
+has a remark.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
             names.add(name)
             job = job_of(replace(spec, name=name, case=case, launch=launch), site)
             jobs.append(job)
-            remarks += _out_of_proportion(job, share_s, len(specs))
+            remarks += _over_budget(job, share_s, len(specs))
     return Plan(
         scenario.name,
         cluster,
         modelled,
         tuple(jobs),
-        _together(skipped),
+        _merge_skips(skipped),
         tuple({_key(remark): remark for remark in remarks}.values()),
         scenario.budget_s,
     )
@@ -198,7 +198,7 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
     its = traits(case.transport)
     if its.modelled and case.pattern in NOT_MODELLED:
         return Coded.of(PlanSkipCode.NOT_MODELLED)
-    # A cluster with an instance type is a claim about this machine, which the preflight checks.
+    # An instance type describes this machine; preflight checks whether that is true.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return Coded.of(PlanSkipCode.UNAVAILABLE, transport=case.transport, why=machine.lacks[case.transport])
     if (ignored := ignored_option(case, case.transport)) is not None:
@@ -293,7 +293,7 @@ def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRema
     return [CodedRemark.of(RemarkCode.SIZES_THINNED, **facts)]
 
 
-def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
+def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
     """A remark if a job exceeds its share of the budget even after thinning."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
@@ -314,7 +314,7 @@ def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[C
     return [remark]
 
 
-def _together(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
+def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
     """Merge the skips of patterns that one transport skips for the same reason."""
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
