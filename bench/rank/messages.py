@@ -1,4 +1,4 @@
-"""What ranks report: the codes of rows that they leave out, of refusals and of remarks, with their words."""
+"""Messages of ranks: codes of skipped rows, failures, refusals and remarks, with their words."""
 
 from __future__ import annotations
 
