@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core.program import Step
 from bench.rank.main import run_pattern
-from bench.rank.place import place
+from bench.rank.placement import place
 from bench.transports import _mpi_loop
 from bench.transports._mpi_steps import Builder
 from benchmarks.slow_rank import NOTHING_S, SLOW_RANK
