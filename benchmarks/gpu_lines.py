@@ -1,4 +1,4 @@
-"""The lines that `gpu_copies` prints: a figure, what it must be, and a verdict in a word."""
+"""The lines that `gpu_copies` prints: a figure, its target, and a one-word verdict."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Asked = tuple[float, float] | None  # at least, at most; None where the figure i
 
 
 class NotHereError(Exception):
-    """What was to be measured is not possible on this machine; the message is why."""
+    """A measurement that is not possible on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The verdict in one word."""
         if self.state or self.asked is None:
             return self.state or PRINTED
         if self.ratio is None:
@@ -49,5 +49,5 @@ def attempt(what: str, make: Callable[[], Line], asked: Asked = None) -> Line:
 
 
 def failed(what: str, error: BaseException) -> Line:
-    """The line of what raised this."""
+    """The line for a part that raised this error."""
     return Line(what, words=next(iter(str(error).splitlines()), type(error).__name__), state=FAILED)

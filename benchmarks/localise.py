@@ -1,10 +1,10 @@
-"""Is the slow part named, and nobody else? Simulated clusters with noise, and what the verdict costs.
+"""Does localisation name the slow part and no other? Simulated clusters with noise, and the cost of a verdict.
 
     python -m benchmarks.localise --runs 300
 
-A pair's bandwidth is the least of what its two ends and its link can do, times noise: lognormal of a few percent, and
-now and then a measurement that is much too slow. Each run draws a cluster, a fault (or none) and the noise anew, and a
-ladder asks for rounds until it has its verdict. Then whole matrices of 1,024 hosts, and ladders there.
+A pair's bandwidth is the minimum over its two ends and its link, times lognormal noise of a few percent; now and then a
+measurement is much too slow. Each run draws a new cluster, a fault (or none) and noise, and a ladder requests rounds
+until it has a verdict. Then follow whole matrices of 1,024 hosts, and ladders there.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FAULTS = ("none", "host", "two hosts", "nic", "egress", "ingress", "link", "host
 
 @dataclass
 class Cluster:
-    """What is true. Faults: (host, nic) -> (share of the speed when sending, when receiving); of links by hosts."""
+    """The true cluster. Faults: (host, nic) -> (share of the speed when sending, when receiving); links by hosts."""
 
     places: Places
     ports: dict[tuple[str, str | None], tuple[float, float]] = field(default_factory=dict)
     links: dict[frozenset[str], float] = field(default_factory=dict)
     uplinks: dict[str, float] = field(default_factory=dict)
-    across: float = 1.0  # what pairs in different racks can do
+    across: float = 1.0  # bandwidth of pairs in different racks
     sigma: float = 0.03
     tail: float = 0.02  # share of measurements that are much too slow
     guilty: set[tuple[str, str]] = field(default_factory=set)
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def climb(cluster: Cluster, seed: int) -> tuple[Diagnosis, int]:
-    """The verdict of a ladder, and after how many rounds."""
+    """(verdict of a ladder, number of its rounds)."""
     noise = np.random.default_rng(seed)
     rows: list[tuple[int, int, float, int, int]] = []
     step = 0
@@ -75,7 +75,7 @@ def climb(cluster: Cluster, seed: int) -> tuple[Diagnosis, int]:
 
 
 def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
-    """A cluster with a fault of a kind."""
+    """A random cluster with a fault of this kind."""
     dice = random.Random(f"{fault}-{seed}")
     few = fault in ("link", "host and link")
     num = num_hosts or dice.choice((4, 6, 8, 16) if few else (4, 8, 16, 64) if fault != "many" else (64, 256))
@@ -93,7 +93,7 @@ def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
     bad = dice.sample(names, num_bad)
     both = (1.0 if fault == "ingress" else SPEED, 1.0 if fault == "egress" else SPEED)
     for host in bad:
-        # What leaves the rack is slower anyway: a part must be slower than that to be seen there.
+        # Traffic that leaves the rack is slower anyway, so a part must be even slower to be visible.
         share = tuple(each * cluster.across if each < 1 else 1.0 for each in both)
         cluster.ports |= {port: share for port in ports if port[0] == host}  # type: ignore[misc]
         cluster.guilty.add(("host", host))
@@ -142,7 +142,7 @@ def matrix(num_hosts: int, bad: Mapping[int, float], links: Mapping[tuple[int, i
 
 
 def runs(num_runs: int, first_seed: int) -> tuple[int, int, int, Counter[str]]:
-    """(slow parts, how many of them were named, runs that accused somebody else, misses by fault)."""
+    """(number of slow parts, number of named ones, runs that accused a healthy part, misses by fault)."""
     parts = hits = false = 0
     missed: Counter[str] = Counter()
     for run in range(num_runs):
