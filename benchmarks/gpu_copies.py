@@ -47,7 +47,7 @@ from bench.hardware import catalogue, live
 from bench.probes import nvml, sysfs
 from bench.transports.cuda_copy import CudaCopy
 from benchmarks import gpu_started
-from benchmarks.gpu_lines import FAILED, MISSED, NOT_TOLD, Line, NotHereError, attempt, failed
+from benchmarks.gpu_lines import FAILED, MISSED, UNKNOWN, Line, NotHereError, attempt, failed
 
 MIB = 1 << 20
 SETS, BATCH, BATCHES, MOST_S = 2, 16, 21, 3.0
@@ -71,8 +71,8 @@ class Bench:
         transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
         try:
             link, source = link_rate(transport)
-        except Exception as error:  # the rates are still worth while
-            link, source = None, f"no link is told here ({error})"
+        except Exception as error:  # the rates are still useful
+            link, source = None, f"the link is unknown here ({error})"
         for size in self._sizes:
             for way, ends in WAYS.items():
                 what = f"{way}, {format_size(size)}"
@@ -91,7 +91,7 @@ class Bench:
         try:
             theirs = gpu_started.nvbandwidth(TESTS[way], size, self._left_s())
         except NotHereError as error:
-            return Line(f"{what} / nvbandwidth", None, (0.98, 1.02), str(error), NOT_TOLD)
+            return Line(f"{what} / nvbandwidth", None, (0.98, 1.02), str(error), UNKNOWN)
         except (MeasurementError, OSError) as error:
             return failed(f"{what} / nvbandwidth", error)
         if theirs is not None:
@@ -145,7 +145,7 @@ class Bench:
             ours = us["issue_s"] - us["bare_issue_s"]
             return Line(what, words=(
                 f"issued in {us['issue_s']:.2f} us, torch's own call in {us['bare_issue_s']:.2f}: ours {ours:+.2f}; "
-                f"one by itself {us['isolated_s']:.2f} us by events, {us['isolated_host_s']:.2f} on the host's clock"
+                f"an isolated call {us['isolated_s']:.2f} us by events, {us['isolated_host_s']:.2f} on the host's clock"
             ))  # fmt: skip
 
         yield attempt(what, cost)
@@ -165,7 +165,7 @@ def main() -> int:
                         help="sizes of the copies, MiB (%(default)s)")  # fmt: skip
     args = parser.parse_args()
     bench = Bench([size * MIB for size in args.megabytes], monotonic())
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))  # with the program that runs beside
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))  # also ends the child program
     # A CUDA call that never returns cannot be interrupted. The process can only be ended, with its stack printed.
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=2)
     try:
@@ -272,7 +272,7 @@ def link_rate(transport: CudaCopy) -> tuple[float | None, str]:
     gpu = next((one for one in found.gpus if one.pci_bus and one.pci_bus.lower().lstrip("0") == bus.lstrip("0")), None)
     rate = None if gpu is None else live.pcie_rate(gpu)
     if gpu is None or rate is None:
-        return None, f"NVML does not tell the link of this GPU{f' ({found.reason})' if found.reason else ''}"
+        return None, f"NVML does not report the link of this GPU{f' ({found.reason})' if found.reason else ''}"
     return rate, f"{live.pcie_source((gpu,), Inventory(gpus=found.gpus))}: {gbs(rate)}"
 
 
@@ -281,7 +281,7 @@ def memory_peak(transport: CudaCopy) -> tuple[float | None, str]:
     facts = transport.facts()
     model, told = catalogue.gpu_printed(facts["gpu"]), facts["gpu_memory_peak_bytes_per_s"]
     sheet = None if model is None else catalogue.gpu(model).memory_bytes_per_s
-    clock = "no clock told by the driver" if told == "unknown" else f"{gbs(float(told))} by its clock"
+    clock = "the driver reports no memory clock" if told == "unknown" else f"{gbs(float(told))} by its clock"
     if sheet is not None:
         return sheet, f"{model}: {gbs(sheet)}, {clock}"
     return (None if told == "unknown" else float(told)), clock

@@ -58,7 +58,7 @@ def output(words: Sequence[str], timeout_s: float, **variables: str) -> str:
     try:
         done = run(words, timeout_s, ROOT, **variables)
     except subprocess.TimeoutExpired:
-        raise MeasurementError(f"{words[0]} was not done after {timeout_s:.0f} s") from None
+        raise MeasurementError(f"{words[0]} did not finish within {timeout_s:.0f} s") from None
     if not done.stdout.strip():
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         if done.returncode == EXIT_REFUSED:
@@ -77,7 +77,7 @@ def nvbandwidth(test: str, num_bytes: int, timeout_s: float) -> float | None:
     said = output(words, timeout_s, CUDA_VISIBLE_DEVICES=first)
     found = re.search(rf"^SUM {test}\s+([0-9.]+)", said, re.MULTILINE)
     if found is None:
-        raise MeasurementError(f"nvbandwidth gave no figure of {test}: {said.strip()[-200:]}")
+        raise MeasurementError(f"nvbandwidth printed no figure for {test}: {said.strip()[-200:]}")
     return float(found[1]) * 1e9
 
 

@@ -25,7 +25,7 @@ FIXED_SMALL, FIXED_LARGE, LARGE_BYTES = (
     1000,
     100,
     8192,
-)  # OSU 7.4: iterations of collectives, and the size above which the second count applies
+)  # OSU 7.4: iterations of collectives below and above a size
 
 
 def main() -> None:
