@@ -265,7 +265,7 @@ def link_rate(transport: CudaCopy) -> tuple[float | None, str]:
     """(bytes per second of this GPU's link after encoding, read while copies run; source of the figure)."""
     bus = transport.facts()["gpu_pci_bus"]
     for _ in range(2):  # the first reading also loads NVML, and the copies may end before that
-        transport.stir()
+        transport.keep_link_active()
         found = nvml.gpus(under_load=True)
         transport.sync()
     # NVML writes the domain with eight digits, CUDA with four.
@@ -279,12 +279,12 @@ def link_rate(transport: CudaCopy) -> tuple[float | None, str]:
 def memory_peak(transport: CudaCopy) -> tuple[float | None, str]:
     """(bytes per second of this GPU's memory, source of the figure)."""
     facts = transport.facts()
-    model, told = catalogue.gpu_printed(facts["gpu"]), facts["gpu_memory_peak_bytes_per_s"]
+    model, reported = catalogue.gpu_printed(facts["gpu"]), facts["gpu_memory_peak_bytes_per_s"]
     sheet = None if model is None else catalogue.gpu(model).memory_bytes_per_s
-    clock = "the driver reports no memory clock" if told == "unknown" else f"{gbs(float(told))} by its clock"
+    clock = "the driver reports no memory clock" if reported == "unknown" else f"{gbs(float(reported))} by its clock"
     if sheet is not None:
         return sheet, f"{model}: {gbs(sheet)}, {clock}"
-    return (None if told == "unknown" else float(told)), clock
+    return (None if reported == "unknown" else float(reported)), clock
 
 
 def gbs(bytes_per_s: float) -> str:

@@ -31,11 +31,11 @@ def run(words: Sequence[str], timeout_s: float, cwd: Path = ROOT, **variables: s
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd, env=env,
                           start_new_session=True) as process:  # fmt: skip
         try:
-            said, complained = process.communicate(timeout=timeout_s)
+            stdout, stderr = process.communicate(timeout=timeout_s)
         except BaseException:
             _end(process)
             raise
-    return subprocess.CompletedProcess(words, process.returncode, said, complained)
+    return subprocess.CompletedProcess(words, process.returncode, stdout, stderr)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -74,10 +74,10 @@ def nvbandwidth(test: str, num_bytes: int, timeout_s: float) -> float | None:
         return None
     words = (str(Path(folder) / "nvbandwidth"), "-t", test, "-b", str(num_bytes >> 20), "-i", "5")
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]  # its sum is over all GPUs that it sees
-    said = output(words, timeout_s, CUDA_VISIBLE_DEVICES=first)
-    found = re.search(rf"^SUM {test}\s+([0-9.]+)", said, re.MULTILINE)
+    printed = output(words, timeout_s, CUDA_VISIBLE_DEVICES=first)
+    found = re.search(rf"^SUM {test}\s+([0-9.]+)", printed, re.MULTILINE)
     if found is None:
-        raise MeasurementError(f"nvbandwidth printed no figure for {test}: {said.strip()[-200:]}")
+        raise MeasurementError(f"nvbandwidth printed no figure for {test}: {printed.strip()[-200:]}")
     return float(found[1]) * 1e9
 
 
@@ -105,10 +105,10 @@ def nccl_call(timeout_s: float) -> dict[str, Any]:
     return _json(output((sys.executable, "-m", "benchmarks.nccl_call"), timeout_s))
 
 
-def _json(said: str) -> dict[str, Any]:
+def _json(printed: str) -> dict[str, Any]:
     """The one document in it: libraries write to stdout, too."""
     try:
-        document: dict[str, Any] = json.loads(said[said.index("{") : said.rindex("}") + 1])
+        document: dict[str, Any] = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
     except ValueError:
-        raise MeasurementError(f"no document was printed: {said.strip().splitlines()[-1][:200]}") from None
+        raise MeasurementError(f"no document was printed: {printed.strip().splitlines()[-1][:200]}") from None
     return document

@@ -37,7 +37,7 @@ class Cluster:
     across: float = 1.0  # bandwidth of pairs in different racks
     sigma: float = 0.03
     tail: float = 0.02  # share of measurements that are much too slow
-    guilty: set[tuple[str, str]] = field(default_factory=set)
+    faulty_parts: set[tuple[str, str]] = field(default_factory=set)
 
     def measure(self, pairs: Pairs, noise: Any) -> list[float]:
         """Bytes per second of pairs that send at the same time."""
@@ -96,19 +96,19 @@ def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
         # Traffic that leaves the rack is slower anyway, so a part must be even slower to be visible.
         share = tuple(each * cluster.across if each < 1 else 1.0 for each in both)
         cluster.ports |= {port: share for port in ports if port[0] == host}  # type: ignore[misc]
-        cluster.guilty.add(("host", host))
+        cluster.faulty_parts.add(("host", host))
     if fault == "nic":
         host, nic = dice.choice(ports)
         cluster.ports[host, nic] = both
-        cluster.guilty.add(("nic", f"{host}:{nic}"))
+        cluster.faulty_parts.add(("nic", f"{host}:{nic}"))
     if fault in ("link", "host and link"):
         a, b = dice.sample([name for name in names if name not in bad], 2)
         cluster.links[frozenset((a, b))] = SPEED
-        cluster.guilty.add(("link", f"{a}-{b}"))
+        cluster.faulty_parts.add(("link", f"{a}-{b}"))
     if fault == "rack":
         rack = dice.choice(sorted(set(racks.values())))
         cluster.uplinks[rack] = SPEED
-        cluster.guilty.add(("link", f"uplink of {rack}"))
+        cluster.faulty_parts.add(("link", f"uplink of {rack}"))
     return cluster
 
 
@@ -117,7 +117,7 @@ def named(verdict: Diagnosis) -> set[tuple[str, str]]:
     return {(one.kind, one.name) for one in verdict.accused}
 
 
-def alike(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def both_orders(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """A link has two names: h1-h2 and h2-h1."""
     return {(kind, "-".join(sorted(name.split("-"))) if kind == "link" else name) for kind, name in names}
 
@@ -149,14 +149,14 @@ def runs(num_runs: int, first_seed: int) -> tuple[int, int, int, Counter[str]]:
         fault = FAULTS[run % len(FAULTS)]
         cluster = draw(fault, first_seed + run)
         verdict, _ = climb(cluster, first_seed + run)
-        truth, told = alike(cluster.guilty), alike(named(verdict))
-        parts += len(truth)
-        hits += len(truth & told)
-        if truth - told:
-            missed[f"missed: {fault}"] += len(truth - told)
-        if told - truth:
+        true_parts, named_parts = both_orders(cluster.faulty_parts), both_orders(named(verdict))
+        parts += len(true_parts)
+        hits += len(true_parts & named_parts)
+        if true_parts - named_parts:
+            missed[f"missed: {fault}"] += len(true_parts - named_parts)
+        if named_parts - true_parts:
             false += 1
-            missed[f"false: {fault} {sorted(told - truth)}"] += 1
+            missed[f"false: {fault} {sorted(named_parts - true_parts)}"] += 1
     return parts, hits, false, missed
 
 
@@ -174,15 +174,15 @@ def main() -> None:
         print(f"    {count} {what}")
     for num_bad in (0, 1, 8):
         cluster = draw("many", 7, 1024)
-        cluster.ports, cluster.guilty = {}, set()
+        cluster.ports, cluster.faulty_parts = {}, set()
         for host in random.Random(num_bad).sample(sorted(set(cluster.places.hosts)), num_bad):
             cluster.ports |= {port: (SPEED, SPEED) for port in cluster.places.ports() if port[0] == host}
-            cluster.guilty.add(("host", host))
+            cluster.faulty_parts.add(("host", host))
         began = time.process_time()
         verdict, rounds = climb(cluster, num_bad)
         took = time.process_time() - began
         print(f"ladder, 1024 hosts, {num_bad} bad: {rounds} rounds, {took:.2f} s with the simulation, "
-              f"right: {alike(named(verdict)) == cluster.guilty}")  # fmt: skip
+              f"right: {both_orders(named(verdict)) == cluster.faulty_parts}")  # fmt: skip
     for bad, links in (
         ({}, {}),
         ({3: SPEED}, {}),
@@ -192,9 +192,9 @@ def main() -> None:
         began = time.process_time()
         verdict = localise(evidence, places)
         took = time.process_time() - began
-        truth = {("host", f"h{k}") for k in bad} | {("link", f"h{a}-h{b}") for a, b in links}
+        true_parts = {("host", f"h{k}") for k in bad} | {("link", f"h{a}-h{b}") for a, b in links}
         print(f"matrix, 1024 hosts, {len(evidence)} rows, {len(bad)} bad hosts, {len(links)} bad links: {took:.2f} s, "
-              f"right: {alike(named(verdict)) == alike(truth)}")  # fmt: skip
+              f"right: {both_orders(named(verdict)) == both_orders(true_parts)}")  # fmt: skip
 
 
 if __name__ == "__main__":

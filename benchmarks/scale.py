@@ -62,17 +62,17 @@ def measured(what: str, work: Callable[[], Any], below: bool = False) -> None:
     results: Any = multiprocessing.Queue()
 
     def child() -> None:
-        said = work()
+        result = work()
         used = resource.getrusage(resource.RUSAGE_CHILDREN if below else resource.RUSAGE_SELF)
-        results.put((used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said))
+        results.put((used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, result))
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     process.join()
     if process.exitcode:
         raise SystemExit(f"{what}: failed")
-    seconds, mib, said = results.get()
-    print(f"{what}: {seconds:.2f} s of CPU, {mib:.0f} MiB{f', {said}' if said else ''}", flush=True)
+    seconds, mib, result = results.get()
+    print(f"{what}: {seconds:.2f} s of CPU, {mib:.0f} MiB{f', {result}' if result else ''}", flush=True)
 
 
 def bench(what: str, *words: str) -> None:
@@ -106,10 +106,10 @@ class Answers(Channel):
         self._num = num_ranks
 
     def gather(self, value: Any) -> list[Any]:
-        """A copy of rank 0's value for every rank, each a separate object as after unpickling."""
+        """Slightly different copies of rank 0's value, one per rank, as separate objects like unpickled ones."""
         seconds = value.seconds if isinstance(value, Timing) else value
-        told = [tuple(one * (1 + 1e-5 * rank) for one in seconds) for rank in range(self._num)]
-        return [Timing(own, "made up") for own in told] if isinstance(value, Timing) else told
+        gathered = [tuple(one * (1 + 1e-5 * rank) for one in seconds) for rank in range(self._num)]
+        return [Timing(own, "made up") for own in gathered] if isinstance(value, Timing) else gathered
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's own."""

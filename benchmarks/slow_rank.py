@@ -37,12 +37,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for size in args.sizes:
             typical_s = median_of(launched(Path(folder) / "first.jsonl", size, 1, 0.0))
-            told: dict[str, list[Any]] = {"BASE": [], "same": [], "slower": []}
+            launches: dict[str, list[Any]] = {"BASE": [], "same": [], "slower": []}
             for launch in range(1, args.launches + 1):
-                for name in told if launch % 2 else reversed(told):
+                for name in launches if launch % 2 else reversed(launches):
                     extra_s = typical_s * args.percent / 100 if name == "slower" else 0.0
-                    told[name] += launched(Path(folder) / f"{size}-{name}-{launch}.jsonl", size, launch, extra_s)
-            base, same, slower = (summary.document(runs) for runs in told.values())
+                    launches[name] += launched(Path(folder) / f"{size}-{name}-{launch}.jsonl", size, launch, extra_s)
+            base, same, slower = (summary.document(runs) for runs in launches.values())
             print(f"{size:>4}  {typical_s * 1e6:7.3f} us   same: {words(base, same)}")
             print(f"{'':19}slower: {words(base, slower)}", flush=True)
 
@@ -59,9 +59,9 @@ def launched(path: Path, size: str, launch: int, extra_s: float) -> list[Any]:
     return [(f"allreduce-{launch}", attempt.header, attempt.records)]
 
 
-def median_of(told: list[Any]) -> float:
+def median_of(runs: list[Any]) -> float:
     """Median seconds of the only row."""
-    return float(summary.document(told).summaries[0].median_s or 0.0)
+    return float(summary.document(runs).summaries[0].median_s or 0.0)
 
 
 def words(base: Document, new: Document) -> str:

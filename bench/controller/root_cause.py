@@ -155,10 +155,10 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
     missing = sorted(set(range(evidence.num_ranks)) - {beat.rank for beat in evidence.beats})
-    heard = {beat.host for beat in evidence.beats}
+    hosts_with_beats = {beat.host for beat in evidence.beats}
     # A host with processes of the job but without heartbeats shares no files with the controller.
-    unseen = any(there and host not in heard for host, there in evidence.states.items())
-    if not missing or not evidence.beats or unseen:
+    no_shared_files = any(there and host not in hosts_with_beats for host, there in evidence.states.items())
+    if not missing or not evidence.beats or no_shared_files:
         return None
     rank = missing[0] if len(missing) == 1 else None
     return _failure(OutcomeCode.NEVER_HEARD, rank, None, ranks=_ranks(missing), rank_numbers=missing)

@@ -139,8 +139,8 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 def _has_world(row: Summary) -> bool:
     """Whether a row is from one whole known world. Simultaneous groups share links; logs come from other machines."""
-    told = row.num_ranks is not None and row.num_nodes is not None
-    return told and row.topology == "world" and not row.imported
+    known = row.num_ranks is not None and row.num_nodes is not None
+    return known and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
