@@ -113,7 +113,7 @@ def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
 
 
 def named(verdict: Diagnosis) -> set[tuple[str, str]]:
-    """(kind, name) of the accused."""
+    """(kind, name) of the parts that the verdict calls slow."""
     return {(one.kind, one.name) for one in verdict.accused}
 
 

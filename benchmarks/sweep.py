@@ -25,7 +25,7 @@ FIXED_SMALL, FIXED_LARGE, LARGE_BYTES = (
     1000,
     100,
     8192,
-)  # OSU 7.4: iterations of collectives below and above a size
+)  # OSU 7.4: iterations of small and of large messages
 
 
 def main() -> None:

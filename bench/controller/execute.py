@@ -40,7 +40,7 @@ _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
 # A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 _RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
-# torchrun gives its ranks, each a session of its own, 30 s to end before it kills them, so it must not be killed first.
+# torchrun waits 30 s for its ranks (in sessions of their own) before it kills them, so it must not be killed earlier.
 _WAIT_THEN_END = """
 read -r _ && exit
 kill -s TERM -- "-$0"
@@ -323,7 +323,7 @@ def _explain(
     own = _OWN_WORDS.findall(_printed(folder, job, 0))
     saying = f", saying {own[-1]!r}," if own else ""
     facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
-    if job.tool:  # its rows hold what it could measure
+    if job.tool:  # a job with all its rows succeeded
         output = str(runs.output_file(folder, job.name))
         return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
     return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher=Path(job.command[0]).name, **facts)

@@ -76,7 +76,7 @@ class PreflightFinding:
 
     @classmethod
     def of(cls, code: Code, hosts: Sequence[str], refuses: bool = True, **facts: Any) -> PreflightFinding:
-        """A finding of a code. Its template may also use `host` (the first) and `named` ("hosts h1, h2")."""
+        """Make a finding from a code. Its template may also use `host` (the first) and `named` ("hosts h1, h2")."""
         known = {"host": hosts[0] if hosts else "", "named": named_hosts(hosts) if hosts else "", **facts}
         return cls(tuple(hosts), code.words(known), refuses, code, facts)
 

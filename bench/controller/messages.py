@@ -225,7 +225,7 @@ class FindingCode(Code):
     )
     NO_DEVICE = (
         "no-device",
-        "{named} without the network device {device}, which {where} names: correct the name ({first} has {found})",
+        "no network device {device}, named in {where}, on {named}: correct the name ({first} has {found})",
     )
     NAME_UNKNOWN = (
         "name-unknown",
@@ -252,7 +252,7 @@ class FindingCode(Code):
     )
     SOURCE_DIFFERS = (
         "source-differs",
-        "{named} with other files of the suite ({source}) than this machine ({own}): copy this checkout to them",
+        "the suite's files on {named} ({source}) differ from this machine's ({own}): copy this checkout there",
     )
     NOT_TRIED = (
         "not-tried",
@@ -283,7 +283,7 @@ class FindingCode(Code):
     )
     NO_REPLY = (
         "no-reply",
-        "{named} returned nothing to `{agent}`: `agent:` must run the command that follows it there",
+        "{named} returned nothing to `{agent}`: `agent:` must run the appended command on the host",
     )
     NO_REPLY_IN_TIME = (
         "no-reply-in-time",

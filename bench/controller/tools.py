@@ -14,7 +14,7 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.logs.tool import Build, Installed, Tool
 
-DEPTH = 6  # an installed OSU, PREFIX/libexec/osu-micro-benchmarks/mpi/collective, needs 4
+DEPTH = 6  # an installed OSU needs 4: PREFIX/libexec/osu-micro-benchmarks/mpi/collective
 MOST_FOLDERS = 2000
 
 
@@ -29,7 +29,11 @@ class Search:
     def words(self) -> str:
         """The extent of the search, as text."""
         searched = f"{self.num_folders:,} folder{'' if self.num_folders == 1 else 's'}"
-        return searched if self.whole else f"{searched}, at most {DEPTH} levels deep, and not all of them"
+        return (
+            searched
+            if self.whole
+            else f"{searched}, at most {DEPTH} levels deep (deeper or further folders were not searched)"
+        )
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:

@@ -138,7 +138,7 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Whether a row is from one whole known world. Simultaneous groups share links; logs come from other machines."""
+    """Whether a row is from a whole world of known size. Excludes groups, which share links, and imported logs."""
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
 

@@ -85,7 +85,8 @@ class Clocks:
     def offsets(self) -> dict[str, dict[str, float]]:
         """Offset and drift of each clock, by the host of the first rank that reads it; {} if there is only one clock.
 
-        `offset_s` and `bound_s` at `at_s`, the latest comparison, on the reference; `drift` in seconds per second.
+        `offset_s` and `bound_s` are from the latest comparison, at `at_s` of the reference clock; `drift`: seconds per
+        second.
         """
         found = {}
         for leader in self._leaders[1:]:

@@ -236,7 +236,7 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # a message without a reply has arrived once its sender has finished
+        self._transport.sync()  # when all senders have finished, messages without a reply have arrived, too
         if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)

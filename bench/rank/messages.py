@@ -34,7 +34,7 @@ class RankSkip(Code):
         "overlap-aggressor",
         "overlap already disturbs the collective with products: omit --aggressor",
     )
-    MODEL_OVERLAP = "model-overlap", "the model has links only, not what matrix products take from them"
+    MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 
 
 class RankFailure(Code):

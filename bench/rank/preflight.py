@@ -140,7 +140,7 @@ def meet(transport: Transport) -> float:
 
 
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
-    """`launched`: the environment as this process got it; `facts`: those of the transport."""
+    """Facts of this rank. `launched`: the environment at its start; `facts`: the transport's facts."""
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")

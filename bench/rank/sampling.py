@@ -48,8 +48,8 @@ class Taken:
     calls_per_sample: int
     loop: str  # what measured the times: compiled, python, virtual
     stop_reason: str
-    contest: ContestedSamples | None = None  # if aggressors disturbed these samples
-    overlaps: tuple[OverlapSamples, ...] = ()  # of each group, if products overlapped these samples
+    contest: ContestedSamples | None = None  # set if aggressors disturbed these samples
+    overlaps: tuple[OverlapSamples, ...] = ()  # by group, if products overlapped these samples
 
 
 @dataclass(frozen=True, slots=True)
