@@ -106,15 +106,15 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 
 def _mpirun_of(python: str) -> str:
     """The mpirun of the interpreter's environment, else the one on PATH."""
-    beside = Path(python).parent / "mpirun"
-    return str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun"
+    own_mpirun = Path(python).parent / "mpirun"
+    return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
 
 
 def _mpi_of(mpirun: str) -> str:
     """The MPI of an mpirun, by the program that this MPI installs next to it; empty if unknown."""
     folder = Path(mpirun).resolve().parent
-    beside = {"ompi_info": "openmpi", "mpichversion": "mpich"}
-    return next((mpi for program, mpi in beside.items() if (folder / program).exists()), "")
+    marker_programs = {"ompi_info": "openmpi", "mpichversion": "mpich"}
+    return next((mpi for program, mpi in marker_programs.items() if (folder / program).exists()), "")
 
 
 def other_mpirun(chosen: str) -> CodedRemark | None:

@@ -34,7 +34,7 @@ def measure_rounds(
     """Measure round after round, and yield each round's records, until the verdict is clear or time is up.
 
     `first`: whether this rank decides for all ranks. `measure` returns skipped records once the time budget is used
-    up; the ladder then ends after the requested rounds, so the results always list the rounds that were left out.
+    up; the ladder then ends after the requested rounds, so the results always list the skipped rounds.
     """
     taken: list[pair_evidence.Row] = []
     num_asked = 0

@@ -77,7 +77,7 @@ class RankRefusal(Code):
     )
     NO_GPU = (
         "no-gpu",
-        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this where there are "
+        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this on machines with "
         "GPUs{instead}",
     )
     UNEVEN_RANKS = (

@@ -13,7 +13,7 @@ from bench.diagnose.localise import STAGES, Diagnosis, PairSamples, localise
 from bench.diagnose.messages import DiagnosisNote, SlowPart
 from bench.diagnose.pair_evidence import diagnosed, group_name, rows_of
 from bench.diagnose.places import Places
-from benchmarks.localise import FAULTS, SPEED, Cluster, climb, draw, matrix, named, runs
+from benchmarks.localise import FAULTS, SPEED, Cluster, both_orders, climb, draw, matrix, named, runs
 
 
 def places(num_hosts: int, nics: int = 1, racks: int = 0) -> Places:
