@@ -77,8 +77,8 @@ class RankRefusal(Code):
     )
     NO_GPU = (
         "no-gpu",
-        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this on machines with "
-        "GPUs{instead}",
+        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this on machines "
+        "with GPUs{instead}",
     )
     UNEVEN_RANKS = (
         "uneven-ranks",
