@@ -140,9 +140,7 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     workload, gpu = question.workload, catalogue.gpu(instance.gpu)
     per_node = question.gpus_per_node or instance.gpus
     if per_node > instance.gpus:
-        raise UsageError.of(
-            Refusal.GPUS_TOO_MANY, instance=instance.name, num_gpus=instance.gpus, requested=per_node
-        )
+        raise UsageError.of(Refusal.GPUS_TOO_MANY, instance=instance.name, num_gpus=instance.gpus, requested=per_node)
     found = layout(workload, num_nodes, per_node)
     memory = memory_need(found)
     if gpu.memory_bytes is not None and memory.total > gpu.memory_bytes:
@@ -296,9 +294,7 @@ def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
         across_nodes = call.group.num_nodes > 1
         if prediction.middle_s is not None or (gpu.name, across_nodes, call.collective) in published:
             continue
-        remark = Coded.of(
-            Remark.NOTHING_PUBLISHED, collective=call.collective, gpu=gpu.name, across_nodes=across_nodes
-        )
+        remark = Coded.of(Remark.NOTHING_PUBLISHED, collective=call.collective, gpu=gpu.name, across_nodes=across_nodes)
         if remark not in remarks:
             remarks.append(remark)
     return remarks

@@ -78,7 +78,9 @@ def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | N
         name = f"baseline {gpu.name}"
         passes_s = samples / parts / draws.between(name, low, high)
         rate = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        line = f"measured baseline (given): one {gpu.name} alone processes {rate} samples/s; {samples} samples / {parts}"
+        line = (
+            f"measured baseline (given): one {gpu.name} alone processes {rate} samples/s; {samples} samples / {parts}"
+        )
         return Compute(passes_s, 0 * passes_s, "measured", {name: f"the baseline of {gpu.name}"}, (line,), True)
     flops, derivation = flops_per_sample(workload.model)
     repeated = _PASSES[workload.recompute]
@@ -151,7 +153,10 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
         achieved = flops * draws.between(f"baseline {name}", low, high)
         share = achieved / (rate * draws.between(f"gpu {name}", *GPU_DEVIATION))
         words = f"{_span((float(share.min()), float(share.max())))} of it (from the measured baseline of {name})"
-        unknowns |= {f"baseline {name}": f"the baseline of {name}", f"gpu {name}": f"the training rate of {name} relative to other GPUs"}
+        unknowns |= {
+            f"baseline {name}": f"the baseline of {name}",
+            f"gpu {name}": f"the training rate of {name} relative to other GPUs",
+        }
         return share, words, unknowns
     words = f"{_span(MATMUL_SHARE)} of it (assumed, one draw for all machines)"
     description = "the training rate relative to the best matrix multiplication"

@@ -48,7 +48,10 @@ def against_nodes(question: SelectionQuestion, machines: Sequence[Candidate]) ->
 
 
 def _line(
-    name: str, questions: Sequence[tuple[float, SelectionQuestion, int]], machine: Candidate, machines: Sequence[Candidate]
+    name: str,
+    questions: Sequence[tuple[float, SelectionQuestion, int]],
+    machine: Candidate,
+    machines: Sequence[Candidate],
 ) -> CrossoverLine:
     by_cost = all(each.sample_usd is not None for each in machines)
     draws, points, has_middle = Draws(1000), [], True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from bench.predict.predict import CONFIDENCE, Prediction
+from bench.results.text import significant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,8 +33,10 @@ class DrawnRange:
     middle: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.low:.3g}..{self.high:.3g}"
+    def text(self, scale: float = 1.0) -> str:
+        """`9.31..12.4`: both ends to 3 digits, or one number if they are equal."""
+        ends = [significant(end * scale, 3) for end in (self.low, self.high)]
+        return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
 
 class Draws:

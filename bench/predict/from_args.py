@@ -39,7 +39,9 @@ def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
     parser.add_argument("--ranks-per-node", metavar="N", help="GPUs of each node that take part (default: all)")
-    parser.add_argument("--links", metavar="RATES", help="link rates that replace the catalogue's, such as nic=12.5GB/s")
+    parser.add_argument(
+        "--links", metavar="RATES", help="link rates that replace the catalogue's, such as nic=12.5GB/s"
+    )
 
 
 def machine_of(args: argparse.Namespace) -> RequestedMachine:

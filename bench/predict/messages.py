@@ -164,7 +164,7 @@ class Remark(OptionalPartsCode):
     PRICE_UNVERIFIED = "price-unverified", "the price is unverified (not read in a source)"
     PRICE_CHANGE = (
         "price-change",
-        "{first} cost {then:.2f} $/h on {then_date} and costs {now:.2f} $/h since {now_date}; {other} costs "
+        "{first} cost {then:.2f} $/h on {then_date} and {now:.2f} $/h on {now_date}; {other} costs "
         "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} "
         "costs {ratio_now} of one on {other} now ({result_now}), {ratio_then} at the old price ({result_then})",
     )
@@ -205,7 +205,10 @@ class PageNote(Code):
         "{machine}: {classes:list}; * marks the fastest algorithm; sizes are S of docs/metrics.md, in binary units",
     )
     RESTS_ON = "rests-on", "based on: {source}"
-    ROWS_UNVERIFIED = "rows-unverified", "unverified: a figure of these links or of their evidence was not read in a source"
+    ROWS_UNVERIFIED = (
+        "rows-unverified",
+        "unverified: a figure of these links or of their evidence was not read in a source",
+    )
     LEFT_OUT = "left-out", "left out: {text}"
     # bench instances
     OWN = "own", "* changed or added by bench.yaml"

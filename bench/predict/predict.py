@@ -301,7 +301,9 @@ def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
     return exp(middle), spread * student(len(values) + 1, CONFIDENCE)
 
 
-def _transfer_s(algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]) -> float:
+def _transfer_s(
+    algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]
+) -> float:
     """Seconds of the transfers: the sum over phases of the slowest link at its efficiency."""
     return sum(
         repeat * excess * max(slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.predict.exchanges import has_middle, shared_links
 
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
@@ -16,7 +17,6 @@ from bench.hardware import catalogue
 from bench.predict import crossover, predict
 from bench.predict.candidate import LOST_TO_OVERLAP, Candidate, SelectionQuestion, candidate
 from bench.predict.draws import Draws, range_of
-from bench.predict.exchanges import has_middle, shared_links
 from bench.predict.predict import EfficiencyEvidence, Prediction
 from bench.predict.select import PairDecision, Selection, select
 from bench.predict.training import CommGroup, Communication, bus_factor
