@@ -58,9 +58,7 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         "Published rows, predicted without their own system",
         handles,
         (),
-        [
-            "a prediction without a middle is drawn at the geometric middle of its interval; ratios beyond 10 at the edge"
-        ],
+        ["without a middle: drawn at the geometric middle of the interval; ratios beyond 10: drawn at the edge"],
     )
     return figure
 

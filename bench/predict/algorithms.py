@@ -18,9 +18,9 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.predict.messages import Refusal
 
-# The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined ones (such as their double trees), and "direct" on
-# meshes. The other algorithms of core/schedules.py only give bounds. Its tree is one of these: it sends whole messages,
-# which no library does.
+# The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined ones (such as their double trees), and "direct"
+# on meshes. The other algorithms of core/schedules.py only give bounds. Its tree is one of these: it sends whole
+# messages, which no library does.
 LIBRARY = {
     "allreduce": ("ring", "nvls", "pipelined", "direct"),
     "allgather": ("ring", "direct"),
@@ -50,8 +50,8 @@ LINK_NAMES = {
     "nic": "NIC",
     "memory": "memory",
 }
-# Without peer access, the host limits copies between GPUs, not the GPU's link. Their efficiency is therefore relative to
-# this rate, in bytes per second.
+# Without peer access, the host limits copies between GPUs, not the GPU's link. Their efficiency is therefore relative
+# to this rate, in bytes per second.
 HOST_RATE = 10e9
 MOST_UNEVEN_GPUS = 2048  # of an alltoall whose rounds differ
 
@@ -60,8 +60,8 @@ MOST_UNEVEN_GPUS = 2048  # of an alltoall whose rounds differ
 class Algorithm:
     """One algorithm on given links.
 
-    `parts`: for each phase, its repetitions, the excess over fair shares, and seconds per payload byte by (kind, family).
-    `latency_s`: the sum over all steps.
+    `parts`: for each phase, its repetitions, the excess over fair shares, and seconds per payload byte by (kind,
+    family). `latency_s`: the sum over all steps.
     """
 
     name: str
@@ -184,7 +184,10 @@ def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[t
 
 
 def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
-    """The family of the path between two GPUs of a node, or of one NVLink network. `reduces`: the switch reduces (NVLS)."""
+    """The family of the path between two GPUs of a node, or of one NVLink network.
+
+    `reduces`: the switch reduces (NVLS).
+    """
     if links.peer == "nvswitch":
         if links.nvlink_nodes > 1 and num_nodes > 1:
             return "nvlink-domain"
@@ -222,7 +225,10 @@ def _links_of(family: str) -> tuple[str, ...]:
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
-    """(exact kind, group) of the hardware in a family. Evidence of the same kind weighs more, then of the same group."""
+    """(exact kind, group) of the hardware in a family.
+
+    Evidence of the same kind weighs more, then of the same group.
+    """
     if family == "network":
         kind = links.nic_kind or "unknown"
         return kind, kind.partition("-")[0] if kind != "roce-400" else "infiniband"

@@ -1,8 +1,8 @@
 """The computation time of one step: operations at the achieved rate, and the optimizer's update at the memory rate.
 
 Operations per sample: 6 x active parameters x tokens, plus 12 x layers x hidden x tokens^2 for attention (Chowdhery et
-al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third. The achieved rate is assumed,
-as an interval, unless the workload file has a measured baseline.
+al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third. The achieved rate is an
+assumed interval, unless the workload file has a measured baseline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 MATMUL_SHARE: Span = (0.35, 0.75)
 # Assumed: how much GPU models deviate from that common part. One draw for each model.
 GPU_DEVIATION: Span = (0.85, 1.15)
-# Assumed: the rate of the optimizer's update, as a part of the data sheet's memory bandwidth. One draw for all machines.
+# Assumed: the rate of the optimizer's update, as a part of the data sheet's memory bandwidth. One draw for all
+# machines.
 MEMORY_SHARE: Span = (0.6, 0.9)
 _RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s
@@ -118,7 +119,7 @@ def _achieved(
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """FLOP/s of a matrix multiplication: from the user's runs, else published, else the data sheet x other GPUs' parts."""
+    """FLOP/s of a matrix multiplication: from the user's runs, else published, else derived from other GPUs."""
     own = rates.get((gpu.name, _RATES.get(dtype, "")))
     if own is not None:
         line = f"matrix multiplication {own / 1e12:.4g} TFLOP/s ({dtype}, measured: slowest GPU of your run)"

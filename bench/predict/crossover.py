@@ -28,7 +28,10 @@ class CrossoverLine:
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """Cost of a sample against parameters, with more or fewer of the same layers. Seconds if any machine has no price."""
+    """Cost of a sample against parameters, with more or fewer of the same layers.
+
+    Seconds if any machine has no price.
+    """
     workloads = _sizes(question.workload)
     lines = []
     for machine in machines:

@@ -94,12 +94,13 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
     if _switched(each, prediction):
         size = call.group.per_node
         return (
-            f"each GPU's NVLink port carries {call.switched_bytes / 1e9:.4g} GB per step, because the switch reduces (NVLS): "
+            f"each GPU's NVLink port carries {call.switched_bytes / 1e9:.4g} GB per step (NVLS: the switch reduces): "
             f"{times} {1 + 1 / size:.4g} (1 + 1/n, n = {size})"
         )
     factor = bus_factor(call.collective, call.group.size)
     formula = _FACTORS.get(call.collective, "(n-1)/n")
-    return f"each GPU sends {call.sent_bytes / 1e9:.4g} GB per step: {times} {factor:.4g} ({formula}, n = {call.group.size})"
+    return f"each GPU sends {call.sent_bytes / 1e9:.4g} GB per step: {times} {factor:.4g} "
+        f"({formula}, n = {call.group.size})"
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:

@@ -74,7 +74,10 @@ class Draws:
         return low * self.ones if low == high else self._flat(self.normal(name), low, high)
 
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
-        """Around `middle`, with CONFIDENCE of the draws inside `low` to `high` and the others at an end. Zero is allowed."""
+        """Around `middle`, with CONFIDENCE of the draws inside `low` to `high` and the others at an end.
+
+        Zero is allowed.
+        """
         import numpy as np
 
         normal = np.clip(self.normal(name) / self._tail_normal, -1, 1)

@@ -60,7 +60,10 @@ class EfficiencyCurve:
     verified: bool = True
 
     def at(self, where: float) -> float | None:
-        """ln efficiency between points, or within reach of an end. A curve of large messages continues as a constant."""
+        """ln efficiency between points, or within reach of an end.
+
+        A curve of large messages continues as a constant.
+        """
         points = self.points
         if not points:
             return None
@@ -145,7 +148,10 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The value with half of the weight below it. Each value is at the middle of its weight, with lines between them."""
+    """The value with half of the weight below it.
+
+    Each value is at the middle of its weight, with lines between them.
+    """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
     places = []

@@ -1,8 +1,8 @@
 """The time of a collective or a copy on given links: an interval, a middle if one is known, and its evidence.
 
-core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Evidence only
-adds the efficiency of a link and the duration of a step on similar machines. It scales links, never patterns, so half a
-link slows exactly the patterns whose messages cross it (docs/prediction.md).
+core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Evidence
+only adds the efficiency of a link and the duration of a step on similar machines. It scales links, never patterns, so
+half a link slows exactly the patterns whose messages cross it (docs/prediction.md).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _OVERHEAD = (9.0, 0.6)
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of one operation. `low_s` to `high_s`: an interval at level CONFIDENCE. `middle_s` None: no point is known.
+    """Seconds of one operation. `low_s` to `high_s`: an interval at level CONFIDENCE. `middle_s`: None if unknown.
 
-    `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: its name in core/schedules.py,
-    "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `machine`: the instance type whose deviation from the pool it has; predictions of one
-    machine deviate together. `pool`: the name of the evidence, whose error cancels in the ratio of two predictions.
+    `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: its name in
+    core/schedules.py, "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
+    `link_class`: see `link_class`. `machine`: the instance type whose deviation from the pool it has; predictions of
+    one machine deviate together. `pool`: the name of the evidence, whose error cancels in the ratio of two predictions.
     `spread`: the standard deviation of ln(seconds) of one machine about its pool. `verified`: all figures of links and
     evidence have a source. `ideal_s`: the time by the links alone.
     """
@@ -84,8 +84,8 @@ class Prediction:
 def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
     """The class of the slowest links on the path.
 
-    One of nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p, no-p2p and memory inside a node;
-    nvlink-domain for nodes of one NVLink network; network-<kind of NIC> between nodes.
+    One of nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p, no-p2p and memory inside a
+    node; nvlink-domain for nodes of one NVLink network; network-<kind of NIC> between nodes.
     """
     if num_nodes > max(1, links.nvlink_nodes):
         return f"network-{links.nic_kind}" if links.nic_kind else "network"
@@ -316,8 +316,8 @@ def copy(
 ) -> Prediction:
     """Predict a copy between host memory and one GPU, "h2d" or "d2h". `gpus_at_once`: GPUs of the node that copy.
 
-    No published result shows how several copies share the host. Such a prediction has no middle, and the high end assumes
-    half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).
+    No published result shows how several copies share the host. Such a prediction has no middle, and the high end
+    assumes half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

@@ -46,7 +46,7 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class EfficiencyEvidence:
-    """Rows with their curves, copies, and notes on rows left out. Without evidence, predictions use typical efficiencies.
+    """Rows with their curves, copies, and notes on rows left out. Without any, typical efficiencies are assumed.
 
     `copies`: (system, instance, direction, efficiency, source). `memo`: cached lookups.
     """

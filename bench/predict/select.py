@@ -99,7 +99,10 @@ class Selection:
 
 
 def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
-    """Rank (instance, number of nodes). Raises UsageError if none can run the workload or none has a price to rank by."""
+    """Rank (instance, number of nodes).
+
+    Raises UsageError if none can run the workload or none has a price to rank by.
+    """
     draws = Draws()
     found: list[Candidate] = []
     refused: list[Refused] = []

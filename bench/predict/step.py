@@ -57,9 +57,9 @@ def step(
     """The step of a layout.
 
     `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
-    optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is lost
-    because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`: that copy
-    and the exchange use the same link.
+    optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is
+    lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`: that
+    copy and the exchange use the same link.
     """
     workload = found.workload
     micro, stages = workload.accumulation, workload.mesh.pipeline
@@ -155,7 +155,10 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """(part of the backward pass after which it is full, bucket), sorted. Each kind of exchange fills its own buckets."""
+    """(part of the backward pass after which it is full, bucket), sorted.
+
+    Each kind of exchange fills its own buckets.
+    """
     order: list[tuple[float, Communication]] = []
     for kind in dict.fromkeys((each.group.name, each.name.partition(",")[0]) for each in buckets):
         of_kind = [each for each in buckets if (each.group.name, each.name.partition(",")[0]) == kind]

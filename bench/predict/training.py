@@ -1,8 +1,8 @@
 """The communication of a training step: collective, payload, group, number of calls, and what can hide it.
 
 Volumes follow Rajbhandari et al., "ZeRO" (SC20, section 7: stages 1 and 2 send as much as plain data parallelism, stage
-3 sends 1.5 times as much), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer and
-pass), Narayanan et al. (SC21: pipelines), Lepikhin et al., "GShard" (ICLR 2021: two alltoalls per layer and pass),
+3 sends 1.5 times as much), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer
+and pass), Narayanan et al. (SC21: pipelines), Lepikhin et al., "GShard" (ICLR 2021: two alltoalls per layer and pass),
 Vogels et al., "PowerSGD" (NeurIPS 2019) and Li et al., "PyTorch Distributed" (VLDB 2020: buckets).
 """
 
@@ -323,7 +323,7 @@ def _experts(found: ParallelLayout) -> Iterator[Communication]:
     size = found.activation_bytes * model.active_experts / workload.mesh.tensor
     forward, backward, words = _passes(found)
     repetitions = found.stage_layers * workload.accumulation
-    derivation = f"{model.active_experts} experts per token, {format_bytes(size)}; per layer {words}; assumes evenly loaded experts"
+    derivation = f"{model.active_experts} experts per token, {format_bytes(size)}; per layer {words}; even load"
     group = found.group("expert")
     yield Communication(
         "tokens to experts",

@@ -1,7 +1,7 @@
 """Held-out validation: each published row is predicted without the rows of its own system.
 
-Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with a
-Wilson interval over systems, because the rows of one system are not independent.
+Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
+a Wilson interval over systems, because the rows of one system are not independent.
 """
 
 from __future__ import annotations

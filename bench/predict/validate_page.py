@@ -25,7 +25,10 @@ _MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryTable:
-    """Summaries of groups of rows. `names`: of what distinguishes the groups. `targets`: whether groups have targets."""
+    """Summaries of groups of rows.
+
+    `names`: of what distinguishes the groups. `targets`: whether groups have targets.
+    """
 
     heading: str
     names: tuple[str, ...]

@@ -56,7 +56,7 @@ class ModelSizes:
 
     @property
     def attention_parameters(self) -> float | None:
-        """Attention parameters of one layer: h x h for queries and output, h x h x kv_heads / heads for keys and values."""
+        """Attention of one layer: h x h each for queries and output, h x h x kv_heads / heads each for keys and values."""
         if self.hidden is None:
             return None
         shared = (self.kv_heads or self.heads or 1) / (self.heads or 1)
@@ -109,7 +109,7 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One training job. `batch`: samples per micro-batch and data-parallel rank; `accumulation`: micro-batches per step.
+    """One training job. `batch`: samples of a rank per micro-batch; `accumulation`: micro-batches per step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
     FSDP gathers. `bucket_bytes`: of gradients that DDP reduces together; `overlap`: during the backward pass.
