@@ -99,8 +99,8 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
         )
     factor = bus_factor(call.collective, call.group.size)
     formula = _FACTORS.get(call.collective, "(n-1)/n")
-    return f"each GPU sends {call.sent_bytes / 1e9:.4g} GB per step: {times} {factor:.4g} "
-        f"({formula}, n = {call.group.size})"
+    sent = f"each GPU sends {call.sent_bytes / 1e9:.4g} GB per step"
+    return f"{sent}: {times} {factor:.4g} ({formula}, n = {call.group.size})"
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:

@@ -56,7 +56,7 @@ class ModelSizes:
 
     @property
     def attention_parameters(self) -> float | None:
-        """Attention of one layer: h x h each for queries and output, h x h x kv_heads / heads each for keys and values."""
+        """Attention of one layer: h^2 each for queries and output, h^2 x kv_heads / heads each for keys and values."""
         if self.hidden is None:
             return None
         shared = (self.kv_heads or self.heads or 1) / (self.heads or 1)
