@@ -129,8 +129,8 @@ def curve(
 
 
 def chosen(
-    curves: Mapping[str, Mapping[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
-) -> Mapping[float, Prediction]:
+    curves: Mapping[str, dict[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
+) -> dict[float, Prediction]:
     """The curve of one algorithm. Raises UsageError if the algorithm cannot run there."""
     if algorithm not in curves:
         raise UsageError.of(

@@ -32,7 +32,7 @@ def prediction_rows(
     """
     curves = predict.by_algorithm(pattern, sizes, machine.links, *world, evidence)
     if algorithm not in (None, "all"):
-        curves = {algorithm: dict(predict.chosen(curves, algorithm, pattern, *world))}
+        curves = {algorithm: predict.chosen(curves, algorithm, pattern, *world)}
     rows = []
     for size in sizes:
         best = min(curves, key=lambda name: curves[name][size].centre_s)

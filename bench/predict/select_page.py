@@ -234,7 +234,7 @@ def _plain(selection: Selection) -> dict[str, Any]:
         "machines": [_machine(rank, each) for rank, each in enumerate(selection.candidates, 1)],
         "verdicts": [_verdict(each) for each in selection.verdicts],
         "skipped": skipped,
-        "notes": [each.text for each in (*selection.remarks, *selection.price_changes)],
+        "notes": [*(each.text for each in selection.remarks), *(each.text for each in selection.price_changes)],
         "note_codes": [{"code": note.code, "facts": note.facts} for note in notes],
     }
 
