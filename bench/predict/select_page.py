@@ -93,8 +93,8 @@ def _workload_lines(selection: Selection) -> tuple[str, str]:
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "expert": workload.mesh.expert}
     settings += [f"{name} {size}" for name, size in mesh.items() if size > 1]
     settings.append(
-        f"{workload.batch} samples per micro-batch and data-parallel rank, {workload.accumulation} micro-batches per "
-        f"step; gradients {workload.gradients}, compression {workload.compression}, compute {workload.compute}"
+        f"{workload.batch} samples per micro-batch and data-parallel rank, accumulation "
+        f"{workload.accumulation}; gradients {workload.gradients}, compression {workload.compression}, compute {workload.compute}"
     )
     return f"{title} (modelled)", ", ".join(settings)
 

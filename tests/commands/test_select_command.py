@@ -18,6 +18,7 @@ from bench.__main__ import main
 from bench.predict.messages import Remark
 
 ROOT = Path(__file__).parents[2]
+DATED = ("--price-date", "2026-08-01")  # later, the prices would be reported as old
 GOLDEN = ROOT / "tests" / "predict" / "golden_select.txt"
 TWO = ("select", "--workload", "vit-l-306m", "--instances", "p4d.24xlarge,g6e.48xlarge")
 
@@ -48,7 +49,7 @@ def document_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, An
 
 def test_page_and_derivation_are_the_golden_page(capsys: pytest.CaptureFixture[str]) -> None:
     """Store it again, with README.md's block and plots/reference/select_*, when predictions or wording change."""
-    found = "".join(explained(capsys, instance, *TWO) for instance in ("p4d.24xlarge", "g6e.48xlarge"))
+    found = "".join(explained(capsys, instance, *TWO, *DATED) for instance in ("p4d.24xlarge", "g6e.48xlarge"))
     assert found == GOLDEN.read_text(encoding="utf-8")
 
 
@@ -81,7 +82,7 @@ def test_middles_multiply_and_ends_of_intervals_do_not(capsys: pytest.CaptureFix
 
 
 def test_with_nvls_no_measurement_beats_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    """128 MiB by NVLS among 8: 1.125 x 134,217,728 bytes through a port of 450 GB/s take 0.3355 ms; busbw counts 1.75."""
+    """128 MiB by NVLS among 8: 1.125 x 134,217,728 bytes by a 450 GB/s port take 0.3355 ms; busbw counts 1.75."""
     words = ("--set", "parallel.bucket=128M")
     told = printed(
         capsys, "select", "--workload", "vit-l-306m", "--instances", "p5.48xlarge", "--explain", "p5.48xlarge", *words
@@ -216,8 +217,8 @@ def test_torch_and_mpi_are_not_needed() -> None:
 def test_readme_shows_the_printed_table(capsys: pytest.CaptureFixture[str]) -> None:
     """README.md's block must be stored again when predictions or wording change."""
     [block] = [part for part in (ROOT / "README.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part]
-    printed = printed(capsys, *TWO).splitlines()
-    assert [line for line in block.strip("\n").splitlines() if line not in printed] == []
+    lines = printed(capsys, *TWO).splitlines()
+    assert [line for line in block.strip("\n").splitlines() if line not in lines] == []
 
 
 def test_half_a_link_slows_only_what_crosses_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
