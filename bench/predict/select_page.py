@@ -92,11 +92,10 @@ def _workload_lines(selection: Selection) -> tuple[str, str]:
     settings = [f"{workload.model.parameters:.4g} parameters", workload.strategy]
     mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "expert": workload.mesh.expert}
     settings += [f"{name} {size}" for name, size in mesh.items() if size > 1]
-    settings.append(
-        f"{workload.batch} samples per micro-batch and data-parallel rank, accumulation "
-        f"{workload.accumulation}; gradients {workload.gradients}, compression {workload.compression}, compute {workload.compute}"
-    )
-    return f"{title} (modelled)", ", ".join(settings)
+    settings.append(f"{workload.batch} samples per micro-batch and data-parallel rank")
+    settings.append(f"accumulation {workload.accumulation}")
+    dtypes = f"gradients {workload.gradients}, compression {workload.compression}, compute {workload.compute}"
+    return f"{title} (modelled)", f"{', '.join(settings)}; {dtypes}"
 
 
 def _cells(rank: int, each: Candidate) -> tuple[str, ...]:
