@@ -205,7 +205,7 @@ P4D = ("predict", "--instance", "p4d.24xlarge")
         ((*P4D, "--plot", "a.docx"), ("--plot", ".png")),
         ((*P4D, "--nodes", "-2"), ("--nodes", "'-2'")),
         ((*P4D, "--ranks-per-node", "9"), ("8 GPUs", "9")),
-        ((*P4D, "--links", "nvlink=0GB/s"), ("nvlink",)),
+        ((*P4D, "--links", "nvlink=0GB/s"), ("'0GB/s'",)),
         ((*P4D, "--patterns", "allreduc"), ("'allreduc'", "'allreduce'")),
         ((*P4D, "--algorithm", "nvls"), ("'nvls'", "ring")),
         ((*P4D, "--runs", "/nowhere"), ("/nowhere",)),

@@ -56,7 +56,8 @@ def test_every_published_row_is_held_out_and_large_ones_are_covered() -> None:
 
 def test_systems_better_than_the_baseline_are_counted() -> None:
     found = summary_of(
-        ("",), [row_of("ours", 1.1), row_of("theirs", 1.9), replace(row_of("alone", 1.0), baseline_s=None)]
+        ("",),
+        [row_of("ours", 1.1), row_of("theirs", 1.9), replace(row_of("alone", 1.0), baseline_s=None)],
     )
     assert (found.num_better, found.num_compared) == (1, 2)
 
