@@ -158,7 +158,8 @@ def test_the_gpus_in_a_log_are_compared_with_the_expected_ones(capsys: Out) -> N
     imported(h100s(100))
     assert gated(capsys, "expect: {gpu: H100}" + "\n" + ROWS)["passed"]
     verdict = gated(capsys, "expect: {gpu: A100}" + "\n" + ROWS)
-    assert {fault["code"] for fault in verdict["faults"]} == {"gpu-unexpected"}
+    assert [fault["code"] for fault in verdict["faults"]] == ["gpu-unexpected"] * 2
+    assert len({fault["job"] for fault in verdict["faults"]}) == 2, "in place and out of place"
     assert verdict["faults"][0]["facts"]["found"][0].startswith("NVIDIA H100")
 
 
