@@ -82,7 +82,7 @@ class Algorithm:
 class Task:
     """One pattern on one cluster.
 
-    `algorithms`: those that libraries have. `bounds`: the loads of all algorithms, for the limit by the links alone.
+    `algorithms`: those that libraries have. `bounds`: the loads of all algorithms, which give the limit of the links.
     `floor_s`: the smallest latency among `algorithms`.
     """
 

@@ -170,7 +170,7 @@ class Remark(OptionalPartsCode):
     )
     # A run that is no evidence, or only in part
     EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
-    EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: {transport} rows do not (or may not) measure the links of GPUs"
+    EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: {transport} rows may not measure links between GPUs"
     EVIDENCE_PATTERN = "evidence-pattern", "{job}: {pattern} cannot be predicted"
     EVIDENCE_WRONG_DATA = "evidence-wrong-data", "{job}: wrong data arrived"
     EVIDENCE_WITHOUT_LINKS = (

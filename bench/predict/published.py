@@ -116,7 +116,7 @@ def published() -> EfficiencyEvidence:
 
 
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
-    """The evidence of a run of this suite or of an imported log: correct rows of all ranks, on known links of GPUs.
+    """The usable rows of a run or an imported log: rows of all ranks, with correct data, on known GPU links.
 
     `name`: of the run in reports. Modelled rows are left out.
     """
@@ -159,7 +159,7 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
 
 
 def _unusable(header: Header, row: Summary) -> Coded | None:
-    """Why a row is no evidence of the links of GPUs; None if it is."""
+    """Why a row cannot serve as evidence; None if it can."""
     if row.modelled or header.modelled:
         return Coded.of(Remark.EVIDENCE_MODELLED, job=row.job)
     if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):
