@@ -86,18 +86,18 @@ def test_copy_of_a_type_has_ratio_one(capsys: pytest.CaptureFixture[str], site: 
 
 def test_all_formats_show_the_same_modelled_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = ("predict", "--instance", "p5.48xlarge", "--nodes", "1,2", "--sizes", "1M,1G")
-    told = rows(capsys, *asked)
-    assert all(row["modelled"] and row["low_s"] <= row["high_s"] for row in told)
-    assert [row["algorithm"] for row in told if row["best"]] == ["nvls", "nvls", "pipelined", "pipelined"]
+    listed = rows(capsys, *asked)
+    assert all(row["modelled"] and row["low_s"] <= row["high_s"] for row in listed)
+    assert [row["algorithm"] for row in listed if row["best"]] == ["nvls", "nvls", "pipelined", "pipelined"]
     path = tmp_path / "rows.csv"
     assert main([*map(str, asked), "--format", "csv", "--output", str(path)]) == 0
     lines = list(csv.DictReader(io.StringIO(path.read_text())))
-    assert len(lines) == len(told) and lines[0]["modelled"] == "true"
-    assert float(lines[-1]["low_s"]) == told[-1]["low_s"]
+    assert len(lines) == len(listed) and lines[0]["modelled"] == "true"
+    assert float(lines[-1]["low_s"]) == listed[-1]["low_s"]
     for form in ("table", "markdown"):
         assert main([*map(str, asked), "--format", form]) == 0
         shown = capsys.readouterr().out
-        assert shown.count("pipelined") == sum(row["algorithm"] == "pipelined" for row in told)
+        assert shown.count("pipelined") == sum(row["algorithm"] == "pipelined" for row in listed)
 
 
 def test_unverified_figures_have_a_note(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,13 +111,13 @@ def test_unverified_figures_have_a_note(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_other_algorithms_are_bounds_without_a_middle(capsys: pytest.CaptureFixture[str]) -> None:
-    told = rows(capsys, *P4D, "--gpus", "1024", "--sizes", "1G", "--algorithm", "all")
-    bounds = {row["algorithm"]: row for row in told if row["basis"] == "bound"}
+    listed = rows(capsys, *P4D, "--gpus", "1024", "--sizes", "1G", "--algorithm", "all")
+    bounds = {row["algorithm"]: row for row in listed if row["basis"] == "bound"}
     assert {"tree", "hierarchical", "halving_doubling", "recursive_doubling"} <= set(bounds)
     assert all(row["middle_s"] is None and row["high_s"] is None for row in bounds.values())
     assert "tree" not in {row["algorithm"] for row in rows(capsys, *P4D, "--nodes", "8", "--sizes", "1K,1G")}
-    (best,) = (row for row in told if row["best"])
-    assert best["low_s"] >= min(row["ideal_s"] for row in told)
+    (best,) = (row for row in listed if row["best"])
+    assert best["low_s"] >= min(row["ideal_s"] for row in listed)
 
 
 def test_oversubscription_slows_traffic_between_leaves(capsys: pytest.CaptureFixture[str], site: Path) -> None:
@@ -145,8 +145,10 @@ def test_isolated_point_is_drawn_as_a_marker() -> None:
     place = {"pattern": "allreduce", "num_nodes": 1, "ranks_per_node": 8, "algorithm": "ring", "high_s": 1.0}
     ends = {"busbw_low_bytes_per_s": 1e9, "busbw_high_bytes_per_s": 9e9}
     points = (None, 4e9, None, 5e9, 6e9)
-    told = [place | ends | {"payload_bytes": 1 << (20 + k), "busbw_bytes_per_s": each} for k, each in enumerate(points)]
-    (panel,) = figure.curves(told, [], "a machine").axes
+    listed = [
+        place | ends | {"payload_bytes": 1 << (20 + k), "busbw_bytes_per_s": each} for k, each in enumerate(points)
+    ]
+    (panel,) = figure.curves(listed, [], "a machine").axes
     marked = [line for line in panel.get_lines() if line.get_marker() == "s"]
     assert [np.asarray(line.get_xydata()).tolist() for line in marked] == [[[1 << 21, 4.0]]]
 
@@ -166,19 +168,19 @@ def test_validation_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_instances_include_changes_by_bench_yaml(capsys: pytest.CaptureFixture[str], site: Path) -> None:
-    told = {row["name"]: row for row in rows(capsys, "instances", "--config", site)}
-    assert told["p4d.24xlarge"]["usd_per_hour"] == 18.5 and told["p4d.24xlarge"]["price_date"] == "2026-10-01"
-    assert told["ours"]["nvlink_bytes_per_s"] == 225e9 and told["ours"]["own"]
-    assert told["fat"]["usd_per_hour"] is None  # the price of its parent is not inherited
-    assert told["bare"]["nics"] == 2 and told["bare"]["peers"] == "pcie_p2p"
-    assert not told["p5.48xlarge"]["own"]
+    listed = {row["name"]: row for row in rows(capsys, "instances", "--config", site)}
+    assert listed["p4d.24xlarge"]["usd_per_hour"] == 18.5 and listed["p4d.24xlarge"]["price_date"] == "2026-10-01"
+    assert listed["ours"]["nvlink_bytes_per_s"] == 225e9 and listed["ours"]["own"]
+    assert listed["fat"]["usd_per_hour"] is None  # the price of its parent is not inherited
+    assert listed["bare"]["nics"] == 2 and listed["bare"]["peers"] == "pcie_p2p"
+    assert not listed["p5.48xlarge"]["own"]
 
 
 def test_price_history_and_x8_link_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {row["name"]: row for row in rows(capsys, "instances", "p4d.24xlarge", "g6e.48xlarge")}
-    prices = [(each["date"], each["usd_per_hour"]) for each in told["p4d.24xlarge"]["prices"]]
+    listed = {row["name"]: row for row in rows(capsys, "instances", "p4d.24xlarge", "g6e.48xlarge")}
+    prices = [(each["date"], each["usd_per_hour"]) for each in listed["p4d.24xlarge"]["prices"]]
     assert prices[0][1] == 32.7726 and prices[-1] == ("2026-07-20", 21.957642)
-    assert told["g6e.48xlarge"]["pcie"] == [4, 8]
+    assert listed["g6e.48xlarge"]["pcie"] == [4, 8]
 
 
 @pytest.mark.parametrize("filters", [("--gpu", "h100"), ("--peers", "host"), ("--min-gpus", "8", "--max-price", "20")])

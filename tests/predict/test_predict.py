@@ -68,9 +68,9 @@ def test_interval_contains_its_middle_and_respects_the_links(pattern: str, name:
     found = catalogue.instance(name)
     for nodes in (1, 2):
         for size in (8, 1 << 17, GIB):
-            told = predict.collective(pattern, size, found.links, nodes, found.gpus, KNOWN)
-            assert told.ideal_s <= told.low_s <= told.centre_s <= told.high_s, told
-            assert told.basis in predict.BASES and told.rests_on and told.bottleneck
+            predicted = predict.collective(pattern, size, found.links, nodes, found.gpus, KNOWN)
+            assert predicted.ideal_s <= predicted.low_s <= predicted.centre_s <= predicted.high_s, predicted
+            assert predicted.basis in predict.BASES and predicted.rests_on and predicted.bottleneck
 
 
 @pytest.mark.parametrize("name", ["p4d.24xlarge", "p5.48xlarge", "g5.48xlarge", "g7e.48xlarge", "p3.16xlarge"])
@@ -79,13 +79,13 @@ def test_interval_contains_its_middle_and_respects_the_links(pattern: str, name:
 def test_larger_messages_take_longer(name: str, nodes: int, pattern: str) -> None:
     sizes = [1 << k for k in range(3, 34)]
     links = catalogue.node_links(name)
-    for algorithm, told in predict.by_algorithm(pattern, sizes, links, nodes, 8, KNOWN).items():
+    for algorithm, predicted in predict.by_algorithm(pattern, sizes, links, nodes, 8, KNOWN).items():
         for small, large in pairwise(sizes):
             for end in ("low_s", "centre_s", "high_s"):
-                ratio = getattr(told[large], end) / getattr(told[small], end)
+                ratio = getattr(predicted[large], end) / getattr(predicted[small], end)
                 # A curve may end between grid points: the grid guarantees 2^(-1/PER_OCTAVE) = 0.79.
                 assert ratio > 0.88, (algorithm, small, end)
-        assert told[sizes[-1]].centre_s > 50 * told[sizes[0]].centre_s
+        assert predicted[sizes[-1]].centre_s > 50 * predicted[sizes[0]].centre_s
 
 
 def test_gradients_of_the_published_study() -> None:
@@ -101,8 +101,8 @@ def test_gradients_of_the_published_study() -> None:
 def test_unmeasured_class_is_bracketed_and_has_no_middle() -> None:
     mi300 = catalogue.node_links("Standard_ND96isr_MI300X_v5")
     only = EfficiencyEvidence(curves=tuple(each for each in KNOWN.curves if each.family == "nvswitch"))
-    told = predict.collective("allreduce", GIB, mi300, 1, 8, only)
-    assert told.middle_s is None and told.basis == "bound" and "nvswitch" in told.rests_on[0]
+    predicted = predict.collective("allreduce", GIB, mi300, 1, 8, only)
+    assert predicted.middle_s is None and predicted.basis == "bound" and "nvswitch" in predicted.rests_on[0]
     nothing = predict.collective("allreduce", GIB, mi300, 1, 8, EfficiencyEvidence())
     assert nothing.middle_s is None and nothing.low_s < nothing.high_s and nothing.basis == "bound"
 
@@ -115,9 +115,9 @@ def test_second_node_does_not_speed_up_copies_through_the_host() -> None:
 def test_extrapolation_beyond_the_evidence_has_no_middle() -> None:
     most = max(each.num_ranks for each in KNOWN.curves if each.family == "network" and each.group == "efa")
     for nodes, pointed in ((most // 8, True), (most // 4, False)):
-        told = predict.collective("allreduce", 16 * GIB, P5, nodes, 8, KNOWN)
-        assert (told.middle_s is not None) is pointed
-        assert any("extrapolated" in source and str(most) in source for source in told.rests_on) is not pointed
+        predicted = predict.collective("allreduce", 16 * GIB, P5, nodes, 8, KNOWN)
+        assert (predicted.middle_s is not None) is pointed
+        assert any("extrapolated" in source and str(most) in source for source in predicted.rests_on) is not pointed
 
 
 def test_own_measurements_outweigh_published_ones() -> None:
@@ -125,10 +125,10 @@ def test_own_measurements_outweigh_published_ones() -> None:
     own = predict.evidence_of(
         [PublishedCurve("p4d.24xlarge", "measured", "my run (2026-11-22)", "allreduce", P4D, 1, 8, slow)]
     )
-    told = predict.collective("allreduce", GIB, P4D, 1, 8, KNOWN + own)
-    assert told.basis == "measured" and told.rests_on == ("my run (2026-11-22)",)
-    assert told.centre_s == pytest.approx(slow[GIB], rel=0.05)
-    assert told.low_s < slow[GIB] < told.high_s
+    predicted = predict.collective("allreduce", GIB, P4D, 1, 8, KNOWN + own)
+    assert predicted.basis == "measured" and predicted.rests_on == ("my run (2026-11-22)",)
+    assert predicted.centre_s == pytest.approx(slow[GIB], rel=0.05)
+    assert predicted.low_s < slow[GIB] < predicted.high_s
     # Another instance type changes only a little.
     other = predict.collective("allreduce", GIB, P5, 1, 8, KNOWN + own)
     assert other.centre_s == pytest.approx(middle("allreduce", P5), rel=0.1)
@@ -136,8 +136,8 @@ def test_own_measurements_outweigh_published_ones() -> None:
 
 def test_ideal_times_of_predictions_scale_like_the_links() -> None:
     twice = replace(P4D, nvlink_bytes_per_s=600e9)
-    told, fast = (predict.collective("allreduce", 8 * GIB, links, 1, 8, KNOWN) for links in (P4D, twice))
-    assert fast.ideal_s == pytest.approx(told.ideal_s / 2, rel=1e-3)
+    predicted, fast = (predict.collective("allreduce", 8 * GIB, links, 1, 8, KNOWN) for links in (P4D, twice))
+    assert fast.ideal_s == pytest.approx(predicted.ideal_s / 2, rel=1e-3)
 
 
 def test_rates_are_converted_to_seconds_by_the_bus_factors() -> None:
@@ -150,15 +150,18 @@ def test_rates_are_converted_to_seconds_by_the_bus_factors() -> None:
 
 
 def test_quantiles_of_students_t() -> None:
-    for freedom, told in ((4, 2.1318), (10, 1.8125), (100, 1.6602)):  # two-sided 90 %, from printed tables
-        assert student(freedom, 0.9) == pytest.approx(told, rel=1e-3)
+    for freedom, predicted in ((4, 2.1318), (10, 1.8125), (100, 1.6602)):  # two-sided 90 %, from printed tables
+        assert student(freedom, 0.9) == pytest.approx(predicted, rel=1e-3)
 
 
 def test_copy_uses_the_instance_and_halves_if_several_gpus_copy() -> None:
-    told = predict.copy("h2d", 1e9, G6E, KNOWN)
-    assert told.middle_s == pytest.approx(1e9 / 13.47e9, rel=0.01) and told.low_s < 1e9 / 13.47e9 < told.high_s
+    predicted = predict.copy("h2d", 1e9, G6E, KNOWN)
+    assert (
+        predicted.middle_s == pytest.approx(1e9 / 13.47e9, rel=0.01)
+        and predicted.low_s < 1e9 / 13.47e9 < predicted.high_s
+    )
     many = predict.copy("h2d", 1e9, G6E, KNOWN, gpus_at_once=8)
-    assert many.middle_s is None and many.high_s == pytest.approx(2 * told.high_s)
+    assert many.middle_s is None and many.high_s == pytest.approx(2 * predicted.high_s)
 
 
 def test_similar_machines_weigh_more() -> None:
@@ -169,8 +172,8 @@ def test_similar_machines_weigh_more() -> None:
 
     asked = Query("nvswitch", "nvlink3", "nvswitch", "ring", "", 8, 1)
     others = [curve("b", "nvlink3", -0.2), curve("c", "nvlink5", -0.6)]
-    told = estimate([curve("a", "nvlink3", -0.2), *others], asked, -4.0)
-    assert told is not None and told.mean == pytest.approx(-0.2, abs=0.05) and told.num_systems == 3
+    predicted = estimate([curve("a", "nvlink3", -0.2), *others], asked, -4.0)
+    assert predicted is not None and predicted.mean == pytest.approx(-0.2, abs=0.05) and predicted.num_systems == 3
     assert estimate([curve("a", "nvlink3", -0.2)], asked, -9.0) is None  # too far from the points
 
 
@@ -244,8 +247,8 @@ def test_nccl_run_is_evidence(a_header: Make, a_record: Make) -> None:
     (rows,) = found.rows
     assert (rows.system, rows.basis, rows.pattern, rows.ranks_per_node) == ("p4d.24xlarge", "measured", "allreduce", 8)
     assert rows.seconds == {8: pytest.approx(2e-5), GIB: pytest.approx(9e-3)} and "2026-01-02" in rows.source
-    told = predict.collective("allreduce", GIB, P4D, 1, 8, KNOWN + found)
-    assert told.basis == "measured" and told.middle_s == pytest.approx(9e-3, rel=0.02)
+    predicted = predict.collective("allreduce", GIB, P4D, 1, 8, KNOWN + found)
+    assert predicted.basis == "measured" and predicted.middle_s == pytest.approx(9e-3, rel=0.02)
     small = predict.collective("allreduce", 8, P4D, 1, 8, KNOWN + found)
     assert small.basis == "measured" and small.bottleneck == "latency" and small.low_s < 2e-5 < small.high_s
 
