@@ -18,7 +18,7 @@ from bench.predict import cost
 from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.memory import OutOfMemoryError
-from bench.predict.messages import Refusal, Remark
+from bench.predict.messages import Refusal, RemarkCode
 
 BY = ("cost", "time")
 
@@ -213,7 +213,7 @@ def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
         hourly_order_changed = (then > theirs) != (now > theirs)
         if hourly_order_changed or _result(old) != _result(ratio):
             change = Coded.of(
-                Remark.PRICE_CHANGE,
+                RemarkCode.PRICE_CHANGE,
                 first=first.name,
                 other=other.name,
                 then=then,
