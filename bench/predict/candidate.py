@@ -20,7 +20,7 @@ from bench.predict.compute import Compute, Rates, compute
 from bench.predict.cost import Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need
-from bench.predict.messages import Refusal, RemarkCode
+from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
 from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
@@ -239,12 +239,12 @@ def _feed(
     """The copy of a step's input to one GPU while all GPUs of the node copy theirs."""
     workload = found.workload
     if workload.input_bytes is None:
-        return None, [Coded.of(RemarkCode.FEED_WITHOUT_INPUT)]
+        return None, [Coded.of(PredictRemark.FEED_WITHOUT_INPUT)]
     num_bytes = workload.input_bytes * workload.batch * workload.accumulation
     try:
         return predict.copy("h2d", num_bytes, instance.links, evidence, found.gpus_per_node), []
     except UsageError:  # the rate of the PCIe link is unknown
-        return None, [Coded.of(RemarkCode.FEED_WITHOUT_PCIE)]
+        return None, [Coded.of(PredictRemark.FEED_WITHOUT_PCIE)]
 
 
 def _links_name(prediction: Prediction) -> str:
@@ -295,7 +295,7 @@ def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
         if prediction.middle_s is not None or (gpu.name, across_nodes, call.collective) in published:
             continue
         remark = Coded.of(
-            RemarkCode.NOTHING_PUBLISHED, collective=call.collective, gpu=gpu.name, across_nodes=across_nodes
+            PredictRemark.NOTHING_PUBLISHED, collective=call.collective, gpu=gpu.name, across_nodes=across_nodes
         )
         if remark not in remarks:
             remarks.append(remark)
@@ -325,4 +325,4 @@ def _unverified(
             figures.append(links)
     if feed is not None and not feed.verified:
         figures.append("the link to the host")
-    return [Coded.of(RemarkCode.UNVERIFIED, figures=figures)] if figures else []
+    return [Coded.of(PredictRemark.UNVERIFIED, figures=figures)] if figures else []

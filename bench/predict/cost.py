@@ -14,7 +14,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 from bench.hardware.catalogue import Instance, Price
-from bench.predict.messages import Refusal, RemarkCode
+from bench.predict.messages import PredictRemark, Refusal
 
 OLD_AFTER_DAYS = 365
 GIVEN = "given for this comparison"
@@ -44,10 +44,10 @@ def priced(
         return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))
     known = [price for price in found.prices if region in (None, price.region)]
     if not known:
-        return Priced(None, (Coded.of(RemarkCode.PRICE_UNKNOWN, region=region),))
+        return Priced(None, (Coded.of(PredictRemark.PRICE_UNKNOWN, region=region),))
     price = known[-1] if on is None else in_force(known, on)
     if price is None:
-        return Priced(None, (Coded.of(RemarkCode.PRICE_UNKNOWN_ON, day=str(on), first=known[0].date),))
+        return Priced(None, (Coded.of(PredictRemark.PRICE_UNKNOWN_ON, day=str(on), first=known[0].date),))
     return Priced(price, tuple(_remarks(price, on or today, _seen_again(known, price, on))))
 
 
@@ -99,11 +99,11 @@ def since(found: Instance, price: Price) -> Price:
 def _remarks(price: Price, day: date, seen_again: bool) -> list[Coded]:
     remarks = []
     if price.date is None:
-        remarks.append(Coded.of(RemarkCode.PRICE_UNDATED))
+        remarks.append(Coded.of(PredictRemark.PRICE_UNDATED))
     elif not seen_again and (day - date.fromisoformat(price.date)).days > OLD_AFTER_DAYS:
-        remarks.append(Coded.of(RemarkCode.PRICE_OLD, seen=price.date, day=str(day)))
+        remarks.append(Coded.of(PredictRemark.PRICE_OLD, seen=price.date, day=str(day)))
     if not price.verified:
-        remarks.append(Coded.of(RemarkCode.PRICE_UNVERIFIED))
+        remarks.append(Coded.of(PredictRemark.PRICE_UNVERIFIED))
     return remarks
 
 

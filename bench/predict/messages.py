@@ -141,7 +141,7 @@ class Refusal(OptionalPartsCode):
 
 
 @unique
-class RemarkCode(OptionalPartsCode):
+class PredictRemark(OptionalPartsCode):
     """What a reader must know about a machine, its price, or the evidence."""
 
     # A machine in a selection

@@ -17,7 +17,7 @@ from bench.core.traits import traits
 from bench.hardware import curves as published_curves
 from bench.hardware import reference
 from bench.predict import algorithms as engine
-from bench.predict.messages import RemarkCode
+from bench.predict.messages import PredictRemark
 from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
@@ -81,7 +81,7 @@ def evidence_of(rows: Iterable[PublishedCurve], notes: Sequence[Coded] = ()) -> 
             found += _curves(each)
             kept.append(each)
         except UsageError as error:
-            note = Coded.of(RemarkCode.EVIDENCE_UNUSABLE, source=each.source, pattern=each.pattern, error=str(error))
+            note = Coded.of(PredictRemark.EVIDENCE_UNUSABLE, source=each.source, pattern=each.pattern, error=str(error))
             if note not in left_out:
                 left_out.append(note)
     return EfficiencyEvidence(tuple(kept), tuple(found), (), tuple(left_out))
@@ -161,19 +161,19 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
 def _unusable(header: Header, row: Summary) -> Coded | None:
     """Why a row cannot serve as evidence; None if it can."""
     if row.modelled or header.modelled:
-        return Coded.of(RemarkCode.EVIDENCE_MODELLED, job=row.job)
+        return Coded.of(PredictRemark.EVIDENCE_MODELLED, job=row.job)
     if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):
-        return Coded.of(RemarkCode.EVIDENCE_NOT_GPU, job=row.job, transport=row.transport)
+        return Coded.of(PredictRemark.EVIDENCE_NOT_GPU, job=row.job, transport=row.transport)
     if row.pattern not in engine.LIBRARY:
-        return Coded.of(RemarkCode.EVIDENCE_PATTERN, job=row.job, pattern=row.pattern)
+        return Coded.of(PredictRemark.EVIDENCE_PATTERN, job=row.job, pattern=row.pattern)
     if row.verified is False:
-        return Coded.of(RemarkCode.EVIDENCE_WRONG_DATA, job=row.job)
+        return Coded.of(PredictRemark.EVIDENCE_WRONG_DATA, job=row.job)
     if not header.links:
-        return Coded.of(RemarkCode.EVIDENCE_WITHOUT_LINKS, job=row.job)
+        return Coded.of(PredictRemark.EVIDENCE_WITHOUT_LINKS, job=row.job)
     if header.num_nodes is None or header.num_ranks is None:
-        return Coded.of(RemarkCode.EVIDENCE_WITHOUT_WORLD, job=row.job)
+        return Coded.of(PredictRemark.EVIDENCE_WITHOUT_WORLD, job=row.job)
     if header.num_ranks % header.num_nodes:
-        return Coded.of(RemarkCode.EVIDENCE_UNEVEN_NODES, job=row.job)
+        return Coded.of(PredictRemark.EVIDENCE_UNEVEN_NODES, job=row.job)
     return None
 
 

@@ -18,7 +18,7 @@ from bench.predict import cost
 from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.memory import OutOfMemoryError
-from bench.predict.messages import Refusal, RemarkCode
+from bench.predict.messages import PredictRemark, Refusal
 
 BY = ("cost", "time")
 
@@ -188,7 +188,7 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
         for remark in each.remarks:
             names = (each.instance.name,)
             for index, known in enumerate(merged):
-                if known.remark == remark:
+                if (known.remark.code, known.remark.facts) == (remark.code, remark.facts):
                     merged[index] = replace(known, instances=tuple(dict.fromkeys(known.instances + names)))
                     break
             else:
@@ -213,7 +213,7 @@ def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
         hourly_order_changed = (then > theirs) != (now > theirs)
         if hourly_order_changed or _result(old) != _result(ratio):
             change = Coded.of(
-                RemarkCode.PRICE_CHANGE,
+                PredictRemark.PRICE_CHANGE,
                 first=first.name,
                 other=other.name,
                 then=then,

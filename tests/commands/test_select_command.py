@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
-from bench.predict.messages import RemarkCode
+from bench.predict.messages import PredictRemark
 
 ROOT = Path(__file__).parents[2]
 DATED = ("--price-date", "2026-08-01")  # later, the prices would be reported as old
@@ -56,7 +56,7 @@ def test_page_and_derivation_are_the_golden_page(capsys: pytest.CaptureFixture[s
 def test_notes_have_codes(capsys: pytest.CaptureFixture[str]) -> None:
     document = document_of(capsys, *TWO)
     assert len(document["notes"]) == len(document["note_codes"])
-    change = next(note["facts"] for note in document["note_codes"] if note["code"] == RemarkCode.PRICE_CHANGE)
+    change = next(note["facts"] for note in document["note_codes"] if note["code"] == PredictRemark.PRICE_CHANGE)
     assert (change["then"], change["now"], change["now_date"]) == (32.7726, 21.957642, "2026-07-20")
 
 
@@ -135,7 +135,7 @@ def test_price_date_selects_an_earlier_price(capsys: pytest.CaptureFixture[str])
 def test_machine_without_a_price_can_be_ranked_by_time(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("select", "--workload", "vit-l-306m", "--instances", "DGX H100", "--by", "time")
     document = document_of(capsys, *words)
-    assert RemarkCode.PRICE_UNKNOWN in [note["code"] for note in document["note_codes"]]
+    assert PredictRemark.PRICE_UNKNOWN in [note["code"] for note in document["note_codes"]]
 
 
 def test_single_gpu_pays_for_no_waiting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.hardware import catalogue
 from bench.predict.cost import earlier, given_prices, in_force, priced, since
-from bench.predict.messages import Refusal, RemarkCode
+from bench.predict.messages import PredictRemark, Refusal
 
 P4D = catalogue.instance("p4d.24xlarge")
 TODAY = date(2026, 8, 1)
@@ -43,13 +43,13 @@ def test_price_is_in_force_from_the_day_it_was_seen(day: str, dollars: float) ->
 def test_no_price_before_the_first_one_seen() -> None:
     found = priced(P4D, TODAY, on=date(2020, 1, 1))
     assert found.price is None
-    assert found.remarks == (Coded.of(RemarkCode.PRICE_UNKNOWN_ON, day="2020-01-01", first="2023-09-18"),)
+    assert found.remarks == (Coded.of(PredictRemark.PRICE_UNKNOWN_ON, day="2020-01-01", first="2023-09-18"),)
 
 
 def test_price_older_than_a_year_has_a_remark() -> None:
     assert not priced(P4D, date(2027, 7, 20)).remarks
     remarks = priced(P4D, date(2027, 7, 21)).remarks
-    assert remarks == (Coded.of(RemarkCode.PRICE_OLD, seen="2026-07-20", day="2027-07-21"),)
+    assert remarks == (Coded.of(PredictRemark.PRICE_OLD, seen="2026-07-20", day="2027-07-21"),)
 
 
 def test_price_seen_before_and_after_a_day_was_in_force() -> None:
@@ -57,7 +57,7 @@ def test_price_seen_before_and_after_a_day_was_in_force() -> None:
     assert not priced(P4D, TODAY, on=date(2025, 1, 1)).remarks
     changed = replace(P4D, prices=tuple(each for each in P4D.prices if each.date in ("2023-09-18", "2026-07-20")))
     remarks = priced(changed, TODAY, on=date(2025, 1, 1)).remarks
-    assert remarks == (Coded.of(RemarkCode.PRICE_OLD, seen="2023-09-18", day="2025-01-01"),)
+    assert remarks == (Coded.of(PredictRemark.PRICE_OLD, seen="2023-09-18", day="2025-01-01"),)
 
 
 def test_missing_price_and_given_price() -> None:
@@ -65,7 +65,7 @@ def test_missing_price_and_given_price() -> None:
     found = priced(bare, TODAY)
     assert found.price is None
     assert found.usd_per_s(4) is None
-    assert [remark.code for remark in found.remarks] == [RemarkCode.PRICE_UNKNOWN]
+    assert [remark.code for remark in found.remarks] == [PredictRemark.PRICE_UNKNOWN]
     own = priced(bare, TODAY, given={"DGX H100": 36.0})
     assert own.usd_per_s(4) == pytest.approx(36 * 4 / 3600)
     assert own.price is not None
@@ -73,7 +73,9 @@ def test_missing_price_and_given_price() -> None:
 
 
 def test_region_without_a_price() -> None:
-    assert priced(P4D, TODAY, region="eu-west-1").remarks == (Coded.of(RemarkCode.PRICE_UNKNOWN, region="eu-west-1"),)
+    assert priced(P4D, TODAY, region="eu-west-1").remarks == (
+        Coded.of(PredictRemark.PRICE_UNKNOWN, region="eu-west-1"),
+    )
 
 
 def test_price_options() -> None:

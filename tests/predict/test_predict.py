@@ -18,7 +18,7 @@ from bench.core.record import Samples
 from bench.hardware import catalogue, curves
 from bench.predict import algorithms as engine
 from bench.predict import predict
-from bench.predict.messages import Refusal, RemarkCode
+from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.pool import EfficiencyCurve, Query, estimate, student
 from bench.predict.predict import EfficiencyEvidence, PublishedCurve
 from bench.results import summary
@@ -256,10 +256,10 @@ def test_nccl_run_is_evidence(a_header: Make, a_record: Make) -> None:
 @pytest.mark.parametrize(
     ("overrides", "code"),
     [
-        ({"modelled": True}, RemarkCode.EVIDENCE_MODELLED),
-        ({"transport": "mpi"}, RemarkCode.EVIDENCE_NOT_GPU),
-        ({"links": {}}, RemarkCode.EVIDENCE_WITHOUT_LINKS),
-        ({"num_nodes": None}, RemarkCode.EVIDENCE_WITHOUT_WORLD),
+        ({"modelled": True}, PredictRemark.EVIDENCE_MODELLED),
+        ({"transport": "mpi"}, PredictRemark.EVIDENCE_NOT_GPU),
+        ({"links": {}}, PredictRemark.EVIDENCE_WITHOUT_LINKS),
+        ({"num_nodes": None}, PredictRemark.EVIDENCE_WITHOUT_WORLD),
     ],
 )
 def test_unusable_run_is_left_out_with_a_reason(

@@ -24,7 +24,7 @@ from bench.predict.candidate import (
     shared_links,
 )
 from bench.predict.draws import Draws, range_of
-from bench.predict.messages import Refusal, RemarkCode
+from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import EfficiencyEvidence, Prediction
 from bench.predict.select import PairDecision, Selection, select
 from bench.predict.training import CommGroup, Communication, bus_factor
@@ -92,7 +92,7 @@ def test_step_and_cost_by_hand() -> None:
     assert waiting.middle == pytest.approx(21.957642 * exchange / 0.17)
     assert found.bases == {"compute": "measured", "exchange": "published", "feed": ""}
     assert found.bottleneck == "compute"
-    assert codes(found) == [RemarkCode.FEED_WITHOUT_INPUT]
+    assert codes(found) == [PredictRemark.FEED_WITHOUT_INPUT]
 
 
 @pytest.mark.usefixtures("exact_links")
@@ -243,10 +243,10 @@ def test_loss_by_hidden_communication_is_the_published_one() -> None:
 def test_unverified_figures_have_a_remark() -> None:
     found = one("g5.48xlarge", asked(replace(JOB, baselines={}, efficiency={"": (0.4, 0.4)})))
     assert not found.verified
-    [remark] = [each for each in found.remarks if each.code == RemarkCode.UNVERIFIED]
+    [remark] = [each for each in found.remarks if each.code == PredictRemark.UNVERIFIED]
     assert any("A10G" in figure for figure in remark.facts["figures"])
     unread = one("g6e.48xlarge", asked(replace(JOB, unverified=("batch",))))
-    [remark] = [each for each in unread.remarks if each.code == RemarkCode.UNVERIFIED]
+    [remark] = [each for each in unread.remarks if each.code == PredictRemark.UNVERIFIED]
     assert "batch" in remark.facts["figures"][0]
 
 
@@ -283,7 +283,7 @@ def test_published_results_decide_between_the_machines_of_the_study() -> None:
         assert verdict(found, by).decided
     assert p4d.range("exchange_s").low > 0.00714  # by the rate of the ports
     assert g6e.range("exchange_s").low > 0.136
-    unpublished = [each.remark.facts for each in found.remarks if each.remark.code == RemarkCode.NOTHING_PUBLISHED]
+    unpublished = [each.remark.facts for each in found.remarks if each.remark.code == PredictRemark.NOTHING_PUBLISHED]
     assert unpublished == [{"collective": "allreduce", "gpu": "L40S", "across_nodes": False}]
     assert range_of(p4d.sample_s).high < range_of(g6e.sample_s).high
 
