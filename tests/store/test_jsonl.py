@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Failure, Header, Record, Samples, Skip
 from bench.core.skips import SkipCode
-from bench.store import jsonl
+from bench.store import jsonl, older
 
 Make = Callable[..., Any]
 
@@ -207,6 +207,18 @@ def test_every_schema_that_was_ever_written_is_read(
     path.write_text(path.read_text().replace(jsonl.SCHEMA, f"bench.results/{number}"))
     (attempt,) = jsonl.read(path).attempts
     assert attempt.header.imported == {} and len(attempt.records) == 1
+
+
+def test_a_waived_test_of_an_older_import_has_its_code() -> None:
+    text = "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here"
+    read = older.imported({"remarks": [{"line": 87, "text": text}, {"line": 90, "text": "cut"}]})
+    assert read["remarks"][0] == {
+        "line": 87,
+        "text": text,
+        "code": "waived",
+        "facts": {"test": "device_to_device_memcpy_read_ce"},
+    }
+    assert read["remarks"][1] == {"line": 90, "text": "cut"}
 
 
 def test_a_reason_that_an_older_version_wrote_as_a_sentence_is_read_as_uncoded(
