@@ -386,15 +386,19 @@ def pairwise_alltoall(call: Call) -> Phases:
 
 
 def mesh_alltoall(call: Call) -> Phases | None:
-    """alltoall on nodes whose GPUs all have links to each other: to all members of one node at a time."""
+    """alltoall on nodes whose GPUs all have links to each other: to all members of one node at a time.
+
+    The messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
+    """
     nodes = call.even_nodes()
     if not call.mesh or nodes is None or len(nodes[0]) < 2:
         return None
     rounds: dict[int, list[Flow]] = {}
     for (shift, _), edges in _shifts(call).items():
         rounds.setdefault(shift, []).extend((a, b, call.block_bytes) for a, b in edges)
+    filling = Phase(max(0, log2_steps(call.num) - len(rounds)), scaled(rounds[0], 0.0))
     times = len(nodes) - 1 if call.alike else 1
-    return [Phase(times if shift else 1, tuple(flows)) for shift, flows in rounds.items()]
+    return [filling, *(Phase(times if shift else 1, tuple(flows)) for shift, flows in rounds.items())]
 
 
 def pairwise_alltoallv(call: Call) -> Phases:

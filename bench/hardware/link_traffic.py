@@ -50,6 +50,13 @@ _SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "netwo
 # A library with rings sends these round a ring of all ranks of several nodes; it has no other algorithm for more than
 # one rank per node (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node).
 _BY_RING = ("allgather", "reducescatter")
+# How a library with rings sends large data if nothing better suits it: trees and switches that reduce only do better.
+_USUAL = {
+    **dict.fromkeys(("allreduce", "allgather", "reducescatter"), "ring"),
+    **dict.fromkeys(("broadcast", "reduce"), "chain"),
+    **dict.fromkeys(("gather", "scatter"), "linear"),
+    **dict.fromkeys(("alltoall", "alltoallv"), "pairwise"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,8 @@ class LinkUse:
     """The fullest link of a group's operation, by one algorithm.
 
     `busbw_bytes_per_s`: what it leaves to the group, as a bus bandwidth. `kind`: nic, pcie, bridge, nvlink, pair or
-    leaf. `num_bytes`: through it in one operation, those of other groups with them; `rate`: its bytes per second.
+    leaf. `num_bytes`: through it in one operation, those of other groups with them; `rate`: its bytes per second (of
+    all NICs that one GPU has, if it has several).
     """
 
     algorithm: str
@@ -65,6 +73,7 @@ class LinkUse:
     kind: str
     num_bytes: float
     rate: float
+    num_links: int  # of this kind and direction that the group uses on one node
     num_groups: int  # that run at the same time
 
     @property
@@ -102,7 +111,8 @@ def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> L
     if case is not None:
         shape = case.shape(shape.num_ranks, shape.payload_bytes, record.mode)
     world = _world(header, record)
-    assert world is not None
+    if world is None or links.nvlink_nodes > 1:  # which nodes share a domain is unknown
+        return None
     index = next(k for k, group in enumerate(round_) if group.name == record.group or len(round_) == 1)
     rings = traits(header.transport).rings or log_traits(header.transport).rings
     modelled = record.algorithm if header.modelled else None
@@ -125,17 +135,35 @@ def uses_of(
     `rings`: the library sends large data round rings (traits.Traits.rings). `modelled`: the algorithm of a modelled
     row, whose phases follow one another.
     """
-    if world.num_ranks > _MOST_RANKS or pattern.needs(shape) is not None:
+    if not _fits(links, world, pattern, shape):
         return ()
-    return _uses(_Key(_rates(links), world, tuple(round_), index, pattern.name, shape, rings, modelled))
+    chosen = modelled or ("rings" if rings else "any")
+    return _uses(
+        _Key(_rates(links), world, tuple(round_), index, pattern.name, shape, chosen, "", modelled is not None)
+    )
+
+
+def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
+    """The fullest link (of one kind, if given) if a library with rings sends large data over all ranks of a world."""
+    group = Group("world", tuple(range(world.num_ranks)))
+    if not _fits(links, world, pattern, shape):
+        return None
+    key = _Key(_rates(in_play(links, world.ranks_per_node)), world, (group,), 0, pattern.name, shape, "usual", kind)
+    return next(iter(_uses(key)), None)
+
+
+def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> bool:
+    """Can the messages be laid on the links?"""
+    too_many = links.peer != "memory" and world.ranks_per_node > links.gpus
+    return not too_many and world.num_ranks <= _MOST_RANKS and pattern.needs(shape) is None
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """The links of a node of which so many GPUs are used: each GPU has its own NICs, if there are enough."""
+    """The links of a node of which so many GPUs are used: each GPU has its own NICs, or shares one with neighbours."""
     nics, gpus = links.num_nics, links.gpus
-    if nics is None or ranks_per_node >= gpus or nics < gpus:
+    if nics is None or ranks_per_node >= gpus:
         return links
-    return replace(links, num_nics=max(1, nics * ranks_per_node // gpus))
+    return replace(links, num_nics=max(1, nics * ranks_per_node // gpus) if nics >= gpus else min(nics, ranks_per_node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +184,9 @@ class _Key:
     index: int
     pattern: str
     shape: Shape
-    rings: bool
-    modelled: str | None
+    chosen: str  # any, rings, usual, or the name of an algorithm
+    kind: str = ""  # of the links to look at; "": all
+    in_turn: bool = False  # the phases follow one another, and no link is used for the next one before
 
 
 def _rates(links: NodeLinks) -> _Rates:
@@ -232,11 +261,13 @@ def _uses(key: _Key) -> tuple[LinkUse, ...]:
 def _candidates(op: str, key: _Key) -> Sequence[str]:
     """The algorithms by which a library may carry out an operation."""
     known = algorithms(op)
-    if key.modelled is not None:
-        return [key.modelled] if key.modelled in known else known
+    if key.chosen in known:
+        return [key.chosen]
+    if key.chosen == "usual":
+        return [_USUAL[op]] if op in _USUAL else known
     world = key.world
     crosses = world.num_nodes > 1 and world.ranks_per_node > 1 and len(key.round[0].ranks) > world.num_nodes
-    if key.rings and op in _BY_RING and crosses:
+    if key.chosen == "rings" and op in _BY_RING and crosses:
         return ["ring"]
     return known
 
@@ -275,15 +306,22 @@ def _fullest(fabric: Fabric, phases: Sequence[Phases], key: _Key, algorithm: str
         total += loads
         seconds += float((loads / fabric.capacity).max(initial=0.0))
     own[-1] = False
+    kinds = fabric.links_by_kind()
+    if key.kind:
+        ids = kinds.get(key.kind, slice(0, 0))
+        own[: ids.start] = own[ids.stop :] = False
     busy = np.where(own, total / fabric.capacity, 0.0)
     fullest = int(busy.argmax())
     if not busy[fullest]:
         return None
-    kind = next(name for name, ids in fabric.links_by_kind().items() if ids.start <= fullest < ids.stop)
+    kind, ids = next((name, ids) for name, ids in kinds.items() if ids.start <= fullest < ids.stop)
     if kind not in _LIMITS:
         return None
-    held_s = seconds if key.modelled is not None else float(busy[fullest])
+    per_node = (ids.stop - ids.start) // 2 // key.world.num_nodes
+    first = ids.start + (fullest - ids.start) // max(1, per_node) * per_node
+    num_used = int(own[first : first + per_node].sum()) if per_node else 1
+    held_s = seconds if key.in_turn else float(busy[fullest])
     per_pass = useful / held_s
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
     per_operation = float(total[fullest]) / pattern.operations(key.shape)
-    return LinkUse(algorithm, per_pass, kind, per_operation, float(fabric.capacity[fullest]), len(key.round))
+    return LinkUse(algorithm, per_pass, kind, per_operation, float(fabric.capacity[fullest]), num_used, len(key.round))
