@@ -62,9 +62,10 @@ def assess(evidence: RunEvidence) -> Assessment:
     if by_others is not None and by_others.verdict in (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT):
         return by_others
     by_bound = _compared_with_bound(evidence)
-    if by_others is None or by_bound.verdict == ResultVerdict.NORMAL:  # it fills the links: others have better ones
+    if by_others is None:
         return by_bound
-    return by_others
+    filled = evidence.crosses_nics and (evidence.nics_fill or 0.0) >= NORMAL_OF_OTHERS
+    return by_bound if filled and by_bound.verdict == ResultVerdict.NORMAL else by_others
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:

@@ -115,6 +115,8 @@ def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
     """What the links leave if the library sends the usual way, unless the row shows that it does better."""
+    if links.reduces and not evidence.crosses_nics:  # rings inside a node are what a switch that reduces makes needless
+        return
     use = _usual_use(evidence, pattern, links)
     hard = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
     if use is None or use.busbw_bytes_per_s >= 0.999 * hard:

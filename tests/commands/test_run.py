@@ -13,7 +13,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.commands import run
-from bench.controller.run import Ran
+from bench.controller.run import RunResult
 from bench.core.record import Failure
 from bench.figures import _style
 
@@ -23,7 +23,7 @@ MODELLED = ("run", str(ROOT / "scenarios/smoke.yaml"), "--cluster", "p4d-1", "--
 
 def test_a_reason_that_jobs_share_is_printed_once() -> None:
     what = "no rank reported why; its output is in results/1/{}.log"
-    ran = Ran(Path("results/1"), {job: Failure(what.format(job)) for job in ("a-mpi-1x2", "b-mpi-1x2")})
+    ran = RunResult(Path("results/1"), {job: Failure(what.format(job)) for job in ("a-mpi-1x2", "b-mpi-1x2")})
     assert str(run.nothing_measured(ran)).count(what.format("*")) == 1
 
 

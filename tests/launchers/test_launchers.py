@@ -18,7 +18,7 @@ from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
-from bench.rank import place
+from bench.rank import placement
 
 PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
 SITE = LaunchSite(python="/opt/python", hosts=("h0", "h1"), rendezvous_port=29511)
@@ -116,9 +116,9 @@ def test_options_of_the_site_reach_the_command_but_not_the_program(name: str) ->
 
 
 def test_precedences_differ_and_direct_comes_last() -> None:
-    order = [each.__module__.rpartition(".")[2] for each in place.launchers()]
+    order = [each.__module__.rpartition(".")[2] for each in placement.launchers()]
     assert order == ["torchrun", "mpirun", "slurm", "kubernetes", "direct"]
-    assert len({each.precedence for each in place.launchers()}) == len(order)
+    assert len({each.precedence for each in placement.launchers()}) == len(order)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_precedences_differ_and_direct_comes_last() -> None:
     ],
 )
 def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: str) -> None:
-    assert place.place(env).launcher == winner
+    assert placement.place(env).launcher == winner
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: st
 )
 def test_variables_that_make_no_sense_are_a_usage_error_that_names_them(env: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        place.place(env)
+        placement.place(env)
     assert sentence in str(caught.value)
 
 
@@ -314,7 +314,7 @@ def test_a_missing_program_of_a_launcher_is_named() -> None:
 
 SCRIPT = """
 import json, os, pathlib, sys
-from bench.rank.place import place
+from bench.rank.placement import place
 p = place(os.environ)
 said = {"place": [p.rank, p.num_ranks, p.local_rank, p.local_size, p.launcher], "extra": os.environ.get("EXTRA")}
 pathlib.Path(sys.argv[1], str(p.rank)).write_text(json.dumps(said))

@@ -55,7 +55,7 @@ def test_every_line_of_a_gpu_is_there_with_a_verdict() -> None:
     ]
     shown = [line for line in lines if not line.startswith("#")]
     assert [line[:54].rstrip() for line in shown] == wanted
-    assert all(line[76:85].strip() in ("ok", "MISSED", "not told", "printed") for line in shown), shown
+    assert all(line[76:85].strip() in ("ok", "MISSED", "unknown", "printed") for line in shown), shown
     assert code == any(line[76:85].strip() == "MISSED" for line in shown)
     assert lines[-1].startswith("# 15 lines: ")
 
@@ -75,7 +75,7 @@ def test_a_failed_part_is_reported_and_the_others_are_measured() -> None:
         (Line("a", 0.949, (0.95, 1.0)), "MISSED"),
         (Line("a", 1.001, (0.95, 1.0)), "MISSED"),
         (Line("a", float("nan"), (0.95, 1.0)), "MISSED"),
-        (Line("a", None, (0.95, 1.0)), "not told"),
+        (Line("a", None, (0.95, 1.0)), "unknown"),
         (Line("a", 0.5), "printed"),
     ],
 )
@@ -87,7 +87,7 @@ def test_what_raises_is_a_line_and_what_is_not_possible_here_another() -> None:
     def not_here() -> Line:
         raise NotHereError("no handles here")
 
-    assert attempt("a", not_here, (0.95, 1.05)).verdict == "not told"
+    assert attempt("a", not_here, (0.95, 1.05)).verdict == "unknown"
     raised = str(attempt("a", lambda: Line("a", 1 / 0)))
     assert "FAILED" in raised and "division by zero" in raised
 
@@ -95,7 +95,7 @@ def test_what_raises_is_a_line_and_what_is_not_possible_here_another() -> None:
 def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "child"
     script = f"sleep 600 & echo $! > {mark}; wait"
-    with pytest.raises(MeasurementError, match="not done after"):
+    with pytest.raises(MeasurementError, match="sh did not finish"):
         gpu_started.output(("sh", "-c", script), 0.3)
     child = int(mark.read_text())
     for _ in range(100):
@@ -173,7 +173,7 @@ def test_a_tool_that_is_refused_here_does_not_end_the_part(monkeypatch: pytest.M
 
     monkeypatch.setattr(gpu_started, "nvbandwidth", refused)
     line = Bench([1 << 20], time.monotonic())._against_link("a", "host to GPU", 1 << 20, 1e9, None, "")
-    assert line.verdict == "not told" and line.words == "no GPU for it"
+    assert line.verdict == "unknown" and line.words == "no GPU for it"
 
 
 def test_what_failed_counts_for_more_than_what_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

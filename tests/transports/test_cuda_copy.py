@@ -441,7 +441,7 @@ from bench.core.case import Case
 from bench.core.transport import Options
 from bench.core.world import World
 from bench.rank import measure
-from bench.rank.place import place
+from bench.rank.placement import place
 
 me = place(os.environ)
 if me.rank == 1 and "MEMORY_OF_RANK_1" in os.environ:

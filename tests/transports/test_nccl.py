@@ -80,7 +80,7 @@ from bench.core import plugins
 from bench.core.case import Case, from_argv
 from bench.core.transport import Options
 from bench.rank import measure, session
-from bench.rank.place import place
+from bench.rank.placement import place
 
 me = place(os.environ)
 graph = "GRAPH" in os.environ
