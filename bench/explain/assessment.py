@@ -182,8 +182,10 @@ def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
     if found is None:
         return None
     code, facts, ratio = found
-    low = code == AssessmentCode.BELOW_SLOWEST
-    return Assessment(ResultVerdict.LOW if low else ResultVerdict.NORMAL, Coded.of(code, **facts), ratio)
+    verdict = ResultVerdict.ONLY_RESULT if facts.get("only") else ResultVerdict.NORMAL
+    if code == AssessmentCode.BELOW_SLOWEST:
+        verdict = ResultVerdict.LOW
+    return Assessment(verdict, Coded.of(code, **facts), ratio)
 
 
 def _compared_with_others(evidence: RunEvidence) -> Assessment | None:

@@ -40,7 +40,12 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
         ratio = busbw(best) / reference.best[1]
         if ratio >= NORMAL_OF_OTHERS:
             facts = {"reference_rate": reference.best[1], "machine": reference.instance or reference.gpu}
-            return AssessmentCode.NEAR_BEST_OF_ANYONE, {"rate": busbw(best), "ratio": ratio, **facts}, ratio
+            only = len({each.source for each in published}) == 1
+            return (
+                AssessmentCode.NEAR_BEST_OF_ANYONE,
+                {"rate": busbw(best), "ratio": ratio, "only": only, **facts},
+                ratio,
+            )
     slowest = min(_rates_of_types(evidence), default=None)
     if slowest is not None and evidence.machine.gpu and busbw(best) < _TOO_LOW * slowest[0] and not evidence.too_short:
         ratio = busbw(best) / slowest[0]

@@ -115,8 +115,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     NEAR_BEST_OF_ANYONE = (
         "near-best-of-anyone",
-        "{rate:rate} is {ratio:.0%} of the best known result of any such machine ({reference_rate:rate}, {machine}), "
-        "so it is normal whatever the NICs are.",
+        "{rate:rate} is {ratio:.0%} of the <only?only><!only?best> known result of any such machine "
+        "({reference_rate:rate}, {machine})<!only?, so it is normal whatever the NICs are>.",
     )
     BELOW_SLOWEST = (
         "below-slowest",
