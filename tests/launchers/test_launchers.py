@@ -19,6 +19,7 @@ from bench.core.launcher import Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
 from bench.rank import placement
+from tests.facts import holds
 
 PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
 SITE = LaunchSite(python="/opt/python", hosts=("h0", "h1"), rendezvous_port=29511)
@@ -237,7 +238,7 @@ def test_mpirun_names_its_hosts_and_carries_the_variables_to_them() -> None:
 
 def test_mpirun_uses_fewer_hosts_than_named_but_never_more() -> None:
     assert "h0:8" in named("mpirun").command(PROGRAM, World(1, 8), SITE, {})
-    with pytest.raises(UsageError, match="3 nodes, but `hosts:` lists 2"):
+    with pytest.raises(UsageError, match=r"\b3 nodes.*`hosts:` .*\b2\b"):
         named("mpirun").command(PROGRAM, World(3, 8), SITE, {})
 
 
@@ -303,12 +304,12 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
         "--rdzv-id=bench",
         "--rdzv-backend=c10d",
     ]
-    with pytest.raises(UsageError, match=r"2 nodes, but `hosts:` lists 0.*slurm"):
+    with pytest.raises(UsageError, match=r"\b2 nodes.*`hosts:` .*\b0\b.*slurm"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
 
 
 def test_a_missing_program_of_a_launcher_is_named() -> None:
-    assert named("slurm").unavailable(lambda program: None) == "no srun was found on PATH"
+    assert holds(str(named("slurm").unavailable(lambda program: None)), "srun", "PATH")
     assert named("torchrun").unavailable(lambda program: None) is None
 
 
