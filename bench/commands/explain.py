@@ -18,7 +18,6 @@ from bench.explain import stored as explain_stored
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader
 from bench.explain.messages import ResultVerdict
-from bench.hardware import catalogue
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
 from bench.logs.foreign import OK, ForeignRun, Line
@@ -50,8 +49,6 @@ def main(args: argparse.Namespace) -> int:
     Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, or if a log held no run.
     """
     options = _import().options_of(args)
-    if options.instance:
-        catalogue.instance(options.instance)  # report a wrong name before anything is read
     patterns = all_patterns()
     stored = {name: _stored(name, args.results) for name in args.paths}
     found: list[tuple[Page, bool]] = []
@@ -138,12 +135,17 @@ def _page(
     per_node = -(-ranks // nodes) if ranks and nodes else None
     platform = next((hint.value for hint in hints if hint.kind == "platform"), None)
     if machine is None:
-        machine = _with_rates(machine_of(options.instance or None, run.gpus, run.hosts, per_node, platform), options)
+        named = options.own or options.instance or None
+        machine = _as_given(machine_of(named, run.gpus, run.hosts, per_node, platform), options, per_node)
     return page(run, machine, patterns.get(run.pattern or ""), hints, options.num_nodes)
 
 
-def _with_rates(machine: LogMachine, options: imports.ImportOptions) -> LogMachine:
-    """The machine with the link rates of its entry in bench.yaml."""
+def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
+    """The machine with what bench.yaml and the user's options say about its links."""
+    links = options.of_node(machine.links, ranks_per_node)
+    if links is not machine.links:
+        how = f"{machine.how}; NICs and GPUs of a node as given"
+        machine = replace(machine, links=links, likely=None, how=how)
     if not options.links or machine.links is None:
         return machine
     links = machine.links.with_rates(dict(options.links))

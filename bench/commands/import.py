@@ -14,8 +14,10 @@ from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.core.option_parsers import whole
+from bench.core.option_parsers import nics, whole
 from bench.core.record import Record
+from bench.hardware import catalogue
+from bench.hardware.catalogue import Instance
 from bench.logs import imports, page
 from bench.logs.foreign import OK, ForeignRun
 from bench.logs.readers import _lines
@@ -51,6 +53,8 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="NAME", help="entry of bench.yaml whose links bound the rows")
     where.add_argument("--instance", metavar="TYPE", help="instance type whose links bound the rows (see bench list)")
+    parser.add_argument("--nics", type=nics, metavar="NxRATE", help="NICs of each node and their Gb/s: 8x400G")
+    parser.add_argument("--gpus-per-node", type=whole(1, "--gpus-per-node"), metavar="N", help="GPUs of each node")
     parser.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
 
 
@@ -94,10 +98,20 @@ def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[im
 
 def options_of(args: argparse.Namespace) -> imports.ImportOptions:
     """The options of `add_log_arguments`. Raises UsageError for an unknown cluster or instance type."""
+    given = {"nics": args.nics, "gpus_per_node": args.gpus_per_node}
     if args.cluster is None:
-        return imports.ImportOptions(args.num_ranks, args.num_nodes, args.instance or "")
+        own = _own_type(args.instance, args.config)
+        return imports.ImportOptions(args.num_ranks, args.num_nodes, args.instance or "", own=own, **given)
     cluster = clusters.cluster(config_paths.config_file(args.config), args.cluster)
-    return imports.ImportOptions(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
+    return imports.ImportOptions(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links, **given)
+
+
+def _own_type(name: str | None, config: Path | None) -> Instance | None:
+    """The site's own instance type of this name in bench.yaml; None if the catalogue's is meant."""
+    if name is None or name in catalogue.instances():
+        return None
+    site = clusters.load_site(config_paths.config_file(config))
+    return site.instance(name)  # UsageError names the nearest type
 
 
 def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) -> list[str]:

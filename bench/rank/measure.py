@@ -31,7 +31,6 @@ from bench.rank.rows import (
     is_in_place,
     no_overlap_reason,
     payloads,
-    shape_of,
     unsupported_reason,
 )
 from bench.rank.verify import Verifier, Wrong
@@ -102,7 +101,7 @@ class Measurer:
             # Half of a row's share of the budget is for its warm-up and checks.
             max_s = case.max_s if left_s is None else min(case.max_s, left_s / (num_rows - done) / 2)
             max_s = self._channel.broadcast(max_s)
-            shape = shape_of(case, len(round_[0].ranks), payload, mode)
+            shape = case.shape(len(round_[0].ranks), payload, mode)
             yield self._row(PlannedRow(mode, shape, requested, round_, max_s))
         if self._contention:
             self._contention.close()
@@ -110,7 +109,7 @@ class Measurer:
     def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
         case, s = self._case, self._s
         payload, requested = max(payloads(case, s.pattern, 2).items())
-        shape = shape_of(case, 2, payload, case.modes[0])
+        shape = case.shape(2, payload, case.modes[0])
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 
         def measured(round_: Round) -> tuple[Record, ...]:

@@ -12,6 +12,7 @@ from bench.core.case import Case
 from bench.core.contention import Parts, parts, rounds, shape_of_aggressors, useful_bytes
 from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
+from bench.core.flows import MemberSteps
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, is_device_work
@@ -25,10 +26,10 @@ from bench.hardware import catalogue
 from bench.rank import ladder
 from bench.rank.header import described, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
-from bench.rank.rows import payloads, shape_of, traffic
+from bench.rank.rows import payloads, traffic
 
 if TYPE_CHECKING:
-    from bench.transports.model import FabricModel, MemberSteps
+    from bench.transports.model import FabricModel
 
 
 def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
@@ -67,14 +68,14 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
-        shape = shape_of(case, 2, payload, case.modes[0])
+        shape = case.shape(2, payload, case.modes[0])
         yield from ladder.measure_rounds(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
     for payload, requested in payloads(case, pattern, num_ranks).items():
         for mode in case.modes:
-            shape = shape_of(case, num_ranks, payload, mode)
+            shape = case.shape(num_ranks, payload, mode)
             for groups in all_rounds:
                 yield row(shape, requested, groups)
 

@@ -35,26 +35,9 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
     """Real size -> the requested sizes that round to it, so each real size is measured once. Bytes."""
     real: dict[int, tuple[int, ...]] = {}
     for requested in case.sizes:
-        payload = pattern.payload(requested, shape_of(case, num_ranks, 0, case.modes[0]))
+        payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
         real[payload] = (*real.get(payload, ()), requested)
     return real
-
-
-def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-    """The shape that determines the program of a group of this many ranks at this size."""
-    element_bytes = dtype_of(case.dtype).num_bytes
-    return Shape(
-        num_ranks,
-        payload_bytes,
-        element_bytes,
-        case.root,
-        mode,
-        case.direction,
-        case.window,
-        case.matrix,
-        case.access,
-        case.via,
-    )
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:

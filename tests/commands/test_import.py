@@ -333,7 +333,7 @@ def test_an_instance_bounds_the_rows_and_wire_is_what_leaves_a_node(capsys: Out)
     assert main(["report", "--format", "json"]) == 0
     row = json.loads(capsys.readouterr().out)["summaries"][2]
     # Two nodes: S leaves each, whatever the factor of four ranks is.
-    assert row["wire_bytes_per_s"] == pytest.approx(10.49e9) and row["bound_name"] == "network"
+    assert row["wire_bytes_per_s"] == pytest.approx(10.49e9) and row["bound_name"] == "NIC as used"
     assert row["bound_fraction"] == pytest.approx(15.73e9 / row["bound_bytes_per_s"])
     written("bench.yaml", "clusters:\n  mine: {instance: p4d.24xlarge, nodes: 2}\n")
     assert main(["import", "a.log", "--cluster", "mine", "--results", "there", "--config", "bench.yaml"]) == 0
