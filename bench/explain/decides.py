@@ -19,15 +19,16 @@ _OPTIONS = {
     AssessmentCode.GPU_LINKS_UNKNOWN: DecidingOption.INSTANCE,
     AssessmentCode.NICS_UNKNOWN: DecidingOption.NICS,
     AssessmentCode.NIC_UNKNOWN: DecidingOption.NICS,
-    AssessmentCode.RANK_NICS_UNKNOWN: DecidingOption.NICS,
+    AssessmentCode.NORMAL_WITH_NICS: DecidingOption.NICS,
+    AssessmentCode.NORMAL_ON_MACHINES: DecidingOption.INSTANCE,
     AssessmentCode.SIZES_TOO_SMALL: DecidingOption.LARGER_SIZES,
     AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND: DecidingOption.LARGER_SIZES,
 }
 
 
 def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
-    """The option that would decide; else why nothing can. None for a result that is judged."""
-    if assessment.verdict != ResultVerdict.CANNOT_BE_JUDGED:
+    """The option that would decide; else why nothing can. None for a result that is judged for certain."""
+    if assessment.verdict not in (ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.NORMAL_IF):
         return None
     for code, option in _OPTIONS.items():
         if assessment.why.code == code:

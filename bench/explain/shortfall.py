@@ -41,13 +41,17 @@ class Fall:
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
     """How far the run is below normal; None if its verdict is not low or far too low."""
-    if evidence.best is None or assess(evidence).verdict not in _LOW:
+    if evidence.best is None:
+        return None
+    assessment = assess(evidence)
+    if assessment.verdict not in _LOW:
         return None
     matches, bound = size_matches(evidence), tightest(evidence)
     if matches:
         return Shortfall(matches[0].ours, matches[0].theirs)
     if bound is None:
-        return None
+        rate = busbw(evidence.best)
+        return Shortfall(rate, rate / assessment.ratio) if assessment.ratio else None
     return Shortfall(busbw(evidence.best), _USUAL_OF_BOUND * bound.bytes_per_s)
 
 

@@ -30,6 +30,7 @@ _PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric")  # all GPUs of a node ha
 _THROUGH_HOST, _OVER_PCIE = (0.0, 0.55), (0.55, 1.05)  # of the PCIe link
 _AS_SOCKETS = 8e9  # bytes per second that TCP over the loopback device or one NIC carries at most
 _PART = (0.1, 0.93)  # of the normal rate, in which some of the NVLinks may be missing
+_NOT_NORMAL = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW, ResultVerdict.CANNOT_BE_JUDGED)
 _HALF = (0.44, 0.54)
 _FAR = ("PHB", "NODE", "SYS")  # beyond these NCCL does not let NICs read GPU memory by default
 # The first NCCL with support for GPUs of an architecture: H100 by cupy/cupy issue 7094 (2022-11-09), Blackwell by the
@@ -221,7 +222,7 @@ def topology_odd(evidence: RunEvidence) -> Found | None:
 )
 def far_nics(evidence: RunEvidence) -> Found | None:
     """The topology shows GPUs without a NIC on their PCIe switch, and the run across nodes is not judged normal."""
-    if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict == ResultVerdict.NORMAL:
+    if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict not in _NOT_NORMAL:
         return None
     for topology in _topologies(evidence):
         near = near_adapters(topology.inventory)
