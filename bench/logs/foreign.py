@@ -80,6 +80,7 @@ class Matrix:
     - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell. "others" are all GPUs but the cell's own, together;
     - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": the sum of both;
     - "through_host", "through_host_sum": the same between GPUs by way of host memory;
+    - "h2d_pageable", "d2h_pageable": from and to memory that the driver copies once more;
     - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
       "calls": the time of the call that starts a copy, no link.
     """
@@ -113,9 +114,14 @@ class Figure:
     def words(self) -> str:
         """`rank 3, dispatch: 43.2 GB/s`."""
         name = ", ".join(filter(None, (self.where, self.name)))
+        return f"{name}: {self.value_words}"
+
+    @property
+    def value_words(self) -> str:
+        """The value with its unit, or the verdict of a test."""
         if self.value is None:
-            return f"{name}: {'passed' if self.status == OK else self.status}"
-        return f"{name}: {_FORMATS.get(self.unit, _plain)(self.value)}{_SUFFIXES.get(self.unit, '')}"
+            return "passed" if self.status == OK else self.status
+        return f"{_FORMATS.get(self.unit, _plain)(self.value)}{_SUFFIXES.get(self.unit, '')}"
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Figure:

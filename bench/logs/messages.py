@@ -20,7 +20,7 @@ class LogCode(Code):
     )
     ARCHIVE_TOO_LARGE = (
         "archive-too-large",
-        "{source} unpacks to more than {most:bytes}, {times} times its size: unpack it, and name the log inside",
+        "{source} unpacks to more than {most:bytes}: unpack it, and name the log inside",
     )
     FILE_BINARY = "file-binary", "{source} is binary, not a log: unpack it, or name the tool's own output"
     FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or its output went elsewhere"

@@ -99,7 +99,7 @@ class FiguresRun(RunNotes):
     def run(self, tool: str) -> ForeignRun:
         """The run, as far as it was read."""
         self.close()
-        if not self.has_results and not self.failures and not self.cuts:
+        if not (self.figures or self.rows or self.matrices or self.failures or self.cuts):
             self.lose(self.line, LogCode.NO_ROWS)
         return ForeignRun(
             tool,

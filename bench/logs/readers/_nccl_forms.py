@@ -26,7 +26,7 @@ BANNER_WORDS = (
     "unalign",
 )
 DEVICE = re.compile(
-    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,18})\s+on\s+(\S{1,255})\s+device\s+\d+\s+"
+    r"Rank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,18})\s+on\s+(\S{1,255}(?:\s+\S{1,60}){0,3}?)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s*(.{0,255})"
 )
 VERSION = re.compile(r"nccl-tests version (\S{1,80})(?:.*nccl-library=(\d{1,9}))?")

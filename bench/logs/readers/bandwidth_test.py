@@ -28,6 +28,7 @@ _COLUMNS = re.compile(
 )
 _ROW = re.compile(r"(\d{1,15})\s+(\S+)$")
 _DEVICE = re.compile(r"Device (\d{1,4}): ?(.+)$", re.IGNORECASE)
+_PROGRESS = re.compile(r"\.{20,}$")  # a dot for each size of the mode `shmoo`
 _ERROR = re.compile(r"CUDA error at|Cuda failure|Result = FAIL|!+No devices found!+|\w+ returned \d+$|Error: device")
 _KINDS = {"H2D": "Host to Device", "D2H": "Device to Host", "D2D": "Device to Device"}
 _SCALES = {"GB": 1e9, "MB": 1.024e6}
@@ -97,7 +98,7 @@ class BandwidthTestRun(FiguresRun):
             self._ended, self._scale = True, 0.0
         elif self._scale and text[0].isdigit():
             self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
-        else:
+        elif not _PROGRESS.match(text):
             self.note_common(line, text)
 
     def _take_row(self, line: int, size: int, printed: str, text: str) -> None:
