@@ -8,7 +8,7 @@ whatever the tool calls its size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -144,7 +144,11 @@ def _plain(value: float) -> str:
     return f"{value:.6g}"
 
 
-_FORMATS = {"bytes_per_s": format_rate, "s": format_duration, "bytes": lambda value: format_bytes(int(value))}
+def _bytes(value: float) -> str:
+    return format_bytes(int(value))
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {"bytes_per_s": format_rate, "s": format_duration, "bytes": _bytes}
 _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ CRASH = re.compile(
     r"|CUDA error\b|Cuda failure|HIP error\b|NCCL error\b|Traceback \(most recent call last\)|out of memory"
     r"|(?:[A-Z][A-Za-z]+)?Error: |terminate called after throwing"
 )
+_MOST_PREFACE = 64
 _MOST = 100_000  # figures, rows or cells of a run
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?")
 
@@ -119,12 +121,14 @@ class FiguresRun(RunNotes):
 
 
 class FiguresReader(Reader):
-    """A file may hold several runs, one after another."""
+    """A file may hold several runs, one after another. `preface`: lines before a run that belong to it."""
 
     new_run: ClassVar[type[FiguresRun]]
+    preface: ClassVar[re.Pattern[str] | None] = None
 
     def __init__(self) -> None:
         self._run: FiguresRun | None = None
+        self._preface: deque[tuple[int, str]] = deque(maxlen=_MOST_PREFACE)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
@@ -136,6 +140,11 @@ class FiguresReader(Reader):
                 yield from self.finish()
             if self._run is None:
                 self._run = self.new_run(line.number)
+                for number_, earlier in self._preface:
+                    self._run.take(number_, earlier)
+                self._preface.clear()
+        elif self.preface is not None and self.preface.match(text):
+            self._preface.append((line.number, text))
         elif self._run is not None and text.startswith(FENCE) and self._run.has_results:
             yield from self.finish()
         if self._run is not None:

@@ -121,7 +121,11 @@ class AllReduceBenchRun(FiguresRun):
             old = found[3] == "B" and found[2] != ""
             if old:
                 self.translate(AllReduceBenchCode.GIB_OF_OLD)
-            self._take_rates(line, text, size, found[4], found[5], 2.0**30 if old else 1e9, self._mean(found[6]))
+            seconds = self._mean(found[6])
+            if seconds is None and "mean" in self._table:
+                self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
+            else:
+                self._take_rates(line, text, size, found[4], found[5], 2.0**30 if old else 1e9, seconds)
         elif found := _LATENCY_ROW.match(text):
             seconds = self._mean(found[4])
             if seconds is not None:
@@ -187,8 +191,9 @@ class AllReduceBench(FiguresReader):
 
     tool = "all_reduce_bench"
     traits = LogTraits(gpu_collectives=True, rings=True)
-    hints = ("payload",)
+    hints = ("payload", "average bandwidth")
     new_run = AllReduceBenchRun
+    preface = re.compile(r"- hardware: |Device info: |- software: torch=")
 
     def begins(self, text: str) -> bool:
         """A title, or the titles of the columns."""

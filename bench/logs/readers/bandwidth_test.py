@@ -91,7 +91,12 @@ class BandwidthTestRun(FiguresRun):
         elif (found := _DEVICE.match(text)) and not self.has_results:
             self._device, self._num_devices = int(found[1]), self._num_devices + 1
             self.gpus[found[2].strip()] = None
-        elif _ERROR.match(text):
+        else:
+            self._take_other(line, text)
+
+    def _take_other(self, line: int, text: str) -> None:
+        """An error, the last line, or a damaged row."""
+        if _ERROR.match(text):
             self.fail(line, LogCode.TOOL_ERROR, printed=shown(text))
             self._ended = True
         elif text.startswith("Result = PASS"):

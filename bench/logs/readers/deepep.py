@@ -18,7 +18,7 @@ _TUNING = re.compile(
     r"\[tuning\] (Best )?(?:(dispatch|combine)(?: \((FP8|BF16)\))?: )?SMs (\d{1,6}), NVL chunk (\w{1,20})"
 )
 _RDMA_CHUNK = re.compile(r", RDMA chunk (\w{1,20})")
-_RATE = re.compile(r"([0-9.]{1,20}) GB/s(?: \((\w[\w ]{0,20})\))?")
+_RATE = re.compile(r"([0-9.]{1,20}) GB/s(?: \((\w[\w ]{0,20})\)|(?=,))")
 _TRANSMIT = re.compile(r"transmit: ([0-9.]{1,20}) us, notify: ([0-9.]{1,20}) us")
 _SPLIT = re.compile(r"[:,] ([0-9.]{1,20}) \+ ([0-9.]{1,20}) us")  # notify + transmit
 _ONE_TIME = re.compile(r", (?:t: |avg_t: )?([0-9.]{1,20}) us")
@@ -30,7 +30,8 @@ _HOOKS = re.compile(
 )
 _ELASTIC = re.compile(
     r"\S? ?EP: {1,4}(\d{1,7})/(\d{1,7}) \| ((?:\w+ )?(?:dispatch|combine)): ([0-9.]{1,20}) GB/s \(SO\), "
-    r"([0-9.]{1,20}) GB/s \(SU\), ([0-9.]{1,20}) us, (\d{1,18}) bytes \| (copy|reduce): ([0-9.]{1,20}) GB/s, ([0-9.]{1,20}) us"
+    r"([0-9.]{1,20}) GB/s \(SU\), ([0-9.]{1,20}) us, (\d{1,18}) bytes \| "
+    r"(copy|reduce): ([0-9.]{1,20}) GB/s, ([0-9.]{1,20}) us"
 )
 _CONFIG = re.compile(r"\[config\] (.{1,300})$")
 _TESTING = re.compile(r"\[testing\] Running with (?:FP8|BF16)")
@@ -150,7 +151,7 @@ class DeepEpRun(FiguresRun):
         if self._num_trials:
             self.remark(None, DeepEpCode.TRIALS, num=self._num_trials)
         if self._last_trial is not None and not self.failures:
-            line, text = self._last_trial
+            line, _ = self._last_trial
             self.lose(line, LogCode.NEVER_FINISHED, test="tuning")
         if len(self._ranks) > 1 and self._ranks == set(range(len(self._ranks))):
             self.facts.setdefault("num_ranks", len(self._ranks))

@@ -26,6 +26,9 @@ _FACTOR = re.compile(r"([0-9.]{1,20})X$")
 _UNITS = {"usec": ("s", 1e-6), "MiB/s/rank": ("bytes_per_s", 2.0**20), "MiB/s": ("bytes_per_s", 2.0**20)}
 
 
+_FACTORS = "Congestion Impact Factor"
+
+
 class GpcnetCode(Code):
     """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
 
@@ -59,12 +62,12 @@ class GpcnetRun(FiguresRun):
             self.facts |= {"num_ranks": int(found[1]), "num_nodes": int(found[2])}
         elif found := _NODES.match(text):
             self.settings[f"nodes_of_{found[2].lower()}_tests"] = found[1]
+        elif bare.endswith("- Key Results"):
+            self._title, self._columns = _FACTORS, []
         elif len(cells) == 1 and (found := _TITLE.match(bare)):
             self._title, self._columns = " ".join(found[1].split()), []
-        elif "Key Results" in bare:
-            self._title, self._columns = "Congestion Impact Factor", []
-        elif cells[0] in ("Name", "") and {"Avg", "99%"} <= set(cells):
-            self._columns = cells[1:]
+        elif {"Avg", "99%"} <= set(cells):
+            self._columns = [cell for cell in cells if cell not in ("Name", "")]
         elif len(cells) > 1 and self._columns:
             self._take_row(line, text, cells)
         elif _ERROR.match(text):

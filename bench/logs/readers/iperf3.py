@@ -106,7 +106,26 @@ class IperfRun(FiguresRun):
     def take_document(self, document: dict[str, Any]) -> None:
         """The figures of `-J`."""
         self.from_document = self.over = True
-        start, end = mapping(document.get("start")), mapping(document.get("end"))
+        end = mapping(document.get("end"))
+        self._take_start(mapping(document.get("start")))
+        if isinstance(error := document.get("error"), str) and error:
+            self.fail(self.line, LogCode.TOOL_ERROR, printed=shown(error))
+        for key, name in _SUMS.items():
+            if key in end and not (key == "sum" and "sum_received" in end):
+                self._take_sum(name, "all streams", mapping(end[key]))
+        for place, stream in enumerate(listing(end.get("streams"))):
+            for key, name in (("receiver", "received"), ("sender", "sent"), ("udp", "transferred")):
+                if key in mapping(stream):
+                    values = mapping(stream[key])
+                    socket = values.get("socket")
+                    self._take_sum(name, f"stream {socket if isinstance(socket, int) else place}", values)
+        if not self.figures:
+            self._take_intervals(listing(document.get("intervals")))
+        cpu = mapping(end.get("cpu_utilization_percent"))
+        for key, where in (("host_total", "this host"), ("remote_total", "the other host")):
+            self.add("CPU utilisation", figure(cpu.get(key)), "percent", where)
+
+    def _take_start(self, start: dict[str, Any]) -> None:
         if isinstance(version := start.get("version"), str):
             self.facts["tool_version"] = version.removeprefix("iperf ")
         peer = mapping(start.get("connecting_to") or start.get("accepted_connection")).get("host")
@@ -116,31 +135,17 @@ class IperfRun(FiguresRun):
         for key in ("protocol", "num_streams", "reverse", "bidir"):
             if isinstance(test.get(key), str | int):
                 self.settings[key] = str(test[key])
-        if isinstance(error := document.get("error"), str) and error:
-            self.fail(self.line, LogCode.TOOL_ERROR, printed=shown(error))
-        for key, name in _SUMS.items():
-            if key in end and not (key == "sum" and "sum_received" in end):
-                self._take_sum(name, "all streams", mapping(end[key]))
-        streams = listing(end.get("streams"))
-        for place, stream in enumerate(streams):
-            for key, name in (("receiver", "received"), ("sender", "sent"), ("udp", "transferred")):
-                if key in mapping(stream):
-                    values = mapping(stream[key])
-                    socket = values.get("socket")
-                    self._take_sum(name, f"stream {socket if isinstance(socket, int) else place}", values)
-        intervals = listing(document.get("intervals"))
-        if not self.figures and intervals and not self.failures:
+
+    def _take_intervals(self, intervals: list[Any]) -> None:
+        """The intervals of a document without its summary."""
+        if intervals and not self.failures:
             self.lose(self.line, IperfCode.NO_SUMMARY)
-        if not self.figures:
-            for interval in intervals[:1000]:
-                values = mapping(mapping(interval).get("sum"))
-                first, last = figure(values.get("start")), figure(values.get("end"))
-                rate = figure(values.get("bits_per_second"))
-                if first is not None and last is not None and rate is not None and rate >= 0:
-                    self.add(f"interval {first:.2f} to {last:.2f} s", rate / 8, "bytes_per_s", "all streams")
-        cpu = mapping(end.get("cpu_utilization_percent"))
-        for key, where in (("host_total", "this host"), ("remote_total", "the other host")):
-            self.add("CPU utilisation", figure(cpu.get(key)), "percent", where)
+        for interval in intervals[:1000]:
+            values = mapping(mapping(interval).get("sum"))
+            first, last = figure(values.get("start")), figure(values.get("end"))
+            rate = figure(values.get("bits_per_second"))
+            if first is not None and last is not None and rate is not None and rate >= 0:
+                self.add(f"interval {first:.2f} to {last:.2f} s", rate / 8, "bytes_per_s", "all streams")
 
     def _take_sum(self, name: str, where: str, values: dict[str, Any]) -> None:
         rate = figure(values.get("bits_per_second"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from bench.core.codes import Code, Coded
@@ -98,13 +99,13 @@ class NccomRun(FiguresRun):
             ("-N", "num_nodes"),
             ("--nnodes", "num_nodes"),
         ):
-            for word, following in zip(words, words[1:], strict=False):
+            for word, following in pairwise(words):
                 if word == option and re.fullmatch(r"\d{1,7}", following):
                     self.facts[fact] = int(following)
         if "num_ranks" in self.facts:
             self.facts.setdefault("num_nodes", 1)
-        for place, word in enumerate(words):
-            if word in _OPERATIONS and (place == 0 or not words[place - 1].startswith("--")):
+        for word in words:
+            if word in _OPERATIONS:
                 self.facts["pattern"] = _OPERATIONS[word]
                 self.settings["operation"] = word
 
@@ -232,35 +233,32 @@ class NccomTest(Reader):
         text = line.text.strip()
         if not text:
             return
+        if self._document is None and (_FIRST_KEY.match(text) or self._is_document(text)):
+            yield from self.finish()
+            self._document = JsonCollector(line.number)
+            text = text if self._is_document(text) else f'{{"results": [{{{text}'
         if self._document is not None:
             if self._document.feed(text):
                 yield from self._end_document()
-            return
-        if _FIRST_KEY.match(text) or self._is_document(text):
-            yield from self.finish()
-            self._document = JsonCollector(line.number)
-            opening = "" if self._is_document(text) else '{"results": [{'
-            if self._document.feed(opening + text):
-                yield from self._end_document()
-            return
+        else:
+            yield from self._take_text(line.number, text)
+
+    def _take_text(self, line: int, text: str) -> Iterator[ForeignRun]:
+        """A command line, or a line of a table."""
         command = _COMMAND.search(text) if "nccom-test" in text[:500] else None
+        begins_table = _HEADER.match(text) is not None
+        failed = self._command is not None and _FAILED.match(text) is not None
+        run = self._run
         if command is not None:
             yield from self.finish()
             self._command = command[1]
-        elif _HEADER.match(text):
-            if self._run is not None and (self._run.has_header or self._run.has_results):
-                yield from self.finish()
-            if self._run is None:
-                self._run = NccomRun(line.number, self._command)
-            self._run.take(line.number, text)
-        elif self._run is None and self._command is not None and _FAILED.match(text):
-            self._run = NccomRun(line.number, self._command)
-            self._run.take(line.number, text)
-        elif self._run is not None:
-            if text.startswith(FENCE):
-                yield from self.finish()
-            elif not self._run.over or _FAILED.match(text):
-                self._run.take(line.number, text)
+            return
+        if run is not None and (text.startswith(FENCE) or (begins_table and run.has_header)):
+            yield from self.finish()
+        if self._run is None and (begins_table or failed):
+            self._run = NccomRun(line, self._command)
+        if self._run is not None and (not self._run.over or _FAILED.match(text)):
+            self._run.take(line, text)
 
     def _end_document(self) -> Iterator[ForeignRun]:
         collector, self._document = self._document, None

@@ -22,7 +22,6 @@ _SECTION = re.compile(
     r"|LATENCY MODE|ALLREDUCE MODE|TP INFERENCE PREFILL SIMULATION)[^=]*===$"
 )
 _TRANSFER = re.compile(r"Each transfer: (\d{1,9}) MB,")
-_DEVICE = re.compile(r"GPU (\d{1,3}): ([A-Za-z].{0,120}?)(?: \([^)]*\))?$")
 _COLUMNS = re.compile(r"(Dst|Src)->((?:\s+GPU\d{1,3})+)$")
 _ROW = re.compile(r"GPU (\d{1,3}):((?:\s+(?:-|[0-9.]{1,20}))+)$")
 _PER_GPU = re.compile(rf"GPU (\d{{1,3}})(?: (?:reads from|writes to) all peers)?: {_N} (GB/s|us)(?: \(.*\))?$")
@@ -94,8 +93,6 @@ class P2pMarkRun(FiguresRun):
         elif found := _PER_GPU.match(text):
             scale, unit = (1e9, "bytes_per_s") if found[3] == "GB/s" else (1e-6, "s")
             self._figure(self._section or "all peers", found[2], unit, scale, f"gpu{int(found[1])}", line)
-        elif (found := _DEVICE.match(text)) and not self.has_results:
-            self.gpus[found[2]] = None
         elif found := _TRANSFER.match(text):
             self._payload = int(found[1]) << 20
         elif found := _PAIR.match(text):

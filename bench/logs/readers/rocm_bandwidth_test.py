@@ -83,7 +83,12 @@ class RocmBandwidthRun(FiguresRun):
             self._columns = list(map(int, found[1].split()))
         elif self._columns and (found := _ROW.match(text)):
             self._take_row(line, text, int(found[1]), found[2].split())
-        elif found := _PAIR.match(text):
+        elif not self._take_pair(line, text):
+            self._take_other(line, text)
+
+    def _take_pair(self, line: int, text: str) -> bool:
+        """A line of the table of one pair; False for any other line."""
+        if found := _PAIR.match(text):
             self._end_matrix(line)
             self._end_pair()
             self._two_way, self._pair_line, self._in_pair = (found[1] or "").startswith("Bi"), line, False
@@ -93,9 +98,14 @@ class RocmBandwidthRun(FiguresRun):
             self._in_pair = len(self._ends) == 2
         elif self._in_pair and (found := _SIZE_ROW.match(text)):
             self._take_size(line, text, found)
-        elif self._in_pair and re.match(r"\d+ (?:Bytes|KB|MB)\b", text):
-            self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
-        elif self._columns and text[0].isdigit():
+        else:
+            return False
+        return True
+
+    def _take_other(self, line: int, text: str) -> None:
+        """A damaged row, or a line of no table."""
+        of_pair = self._in_pair and re.match(r"\d+ (?:Bytes|KB|MB)\b", text) is not None
+        if of_pair or (self._columns and text[0].isdigit()):
             self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
         elif _ERROR.match(text):
             self.fail(line, LogCode.TOOL_ERROR, printed=shown(text))
@@ -149,14 +159,18 @@ class RocmBandwidthRun(FiguresRun):
             return
         if found[2] == "peak":
             self.translate(RocmBandwidthCode.PEAK)
+        for kind, cells in self._by_kind(rows, columns).items():
+            if any(cell.status != "waived" for cell in cells) or kind == "d2d":
+                self._keep(f"{' '.join(title.split()[:-1])}, {kind}", kind, found[1] != "Uni", cells, self._title_line)
+
+    def _by_kind(self, rows: dict[int, list[str]], columns: list[int]) -> dict[str, list[MatrixCell]]:
+        """The cells of a matrix by what they connect."""
         groups: dict[str, list[MatrixCell]] = {}
         for row, words in rows.items():
             for column, word in zip(columns, words, strict=True):
-                kind = self._kind(row, column)
-                groups.setdefault(kind, []).append(_cell(self._name(row), self._name(column), word))
-        for kind, cells in groups.items():
-            if any(cell.status != "waived" for cell in cells) or kind == "d2d":
-                self._keep(f"{' '.join(title.split()[:-1])}, {kind}", kind, found[1] != "Uni", cells, self._title_line)
+                cell = _cell(self._name(row), self._name(column), word)
+                groups.setdefault(self._kind(row, column), []).append(cell)
+        return groups
 
     def _kind(self, src: int, dst: int) -> str:
         if src == dst:

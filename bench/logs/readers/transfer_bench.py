@@ -22,6 +22,7 @@ _EXECUTOR = re.compile(rf"Executor:\s+(\w{{2,6}}) (\d{{1,4}}){_TIMED}")
 _TRANSFER = re.compile(rf"Transfer (\d{{1,5}}){_TIMED}")
 _AGGREGATE = re.compile(rf"Aggregate \(CPU\){_TIMED}")
 _LIKE_ROW = re.compile(r"(?:Executor:\s+\w+ \d+|Transfer \d+|Aggregate \(CPU\))\s*[|│,]")
+_PATH = re.compile(r" -> \S.* -> (?:\S*\d|N)$")
 _ERROR = re.compile(r"\[ERROR\] ?(.{1,300})")
 
 
@@ -55,7 +56,10 @@ class TransferBenchRun(FiguresRun):
             self._keep(line, f"executor {found[1]} {int(found[2])}", found.groups()[2:])
         elif found := _TRANSFER.match(text):
             path = " ".join((found[5] or "").split())
-            self._keep(line, f"transfer {int(found[1])}" + (f" ({path})" if path else ""), found.groups()[1:])
+            if _PATH.search(path):
+                self._keep(line, f"transfer {int(found[1])} ({path})", found.groups()[1:])
+            else:
+                self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 100))
         elif found := _AGGREGATE.match(text):
             self._keep(line, "aggregate by the host's clock", found.groups())
         elif _LIKE_ROW.match(text):

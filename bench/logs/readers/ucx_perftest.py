@@ -18,7 +18,7 @@ from bench.logs.readers._run_notes import shown
 
 _UNITS = re.compile(r"\|?\s*\|?\s*(\w{3,12}) \(usec\)\s+\|\s+bandwidth \(MB/s\)\s+\|\s+message rate \(msg/s\)\s*\|?$")
 _TITLES = re.compile(
-    r"(?:\|?\s*(Stage|Test)\s+\|\s+)?\|?\s*# iterations \|\s*(typical|[0-9.]{1,6}%ile)\s*\|\s*average \|\s*overall \|"
+    r"(?:\|?\s*(?:Stage|Test)\s+\|\s+)?\|?\s*# iterations \|\s*(typical|[0-9.]{1,6}%ile)\s*\|\s*average \|\s*overall \|"
 )
 _CSV = re.compile(
     r"(?:\S{1,200},)?iterations,(typical_lat|[0-9.]{1,6}_percentile_lat),avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr$"
@@ -31,6 +31,7 @@ _ROW = re.compile(
     r"(?:\[thread \d{1,5}\]\s*)?(?:Final:\s*)?([\w/.-]{1,100}\s+)?([0-9,]{1,20})((?:\s+[0-9.,]{1,24}){7})(?:\s\s.*)?$"
 )
 _ROW_OF_THREADS = re.compile(r"(?:Final:\s*)?([0-9,]{1,20})\s+([0-9.]{1,20})\s+([0-9.]{1,20})\s+([0-9,.]{1,24})$")
+_NAMED = re.compile(r"[A-Za-z_][\w/.-]{0,100}\s+[0-9,]{1,20}\s+[0-9.]{1,20}\s+[0-9.]")  # `-f`: a test and its only line
 _BATCH = re.compile(r"\+([\w][\w/.-]{0,120})-{3,}\+-")
 _RULE = re.compile(r"\+-{3,}")
 _ERROR = re.compile(
@@ -60,7 +61,7 @@ class UcxRun(FiguresRun):
         super().__init__(line)
         self._banner: dict[str, str] = {}
         self._word = ""  # latency or overhead
-        self._staged = self._final_only = self._csv = self._table = False
+        self._csv = self._table = False
         self._test = ""  # of a batch file
         self._pending: tuple[int, list[float], bool] | None = None  # the last line of this test: line, values, final
 
@@ -83,8 +84,7 @@ class UcxRun(FiguresRun):
             self._word, self._table = found[1], True
         elif found := _TITLES.match(text):
             self._table = True
-            self._staged, self._final_only = found[1] is not None, found[1] == "Test"
-            self.settings["percentile"] = found[2]
+            self.settings["percentile"] = found[1]
         elif found := _CSV.match(text):
             self._table = self._csv = True
             self.settings["percentile"] = found[1].removesuffix("_percentile_lat").removesuffix("_lat")
@@ -93,7 +93,7 @@ class UcxRun(FiguresRun):
             self._test = found[1]
         elif self._csv and "," in text and re.match(r"[\w/.-]*,?[0-9]", text):
             self._take_csv(line, text)
-        elif self._table and (text[0].isdigit() or text.startswith(("[thread", "Final:")) or self._final_only):
+        elif self._table and (text[0].isdigit() or text.startswith(("[thread", "Final:")) or _NAMED.match(text)):
             self._take_row(line, text)
         elif _ERROR.match(text):
             self.fail(line, LogCode.TOOL_ERROR, printed=shown(text, 200))
@@ -122,26 +122,21 @@ class UcxRun(FiguresRun):
         found = _ROW.match(text)
         values = [number(found[2]), *map(number, found[3].split())] if found else []
         if found is None or None in values or "." not in found[3].split()[4]:
-            if text[0].isdigit() or text.startswith(("[thread", "Final:")):
-                self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 100))
-            else:
-                self.note_common(line, text)
+            self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 100))
             return
-        if found[1] and self._final_only:
+        if found[1]:
             self._end_test()
             self._test = found[1].strip()
         self._keep(line, [value or 0.0 for value in values], final=not text.startswith("[thread"))
 
     def _keep(self, line: int, values: list[float], final: bool) -> None:
-        if self._pending is not None and self._pending[2] and self._staged:
-            self._end_test()  # a second final line is of another test
         self._pending = (line, values, final)
 
     def _end_test(self) -> None:
         if self._pending is None:
             return
         (line, values, final), self._pending = self._pending, None
-        if self._staged and not final:
+        if not final:
             self.lose(line, UcxCode.NOT_FINAL)
         count, _, _, seconds, _, rate, _, messages = values
         self.translate(UcxCode.OVERALL)
