@@ -11,7 +11,7 @@ from bench.explain.assessment import Assessment, not_judged
 from bench.explain.messages import AssessmentCode, BoundCode, MissingCode, OthersCode, ResultCode
 from bench.explain.sections import status_lines, tool_name
 from bench.hardware.machine import LogMachine
-from bench.logs.foreign import FAILED, OK, Figure, ForeignRow, ForeignRun
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, NamedFigure
 
 _MOST_FIGURES = 12
 _MOST_ROWS = 3
@@ -99,7 +99,7 @@ def assess_figures(run: ForeignRun) -> Assessment:
     )
 
 
-def _named(figure: Figure) -> str:
+def _named(figure: NamedFigure) -> str:
     return f"{figure.name} ({figure.where})" if figure.where else figure.name
 
 

@@ -15,7 +15,7 @@ from bench.explain.log_hints import Hint
 from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
-from bench.logs.foreign import FAILED, OK, Figure, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure, Remark
 from bench.logs.messages import LogCode
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
@@ -35,7 +35,7 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
         key = (str(header.imported["source"]), int(header.imported["line"]))
         run = found[key][0] if key in found else _run(header)
         if "figures" in header.imported:
-            run = replace(run, figures=tuple(map(Figure.from_dict, header.imported["figures"])))
+            run = replace(run, figures=tuple(map(NamedFigure.from_dict, header.imported["figures"])))
         elif "matrix" in header.facts:
             run = replace(run, matrices=(*run.matrices, _matrix(header, records)))
         else:

@@ -95,7 +95,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class NamedFigure:
     """A named result of a tool that is no row by size and no pair of a matrix: a score, a rate, the verdict of a test.
 
     `name`: what was measured, in the tool's words. `where`: on what ("gpu3", "rank 0", "stream 5"); "" for the whole
@@ -124,7 +124,7 @@ class Figure:
         return f"{_FORMATS.get(self.unit, _plain)(self.value)}{_SUFFIXES.get(self.unit, '')}"
 
     @classmethod
-    def from_dict(cls, stored: Mapping[str, Any]) -> Figure:
+    def from_dict(cls, stored: Mapping[str, Any]) -> NamedFigure:
         """The opposite of `to_dict`."""
         return cls(stored["name"], stored["value"], stored["unit"], stored["where"], stored["status"], stored["line"])
 
@@ -212,7 +212,7 @@ class ForeignRun:
     line: int = 1  # where it begins
     size_is_block: bool = False
     asked_bytes: tuple[int, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
         """This run with a number of ranks that its log did not state; sizes of blocks become S."""

@@ -15,7 +15,7 @@ from bench.core.record import Header, Record
 from bench.hardware import catalogue
 from bench.hardware.machine import machine_of
 from bench.logs.check import contradictions
-from bench.logs.foreign import OK, Figure, ForeignRow, ForeignRun, Matrix, Remark
+from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, NamedFigure, Remark
 from bench.logs.messages import LogCode
 from bench.logs.records import failure_of, of_figure, of_matrix, of_row, rank_of
 
@@ -75,7 +75,7 @@ class ImportedJob:
     matrix: Matrix | None
     run: ForeignRun
     pattern: Pattern | None
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
         """Its rows in their order; last, the failure of a run that did not end well."""

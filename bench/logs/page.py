@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bench.logs.foreign import Figure, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure, Remark
 
 SCHEMA = "bench.import/1"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -96,7 +96,7 @@ def _cell(cell: MatrixCell) -> dict[str, Any]:
     return found
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
+def _figure(figure: NamedFigure) -> dict[str, Any]:
     return {
         "name": figure.name,
         "where": figure.where,

@@ -14,7 +14,7 @@ from bench.core.log_traits import log_traits
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Failure, Flag, Header, Record, Skip
 from bench.logs.check import is_by_definition
-from bench.logs.foreign import FAILED, OK, Figure, ForeignRow, ForeignRun, Matrix, MatrixCell
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure
 from bench.logs.messages import LogCode
 
 _SUM = "_sum"  # ends the direction of a figure that adds both ways; busbw is of one
@@ -133,7 +133,7 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
             yield _record(header, mode, size, Traffic(factor, size * factor, None, 1), **place, reported=rates)
 
 
-def of_figure(header: Header, figure: Figure) -> Record | None:
+def of_figure(header: Header, figure: NamedFigure) -> Record | None:
     """A rate or a time as a record, a test that failed as a failure; None for other figures, which the header holds."""
     group = ", ".join(filter(None, (figure.where, figure.name)))
     if figure.status == FAILED:

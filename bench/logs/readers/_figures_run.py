@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from bench.core.codes import Code, Coded
-from bench.logs.foreign import OK, Figure, ForeignRow, ForeignRun, Line, Matrix, Reader
+from bench.logs.foreign import OK, ForeignRow, ForeignRun, Line, Matrix, NamedFigure, Reader
 from bench.logs.messages import LogCode
 from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import RunNotes
@@ -47,7 +47,7 @@ class FiguresRun(RunNotes):
         """`line`: where it begins."""
         super().__init__()
         self.line = line
-        self.figures: list[Figure] = []
+        self.figures: list[NamedFigure] = []
         self.rows: list[ForeignRow] = []
         self.matrices: list[Matrix] = []
         self.gpus: dict[str, None] = {}
@@ -77,7 +77,7 @@ class FiguresRun(RunNotes):
     ) -> None:
         """Keep a figure. A lost value is not kept."""
         if (value is not None or not unit) and len(self.figures) < _MOST:
-            self.figures.append(Figure(name, value, unit, where, status, line))
+            self.figures.append(NamedFigure(name, value, unit, where, status, line))
 
     def add_row(self, row: ForeignRow) -> None:
         """Keep a row."""
