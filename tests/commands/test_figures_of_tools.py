@@ -74,7 +74,9 @@ def test_the_fastest_size_of_a_copy_is_judged_and_pageable_memory_is_not(tmp_pat
         for size, rate in ((1000, 0.4), (68000000, 12.4))
     )
     slow = "bandwidthTest-D2H-Paged, Bandwidth = 2.0 GB/s, Time = 0.1 s, Size = 68000000 bytes, NumDevsUsed = 1\n"
-    path.write_text(f"[CUDA Bandwidth Test] - Starting...\n Device 0: Tesla V100-PCIE-32GB\n{rows}{slow}Result = PASS\n")
+    path.write_text(
+        f"[CUDA Bandwidth Test] - Starting...\n Device 0: Tesla V100-PCIE-32GB\n{rows}{slow}Result = PASS\n"
+    )
     page = explained(path, capsys)
     assert (page["standing_code"], page["because_facts"]["rate"]) == ("normal", pytest.approx(12.4e9))
     assert page["because_facts"]["direction"] == "host to GPU"
