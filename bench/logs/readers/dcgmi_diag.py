@@ -146,7 +146,7 @@ class DcgmiDiag(Reader):
 
     tool = "dcgmi_diag"
     traits = LogTraits(without_bound=Coded.of(DcgmiCode.NO_BOUND))
-    hints = ("diagnostic",)
+    hints = ('diagnostic"',)
 
     def __init__(self) -> None:
         self._document: JsonCollector | None = None

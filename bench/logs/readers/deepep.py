@@ -164,7 +164,7 @@ class DeepEp(FiguresReader):
 
     tool = "deepep"
     traits = LogTraits(without_bound=Coded.of(DeepEpCode.NO_BOUND))
-    hints = ("[tuning] ", "dispatch", "ep: ", "[testing] running with")
+    hints = ("[tuning] ", "] dispatch", "] combine", " gb/s (so)", "[testing] running with")
     new_run = DeepEpRun
 
     def begins(self, text: str) -> bool:

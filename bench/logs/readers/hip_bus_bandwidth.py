@@ -137,7 +137,7 @@ class HipBusBandwidth(FiguresReader):
 
     tool = "hip_bus_bandwidth"
     traits = LogTraits(copies=True)
-    hints = ("device:", "h2d_", "d2h_", "bidir_", "p2p_")
+    hints = ("#cus=", "h2d_", "d2h_", "bidir_", "p2p_")
     new_run = HipBusRun
 
     def begins(self, text: str) -> bool:

@@ -207,7 +207,7 @@ class NccomTest(Reader):
 
     tool = "nccom_test"
     traits = LogTraits(without_bound=Coded.of(NccomCode.NO_BOUND))
-    hints = ("size(b)", "nccom-test", '"results"')
+    hints = ("size(b)", "nccom-test")
 
     def __init__(self) -> None:
         self._run: NccomRun | None = None

@@ -176,7 +176,17 @@ class P2pMark(FiguresReader):
 
     tool = "p2pmark"
     traits = LogTraits(copies=True, without_bound=Coded.of(P2pMarkCode.NO_BOUND))
-    hints = ("=== ", " score:", " latency:")
+    hints = (
+        "=== sequential p2p",
+        "=== topology probe",
+        "=== single ",
+        "=== ring bandwidth",
+        "=== all",
+        "=== latency mode",
+        "=== tp inference",
+        " score:",
+        " latency:",
+    )
     new_run = P2pMarkRun
 
     def begins(self, text: str) -> bool:

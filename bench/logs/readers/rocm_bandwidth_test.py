@@ -28,6 +28,7 @@ _SIZE_ROW = re.compile(r"(\d{1,9}) (Bytes|KB|MB)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)
 _BYTES = {"Bytes": 1, "KB": 1 << 10, "MB": 1 << 20}
 _ERROR = re.compile(r"Invalid Request|.*hsa_\w+ .*fail|HSA_STATUS_ERROR|Error:")
 _MOST_CELLS = 1_000_000
+_LONGEST = 20_000
 
 
 class RocmBandwidthCode(Code):
@@ -79,7 +80,7 @@ class RocmBandwidthRun(FiguresRun):
             self._end_matrix(line)
             self._end_pair()
             self._title, self._title_line = text, line
-        elif self._title and (found := _COLUMNS.match(text)):
+        elif self._title and not self._rows and (found := _COLUMNS.match(text[:_LONGEST])):
             self._columns = list(map(int, found[1].split()))
         elif self._columns and (found := _ROW.match(text)):
             self._take_row(line, text, int(found[1]), found[2].split())

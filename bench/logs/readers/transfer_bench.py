@@ -81,7 +81,7 @@ class TransferBench(FiguresReader):
 
     tool = "transfer_bench"
     traits = LogTraits(without_bound=Coded.of(TransferBenchCode.NO_BOUND))
-    hints = ("transferbench v", "executor:", "transfer ", "aggregate (cpu)")
+    hints = ("transferbench v", "executor: ", "aggregate (cpu)", " gb/s |", " gb/s │", " gb/s,")
     new_run = TransferBenchRun
 
     def begins(self, text: str) -> bool:

@@ -188,7 +188,7 @@ class UcxPerftest(FiguresReader):
 
     tool = "ucx_perftest"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(UcxCode.NO_BOUND))
-    hints = ("layer", "message rate (msg/s)", "# iterations", "overall_lat")
+    hints = ("protocol layer", "transport layer", "message rate (msg/s)", "# iterations", "overall_lat")
     new_run = UcxRun
 
     def begins(self, text: str) -> bool:
