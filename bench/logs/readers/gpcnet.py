@@ -109,7 +109,7 @@ class Gpcnet(FiguresReader):
 
     tool = "gpcnet"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(GpcnetCode.NO_BOUND))
-    hints = (" tests v", "isolated network tests", "isolated congestion tests", "running with congestion tests")
+    hints = (" tests v", "network tests", "congestion tests")
     new_run = GpcnetRun
 
     def begins(self, text: str) -> bool:

@@ -137,13 +137,13 @@ class HipBusBandwidth(FiguresReader):
 
     tool = "hip_bus_bandwidth"
     traits = LogTraits(copies=True)
-    hints = ("#cus=", "h2d_", "d2h_", "bidir_", "p2p_")
+    hints = ("#cus=", "gb/sec")
     new_run = HipBusRun
 
     def begins(self, text: str) -> bool:
-        """Its first line, or a row."""
+        """Its first line, or a row with a bandwidth."""
         text = text.strip()
-        return _DEVICE.match(text) is not None or _ROW.match(text) is not None
+        return _DEVICE.match(text) is not None or ("GB/sec" in text and _ROW.match(text) is not None)
 
 
 READER = HipBusBandwidth

@@ -176,17 +176,7 @@ class P2pMark(FiguresReader):
 
     tool = "p2pmark"
     traits = LogTraits(copies=True, without_bound=Coded.of(P2pMarkCode.NO_BOUND))
-    hints = (
-        "=== sequential p2p",
-        "=== topology probe",
-        "=== single ",
-        "=== ring bandwidth",
-        "=== all",
-        "=== latency mode",
-        "=== tp inference",
-        " score:",
-        " latency:",
-    )
+    hints = ("=== ", " score:", " latency:")
     new_run = P2pMarkRun
 
     def begins(self, text: str) -> bool:

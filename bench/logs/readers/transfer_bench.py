@@ -81,13 +81,13 @@ class TransferBench(FiguresReader):
 
     tool = "transfer_bench"
     traits = LogTraits(without_bound=Coded.of(TransferBenchCode.NO_BOUND))
-    hints = ("transferbench v", "executor: ", "aggregate (cpu)", " gb/s |", " gb/s │", " gb/s,")
+    hints = ("transferbench v", "executor: ", "aggregate (cpu)")
     new_run = TransferBenchRun
 
     def begins(self, text: str) -> bool:
         """Its first line, or a line of results."""
         text = text.strip()
-        return any(form.match(text) is not None for form in (_BEGIN, _EXECUTOR, _TRANSFER, _AGGREGATE))
+        return any(form.match(text) is not None for form in (_BEGIN, _EXECUTOR, _AGGREGATE))
 
 
 READER = TransferBench
