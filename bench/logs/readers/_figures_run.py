@@ -26,6 +26,7 @@ CRASH = re.compile(
     r"|(?:[A-Z][A-Za-z]+)?Error: |terminate called after throwing"
 )
 _MOST_PREFACE = 64
+LONGEST_LINE = 1000  # characters; no line of these tools is longer, except those of JSON
 _MOST = 100_000  # figures, rows or cells of a run
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?")
 
@@ -132,7 +133,7 @@ class FiguresReader(Reader):
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
         """Take one line in."""
-        text = line.text.strip()
+        text = line.text[:LONGEST_LINE].strip()
         if not text:
             return
         if self.begins(text):

@@ -13,7 +13,7 @@ from bench.core.codes import Code
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRow
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _TITLE = re.compile(
@@ -197,7 +197,7 @@ class AllReduceBench(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """A title, or the titles of the columns."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_TITLE, _PROFILE, _SINGLE, _COLUMNS))
 
 

@@ -13,7 +13,7 @@ from bench.core.codes import Code
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import FAILED, Matrix, MatrixCell
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _BEGIN = re.compile(r"\[CUDA Bandwidth Test\] - Starting|\[bandwidthTest\] starting", re.IGNORECASE)
@@ -158,7 +158,7 @@ class BandwidthTest(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """Its first line, the title of a table, or a line of `--csv`."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _TITLE, _CSV))
 
 

@@ -11,7 +11,7 @@ import re
 from bench.core.codes import Code, Coded
 from bench.core.log_traits import LogTraits
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _TUNING = re.compile(
@@ -169,7 +169,7 @@ class DeepEp(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """A tuning line, the line of a rank, or of its functional tests."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         if text.startswith("[tuning]"):
             return _TUNING.match(text) is not None
         if text.startswith("[rank "):

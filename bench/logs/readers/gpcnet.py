@@ -11,7 +11,7 @@ import re
 from bench.core.codes import Code, Coded
 from bench.core.log_traits import LogTraits
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _BEGIN = re.compile(r"Network(?:Load)? Tests v([0-9][\w.]*)$")
@@ -114,7 +114,7 @@ class Gpcnet(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """Its first line, or the title of a table."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return _BEGIN.match(text) is not None or _TITLE.match(text.strip("| ")) is not None
 
 

@@ -13,7 +13,7 @@ from bench.core.codes import Code
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import OK, Matrix, MatrixCell
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _DEVICE = re.compile(
@@ -142,7 +142,7 @@ class HipBusBandwidth(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """Its first line, or a row with a bandwidth."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return _DEVICE.match(text) is not None or ("GB/sec" in text and _ROW.match(text) is not None)
 
 

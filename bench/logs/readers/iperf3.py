@@ -16,7 +16,7 @@ from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRun, Line, Reader
 from bench.logs.messages import LogCode
 from bench.logs.readers._document import JsonCollector, figure, listing, mapping
-from bench.logs.readers._figures_run import FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresRun, number
 from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import shown
 
@@ -213,7 +213,7 @@ class Iperf3(Reader):
 
     def begins(self, text: str) -> bool:
         """A connection, the titles of its columns, its error, or the first key of its document."""
-        text = text.strip()
+        text = text[: 2 * LONGEST_LINE].strip()
         if text[:1] in ("{", '"'):
             return _DOCUMENT.match(text) is not None or _EVENT.match(text) is not None
         forms = (_CONNECTING, _ACCEPTED, _TITLES, _ERROR)
@@ -238,6 +238,7 @@ class Iperf3(Reader):
             yield from self._take_text(line.number, text)
 
     def _take_text(self, number_: int, text: str) -> Iterator[ForeignRun]:
+        text = text[:LONGEST_LINE]
         if self.begins(text):
             if self._run is not None and not _ERROR.match(text) and self._run.ended_by(text):
                 yield from self.finish()

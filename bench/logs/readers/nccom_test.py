@@ -17,7 +17,7 @@ from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRow, ForeignRun, Line, Reader
 from bench.logs.messages import LogCode
 from bench.logs.readers._document import JsonCollector, figure, listing, mapping
-from bench.logs.readers._figures_run import FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresRun, number
 from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import shown
 
@@ -217,7 +217,7 @@ class NccomTest(Reader):
 
     def begins(self, text: str) -> bool:
         """A command line, the titles of its columns, or the first size of its document."""
-        text = text.strip()
+        text = text[: 2 * LONGEST_LINE].strip()
         command = _COMMAND.search(text) if "nccom-test" in text[:500] else None
         if command is not None and re.search(r"(?:^|\s)(?:-r|--nworkers)\s+\d", command[1]):
             return True
@@ -245,6 +245,7 @@ class NccomTest(Reader):
 
     def _take_text(self, line: int, text: str) -> Iterator[ForeignRun]:
         """A command line, or a line of a table."""
+        text = text[: 2 * LONGEST_LINE]
         command = _COMMAND.search(text) if "nccom-test" in text[:500] else None
         begins_table = _HEADER.match(text) is not None
         failed = self._command is not None and _FAILED.match(text) is not None

@@ -12,7 +12,7 @@ from bench.core.codes import Code, Coded
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRow
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _HEADER = re.compile(r"Block Size \(B\)\s{1,20}Batch Size\s")
@@ -119,7 +119,7 @@ class NixlBench(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """Its banner, or the titles of its columns."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return _HEADER.match(text) is not None or _BANNER.match(text) is not None
 
 

@@ -12,7 +12,7 @@ from bench.core.codes import Code, Coded
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import OK, Matrix, MatrixCell
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _N = r"([0-9.]{1,20})"
@@ -181,7 +181,7 @@ class P2pMark(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """The title of a section, a score, or a closing latency."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_SECTION, _SCORE, _LATENCY))
 
 

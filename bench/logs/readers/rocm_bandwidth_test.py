@@ -12,7 +12,7 @@ from bench.core.codes import Code
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import FAILED, OK, Matrix, MatrixCell
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _BEGIN = re.compile(r"RocmBandwidthTest Version: (\S{1,30})$")
@@ -245,7 +245,7 @@ class RocmBandwidthTest(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """Its first line, or the title of a matrix or of a pair."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _MATRIX, _PAIR))
 
 

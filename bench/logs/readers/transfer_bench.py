@@ -11,7 +11,7 @@ import re
 from bench.core.codes import Code, Coded
 from bench.core.log_traits import LogTraits
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _BEGIN = re.compile(r"TransferBench v(\S{1,20})")
@@ -86,7 +86,7 @@ class TransferBench(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """Its first line, or a line of results."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _EXECUTOR, _AGGREGATE))
 
 

@@ -13,7 +13,7 @@ from bench.core.codes import Code, Coded
 from bench.core.log_traits import LogTraits
 from bench.logs.foreign import ForeignRow
 from bench.logs.messages import LogCode
-from bench.logs.readers._figures_run import FiguresReader, FiguresRun, number
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
 from bench.logs.readers._run_notes import shown
 
 _UNITS = re.compile(r"\|?\s*\|?\s*(\w{3,12}) \(usec\)\s+\|\s+bandwidth \(MB/s\)\s+\|\s+message rate \(msg/s\)\s*\|?$")
@@ -34,9 +34,7 @@ _ROW_OF_THREADS = re.compile(r"(?:Final:\s*)?([0-9,]{1,20})\s+([0-9.]{1,20})\s+(
 _NAMED = re.compile(r"[A-Za-z_][\w/.-]{0,100}\s+[0-9,]{1,20}\s+[0-9.]{1,20}\s+[0-9.]")  # `-f`: a test and its only line
 _BATCH = re.compile(r"\+([\w][\w/.-]{0,120})-{3,}\+-")
 _RULE = re.compile(r"\+-{3,}")
-_ERROR = re.compile(
-    r"(?:\[[0-9.]+\] )?\[?\S{0,200}:\d+(?::\d+)?\]?\s+(?:\S+\s+)*?UCX\s+ERROR|Failed to run test|perftest\.c:\d+\s"
-)
+_ERROR = re.compile(r".{0,300}?\bUCX {1,4}ERROR|.{0,100}?Failed to run test")
 _MIB = 2.0**20
 
 
@@ -79,7 +77,7 @@ class UcxRun(FiguresRun):
     def take(self, line: int, text: str) -> None:
         """A line of the banner or of the table."""
         if found := _BANNER.match(text):
-            self._banner[found[1]] = found[2]
+            self._banner[found[1]] = found[2].strip()
         elif found := _UNITS.match(text):
             self._word, self._table = found[1], True
         elif found := _TITLES.match(text):
@@ -193,7 +191,7 @@ class UcxPerftest(FiguresReader):
 
     def begins(self, text: str) -> bool:
         """The first line of its banner, the titles of its table, or of its CSV."""
-        text = text.strip()
+        text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_API, _UNITS, _TITLES, _CSV))
 
 
