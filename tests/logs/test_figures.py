@@ -257,7 +257,7 @@ def test_why_there_is_no_bound_is_declared_or_there_is_one() -> None:
             assert has_bound or log_traits(run["tool"]).without_bound or "sum of" in str(run.get("figures"))
 
 
-PACKERS = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
 def read_file(path: Path) -> imports.Log:
