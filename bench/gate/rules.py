@@ -40,7 +40,8 @@ class GateRule:
     Each of `sizes` must be there. In `spans` (first, last) every measured size is judged, and every requested size must
     be there. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match no row of a
     pattern without such a factor, and no row from another tool's log, which does not record it. `groups` are shell
-    patterns (node*). `modes` empty: pipelined for rates, isolated for times.
+    patterns (node*). `modes` empty: pipelined for rates, isolated for times. `modelled`: rows that nobody measured are
+    judged, too.
     """
 
     name: str
@@ -61,6 +62,7 @@ class GateRule:
     ranks: tuple[int, ...] = ()
     samples: int = 10
     imported: bool = False
+    modelled: bool = False
     allow: frozenset[str] = frozenset()
 
 

@@ -218,6 +218,7 @@ _RULE = Section(
         "ranks": _COUNTS,
         "samples": _COUNT,
         "imported": Key(Value(switch)),
+        "modelled": Key(Value(switch)),
         "allow": Key(Values(_allowed)),
         **{metric: Key(Value(partial(_demand, metric))) for metric in METRICS},
     },
