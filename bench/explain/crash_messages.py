@@ -1,0 +1,79 @@
+"""The words of the crash page, except those of the messages themselves, which are in `logs/events/`."""
+
+from __future__ import annotations
+
+from bench.core.codes import OptionalPartsCode
+from bench.logs.failure_events import Meaning, Role
+
+
+class CrashCode(OptionalPartsCode):
+    """What followed from the failure, and what the text does not show."""
+
+    CONSEQUENCE = (
+        "consequence",
+        "<ranks {ranks:list 8}: >{what}< ({count} messages)> ({where})",
+    )
+    DUMPS_MISSING = (
+        "dumps-missing",
+        "There is no dump of ranks {ranks:list 8}: they ended without writing one, or it was not given.",
+    )
+    WAITED_FOR_UNKNOWN = (
+        "waited-for-unknown",
+        "The text does not show which rank did not come. Dumps of all ranks decide: set TORCH_FR_BUFFER_SIZE=2000 "
+        "(before torch 2.9 TORCH_NCCL_TRACE_BUFFER_SIZE=2000) and TORCH_NCCL_DUMP_ON_TIMEOUT=1, then explain the folder.",
+    )
+    NOT_ALL_REPORTED = (
+        "not-all-reported",
+        "The logs name {num_seen} of {num_ranks} ranks: give the logs of all ranks.",
+    )
+    END_UNKNOWN = (
+        "end-unknown",
+        "The text does not show which end failed. NCCL_DEBUG=WARN on all ranks, with the output of each rank, decides.",
+    )
+    RANK_UNKNOWN = (
+        "rank-unknown",
+        "The line does not name its rank: let the launcher print it (torchrun --tee 3, mpirun --tag-output, "
+        "srun --label).",
+    )
+    REASON_UNKNOWN = (
+        "reason-unknown",
+        "The text does not show why rank {rank} ended: its own output decides (torchrun --log-dir DIR --tee 3).",
+    )
+    CALL_UNKNOWN = (
+        "call-unknown",
+        "The text does not show which call failed: NCCL_DEBUG=INFO shows it.",
+    )
+
+
+# fmt: off
+RECORDED_MISMATCH = Meaning(
+    "recorded-mismatch", Role.CAUSE,
+    "operation {seq} of group {group} differs between ranks: {calls}", 0.95,
+    "make all ranks take the same branch: compare the code before this operation on these ranks")
+RECORDED_LAG = Meaning(
+    "ranks-behind", Role.ABSENT,
+    "ranks {ranks:list 8} never called operation {seq}< ({operation})>< of group {group}>, which {num_waiting} others did",
+    0.85, "look at what these ranks do instead: their logs, or their stacks while the job hangs", "py-spy dump --pid PID")
+RECORDED_STUCK = Meaning(
+    "all-ranks-inside", Role.NETWORK,
+    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} alike, and none finished it: the "
+    "network or the library hangs", 0.6,
+    "test the network between these hosts, and read NCCL's warnings", "NCCL_DEBUG=WARN; ncclras -v")
+SILENT = Meaning(
+    "silent-ranks", Role.ABSENT,
+    "ranks {ranks:list 8} reported nothing while {num_waiting} of {num_ranks} ranks timed out in the same operation", 0.5,
+    "look at these ranks first: their logs, or their stacks while the job hangs", "py-spy dump --pid PID")
+ALL_WAITED = Meaning(
+    "all-ranks-inside", Role.NETWORK,
+    "all {num_ranks} ranks called operation {seq} ({operation}) and none finished it: the network or the library hangs", 0.6,
+    "test the network between these hosts, and read NCCL's warnings", "NCCL_DEBUG=WARN; ncclras -v")
+HUNG_AT_START = Meaning(
+    "hung-at-start", Role.WAITED,
+    "the log ends during NCCL's start: {stages}", 0.4,
+    "check that the hosts reach each other over the interface and the NICs that the log names",
+    "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET; ping; ib_write_bw")
+HUNG_AFTER_START = Meaning(
+    "hung-after-start", Role.WAITED,
+    "all {num_processes} processes finished NCCL's start, then the first operation did not end", 0.4,
+    "test the network between these hosts", "NCCL_DEBUG=WARN; ncclras -v")
+# fmt: on
