@@ -7,15 +7,15 @@ rank is known to have failed before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from bench.core.codes import Coded, fill_present
+from bench.core.codes import Coded, fill, fill_present
 from bench.explain import crash_records
-from bench.explain.crash_messages import ALL_WAITED, HUNG_AFTER_START, HUNG_AT_START, SILENT, CrashCode
+from bench.explain.crash_messages import ALL_TIMED_OUT, ALL_WAITED, HUNG_AFTER_START, HUNG_AT_START, SILENT, CrashCode
 from bench.explain.reason import Reason
-from bench.logs.events import nccl_init, nccl_ras, python_errors, torch_watchdog
+from bench.logs.events import gloo, nccl_init, nccl_ras, python_errors, torch_watchdog
 from bench.logs.failure_events import Event, Role
 
 _MOST_REASONS = 4
@@ -34,13 +34,15 @@ _WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The answer. `first`: the message that the likeliest cause rests on. `absent`: ranks that never came.
+    """The answer. `first`: the message that the likeliest cause rests on, which `reporters` printed. `absent`: ranks
+    that never came.
 
     `waiting` is the operation that the others waited in. `reasons`: causes, the likeliest first. `consequences`: what
     followed. `unknown`: what the text does not show, and what would.
     """
 
     first: Event
+    reporters: tuple[int, ...]
     absent: tuple[int, ...]
     waiting: Event | None
     reasons: tuple[Reason, ...]
@@ -54,6 +56,7 @@ class Crash:
         first, waiting = self.first, self.waiting
         return {
             "first": _plain(first),
+            "reported_by_ranks": list(self.reporters),
             "absent_ranks": list(self.absent),
             "waiting": _plain(waiting) if waiting is not None else None,
             "causes": [asdict(reason) for reason in self.reasons],
@@ -73,13 +76,19 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     events = _attributed(events)
     shown = [event for event in events if event.role in _FAILS]
     shown += crash_records.recorded(events)
+    reporters = {event.rank for event in shown if event.role not in (*_ENDS, Role.STATE) and event.code not in _DEATHS}
+    if any(event.meaning is torch_watchdog.TIMED_OUT for event in shown):
+        shown = [event for event in shown if event.meaning is not torch_watchdog.STATUS_AT]
+    compared = _compared_calls(events)
+    if compared:
+        shown = [event for event in shown if event.code != torch_watchdog.MISMATCH.code] + compared
     shown += _behind(events)
     shown += _silent(shown, num_ranks)
     if not shown and failed:
         shown += _hung(events)
     if not shown:
         return None
-    causes, followed = _divided(shown)
+    causes, followed = _divided(shown, reporters)
     ranked = _ranked(causes)
     if not ranked:
         return None
@@ -88,6 +97,7 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     waiting = _first([event for event in shown if event.seq is not None])
     return Crash(
         first=first,
+        reporters=tuple(sorted({event.rank for event in shown if event.code == first.code and event.rank is not None})),
         absent=absent,
         waiting=waiting,
         reasons=tuple(_reason(event, weight) for event, weight in ranked[:_MOST_REASONS]),
@@ -102,6 +112,9 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
     """The number of ranks, as the text states it: NCCL, the list of ranks, the store, dumps, or an allgather's sizes."""
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
     listed = [event.rank + 1 for event in events if event.meaning is nccl_init.RANK and event.rank is not None]
+    workers = {event.rank for event in events if "first_observed" in event.facts and event.code != nccl_init.RANK.code}
+    if workers == set(range(len(workers))):  # the table of torchrun lists every worker of a node
+        listed.append(len(workers))
     members = crash_records.members(events)
     gathered = []
     for event in events:
@@ -201,19 +214,38 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
     """Ranks that reported no time-out in the operation in which most others did; or the finding that all did."""
-    timeouts = [event for event in events if event.code == torch_watchdog.TIMED_OUT.code and event.rank is not None]
-    stuck = _first([event for event in timeouts if event.seq is not None])
-    if stuck is None or num_ranks is None or any(event.role == Role.ABSENT for event in events):
+    codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
+    timeouts = [event for event in events if event.code in codes and event.rank is not None]
+    explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
+    stuck = _first([event for event in timeouts if event.seq is not None] or timeouts)
+    if stuck is None or num_ranks is None or explained:
         return []
-    timed_out = {event.rank for event in timeouts if event.seq == stuck.seq and event.operation == stuck.operation}
+    alike = (stuck.code, stuck.seq, stuck.operation)
+    timed_out = {event.rank for event in timeouts if (event.code, event.seq, event.operation) == alike}
     silent = tuple(rank for rank in range(num_ranks) if rank not in timed_out)
     facts = {"num_waiting": len(timed_out), "num_ranks": num_ranks}
     if not silent:
-        return [replace(stuck, meaning=ALL_WAITED, rank=None, host=None, facts=facts)]
+        meaning = ALL_TIMED_OUT if stuck.seq is None else ALL_WAITED
+        return [replace(stuck, meaning=meaning, rank=None, host=None, facts=facts)]
     if len(silent) * 2 >= num_ranks:
         return []
     only = silent[0] if len(silent) == 1 else None
     return [replace(stuck, meaning=SILENT, rank=only, host=None, pid=None, ranks=silent, facts=facts)]
+
+
+def _compared_calls(events: Sequence[Event]) -> list[Event]:
+    """Messages about calls that differ, which name two ranks each, as one finding about all of them."""
+    reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
+    calls: dict[int, tuple[str, str, str]] = {}
+    for event in reports:
+        other = event.facts.get("other_rank")
+        if event.rank is not None:
+            calls.setdefault(event.rank, (event.operation or "?", event.facts.get("shape", ""), ""))
+        if isinstance(other, int):
+            calls.setdefault(other, (event.facts["other_operation"], event.facts.get("other_shape", ""), ""))
+    if len(reports) < 2 or len(set(calls.values())) < 2:
+        return []
+    return [crash_records.mismatch(reports[0], reports[0].group, reports[0].seq, calls)]
 
 
 def _hung(events: Sequence[Event]) -> list[Event]:
@@ -237,13 +269,16 @@ def _hung(events: Sequence[Event]) -> list[Event]:
     return [replace(last, meaning=HUNG_AT_START, rank=None, host=None, pid=None, facts={"stages": ", ".join(texts)})]
 
 
-def _divided(events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """(causes, consequences). If all are consequences, they are all that is known, and count as causes."""
+def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
+    """(causes, consequences). If all are consequences, they are all that is known, and count as causes.
+
+    `reporters`: the ranks that printed why they failed.
+    """
     ordered = sorted(events, key=_order)
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
     before: dict[tuple[str, int], Event] = {}  # (file, rank) -> its first message of waiting or of a lost connection
     first_end: dict[str, Event] = {}
-    for event in ordered:
+    for event in sorted(ordered, key=lambda event: (event.source, event.line)):
         if event.rank is None:
             continue
         earlier = (
@@ -254,13 +289,12 @@ def _divided(events: Sequence[Event]) -> tuple[list[Event], list[Event]]:
         unforced = event.code not in _HARD or event.code in ("aborted", "exited")
         if earlier is not None and earlier is not event and unforced and event.role in (Role.CAUSE, Role.ENDED):
             follows.add(id(event))
-    own_error = {event.rank for event in ordered if event.role == Role.CAUSE and event.code not in _DEATHS}
     observed = [event for event in ordered if event.facts.get("first_observed")]
     first_dead = observed[0] if observed else None
     for event in ordered:
         if event.code not in _DEATHS:
             continue
-        if event.code in ("aborted", "exited") and event.rank is not None and event.rank in own_error:
+        if event.code in ("aborted", "exited") and event.rank is not None and event.rank in reporters:
             follows.add(id(event))
         root = first_end.setdefault(event.source, first_dead or event)
         same = (
@@ -340,6 +374,7 @@ def _facts(event: Event) -> dict[str, Any]:
         "peer": event.peer,
         "duration_s": event.duration_s,
         "ranks": list(event.ranks) or None,
+        "who": _who(event.ranks),
         "line": event.line or None,
         "source": event.source or None,
     }
@@ -347,11 +382,16 @@ def _facts(event: Event) -> dict[str, Any]:
     return {name: value for name, value in {**facts, **fields}.items() if value is not None}
 
 
+def _who(ranks: Sequence[int]) -> str | None:
+    """Ranks in words: rank 1; ranks 1, 3."""
+    if not ranks:
+        return None
+    return fill("{word} {ranks:list 8}", {"word": "rank" if len(ranks) == 1 else "ranks", "ranks": list(ranks)})
+
+
 def _reason(event: Event, weight: float) -> Reason:
-    facts = _facts(event)
     meaning = event.meaning
-    what, step = words(event), fill_present(meaning.step, {**_UNNAMED, **facts})
-    return Reason(event.code, facts, what, evidence(event), weight, step, meaning.command)
+    return Reason(event.code, _facts(event), words(event), evidence(event), weight, meaning.step, meaning.command)
 
 
 _UNNAMED = {
@@ -365,8 +405,12 @@ _UNNAMED = {
 
 
 def words(event: Event) -> str:
-    """What a message means, filled in. A required field that its text lacks is a question mark."""
-    return fill_present(event.meaning.what, {**_UNNAMED, **_facts(event)})
+    """What a message means, filled in. A field that the text lacks is a question mark."""
+    facts = _facts(event)
+    try:
+        return fill_present(event.meaning.what, facts)
+    except KeyError:
+        return fill_present(event.meaning.what, {**_UNNAMED, **facts})
 
 
 def evidence(event: Event) -> str:
@@ -384,7 +428,13 @@ def _consequences(followed: Sequence[Event]) -> list[Coded]:
     for alike in list(by_code.values())[:_MOST_CONSEQUENCES]:
         ranks = sorted({event.rank for event in alike if event.rank is not None})
         where = f"{alike[0].source}:{alike[0].line}" if alike[0].line else alike[0].source
-        facts = {"kind": alike[0].code, "ranks": ranks or None, "what": words(alike[0]), "where": where}
+        facts = {
+            "kind": alike[0].code,
+            "who": _who(ranks),
+            "ranks": ranks or None,
+            "what": words(alike[0]),
+            "where": where,
+        }
         lines.append(Coded.of(CrashCode.CONSEQUENCE, **facts, count=len(alike) if len(alike) > 1 else None))
     return lines
 
@@ -398,7 +448,8 @@ def _unknown(
     lacking = [rank for rank in crash_records.members(events) if rank not in dumped]
     if dumped and lacking:
         found.append(Coded.of(CrashCode.DUMPS_MISSING, ranks=lacking))
-    if first.role == Role.WAITED and weight < _SURE and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code):
+    waited = first.role == Role.WAITED or first.meaning is ALL_TIMED_OUT
+    if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code):
         found.append(Coded.of(CrashCode.WAITED_FOR_UNKNOWN))
     if first.role == Role.PEER:
         found.append(Coded.of(CrashCode.END_UNKNOWN))

@@ -11,7 +11,7 @@ class CrashCode(OptionalPartsCode):
 
     CONSEQUENCE = (
         "consequence",
-        "<ranks {ranks:list 8}: >{what}< ({count} messages)> ({where})",
+        "<{who} {ranks:list 8}: >{what}< ({count} messages)> ({where})",
     )
     DUMPS_MISSING = (
         "dumps-missing",
@@ -48,25 +48,34 @@ class CrashCode(OptionalPartsCode):
 # fmt: off
 RECORDED_MISMATCH = Meaning(
     "recorded-mismatch", Role.CAUSE,
-    "operation {seq} of group {group} differs between ranks: {calls}", 0.95,
+    "operation {seq}< of group {group}> differs between ranks: {calls}", 0.95,
     "make all ranks take the same branch: compare the code before this operation on these ranks")
 RECORDED_LAG = Meaning(
     "ranks-behind", Role.ABSENT,
-    "ranks {ranks:list 8} never called operation {seq}< ({operation})>< of group {group}>, which {num_waiting} others did",
+    "{who} never called operation {seq}< ({operation})>< of group {group}>, which {num_waiting} others did",
     0.85, "look at what these ranks do instead: their logs, or their stacks while the job hangs", "py-spy dump --pid PID")
 RECORDED_STUCK = Meaning(
     "all-ranks-inside", Role.NETWORK,
     "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} alike, and none finished it: the "
     "network or the library hangs", 0.6,
     "test the network between these hosts, and read NCCL's warnings", "NCCL_DEBUG=WARN; ncclras -v")
+WITHOUT_DUMP = Meaning(
+    "ranks-without-dump", Role.ABSENT,
+    "{who} wrote no dump, and the {num_waiting} others of {num_ranks} agree up to operation {seq} ({operation})", 0.5,
+    "look at what these ranks did: they ended first, or hung so that they could not write", "py-spy dump --pid PID")
 SILENT = Meaning(
     "silent-ranks", Role.ABSENT,
-    "ranks {ranks:list 8} reported nothing while {num_waiting} of {num_ranks} ranks timed out in the same operation", 0.5,
+    "{who} reported nothing while {num_waiting} of {num_ranks} ranks timed out in the same operation", 0.5,
     "look at these ranks first: their logs, or their stacks while the job hangs", "py-spy dump --pid PID")
 ALL_WAITED = Meaning(
     "all-ranks-inside", Role.NETWORK,
     "all {num_ranks} ranks called operation {seq} ({operation}) and none finished it: the network or the library hangs", 0.6,
     "test the network between these hosts, and read NCCL's warnings", "NCCL_DEBUG=WARN; ncclras -v")
+ALL_TIMED_OUT = Meaning(
+    "all-ranks-waited", Role.NETWORK,
+    "all {num_ranks} ranks waited for each other: they called different operations, or the network hangs", 0.5,
+    "compare the dumps of all ranks: explain the folder that holds them",
+    "TORCH_FR_BUFFER_SIZE=2000; TORCH_DISTRIBUTED_DEBUG=DETAIL")
 HUNG_AT_START = Meaning(
     "hung-at-start", Role.WAITED,
     "the log ends during NCCL's start: {stages}", 0.4,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bench.core.units import format_duration
 from bench.explain.crash import Crash, words
-from bench.logs.failure_events import Event
+from bench.logs.failure_events import Event, Role
 
 _MOST_RANKS = 16
 
@@ -22,6 +22,8 @@ def answer(crash: Crash) -> Iterator[str]:
     """Who was first, in which operation, and who never came."""
     first = crash.first
     yield f"first: {words(first)}{_place(first)}"
+    if len(crash.reporters) > 1:
+        yield f"reported by: ranks {_ranks(crash.reporters)}"
     if crash.absent:
         of_all = f" of {crash.num_ranks}" if crash.num_ranks else ""
         plural = "s" if len(crash.absent) > 1 else ""
@@ -61,9 +63,11 @@ def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
                 yield f"       {reason.command}"
 
 
-def markdown(crash: Crash) -> Iterator[str]:
+def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
     """The same with headings, lists and code."""
-    yield from (f"# {title(crash)}", "", "## What failed first", "")
+    if with_title:
+        yield from (f"# {title(crash)}", "")
+    yield from ("## What failed first", "")
     yield from (f"- {line}" for line in answer(crash))
     yield from ("", "## The likeliest causes, in order", "")
     for number, reason in enumerate(crash.reasons, start=1):
@@ -85,7 +89,7 @@ def markdown(crash: Crash) -> Iterator[str]:
 def _place(event: Event) -> str:
     """Rank, host and process, as far as the text states them."""
     parts = []
-    if event.rank is not None:
+    if event.rank is not None and event.role != Role.ABSENT:
         parts.append(f"rank {event.rank}")
     if event.host is not None:
         parts.append(f"on {event.host}")
@@ -95,7 +99,9 @@ def _place(event: Event) -> str:
         parts.append(f"device {event.facts['device']}")
     if event.peer is not None:
         parts.append(f"peer {event.peer}")
-    return f" ({', '.join(parts)})" if parts else " (the text names no rank)"
+    if not parts and not event.ranks:
+        return " (the text names no rank)"
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

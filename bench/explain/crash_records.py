@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from bench.explain.crash_messages import RECORDED_LAG, RECORDED_MISMATCH, RECORDED_STUCK
+from bench.explain.crash_messages import RECORDED_LAG, RECORDED_MISMATCH, RECORDED_STUCK, WITHOUT_DUMP
 from bench.logs.events import flight_recorder
 from bench.logs.failure_events import Event, Meaning
 
@@ -28,8 +29,8 @@ def recorded(events: Sequence[Event]) -> Iterator[Event]:
     for group, by_rank in groups.items():
         calls = {rank: _calls(event.facts["records"]) for rank, event in by_rank.items()}
         calls = {rank: found for rank, found in calls.items() if found}
-        if len(calls) > 1:
-            yield from _parted(group, calls, by_rank)
+        parted = list(_parted(group, calls, by_rank)) if len(calls) > 1 else []
+        yield from parted or _without_dump(group, calls, by_rank, members(events))
 
 
 def members(events: Sequence[Event]) -> tuple[int, ...]:
@@ -49,17 +50,18 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
     found: dict[int, Record] = {}
     for seq, operation, sizes, dtypes, state in records:
         found.setdefault(seq, (operation, sizes, dtypes, state))
+    return found
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
     """The first difference of one group: calls that differ, then ranks that are behind, then what nobody finished."""
     first = max(min(found) for found in calls.values())  # the recorder keeps the last operations only
     last = {rank: max(found) for rank, found in calls.items()}
-    for seq in range(first, min(last.values()) + 1):
+    for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):
         at_seq = {rank: found[seq] for rank, found in calls.items() if seq in found}
         signatures = {rank: _signature(record) for rank, record in at_seq.items()}
         if len(set(signatures.values())) > 1:
-            yield _mismatch(group, seq, signatures, events)
+            yield mismatch(events[min(signatures)], group or None, seq, signatures)
             return
     behind = tuple(rank for rank in sorted(last) if last[rank] < max(last.values()))
     if behind:
@@ -79,16 +81,32 @@ def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mappi
         yield _event(RECORDED_STUCK, events[rank], group, seq, calls[rank][seq][0], {"num_ranks": len(calls)}, ())
 
 
+def _without_dump(
+    group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event], expected: Sequence[int]
+) -> Iterator[Event]:
+    """The few ranks that wrote no dump, if all others agree."""
+    lacking = tuple(rank for rank in expected if rank not in events)
+    if not calls or not lacking or len(lacking) * 2 >= len(expected):
+        return
+    rank = min(calls)
+    seq = max(calls[rank])
+    facts = {"num_waiting": len(calls), "num_ranks": len(expected)}
+    yield _event(WITHOUT_DUMP, events[rank], group, seq, calls[rank][seq][0], facts, lacking)
+
+
 def _signature(record: Record) -> tuple[str, str, str]:
     """What must be the same on all ranks: the operation; for some operations also sizes and types."""
     operation, sizes, dtypes, _ = record
     return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
 
 
-def _mismatch(
-    group: str, seq: int, signatures: Mapping[int, tuple[str, str, str]], events: Mapping[int, Event]
+def mismatch(
+    report: Event, group: str | None, seq: int | None, signatures: Mapping[int, tuple[str, str, str]]
 ) -> Event:
-    """Who called what. Ranks are accused only if they are fewer than those who agree."""
+    """Who called what, by rank: (operation, sizes, types). Ranks are accused only if more agree than differ.
+
+    `report`: the message or dump that shows it.
+    """
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):
         ranks_of.setdefault(signature, []).append(rank)
@@ -98,13 +116,22 @@ def _mismatch(
         named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
         what = f"{operation}[{sizes}] {dtypes}".strip() if sizes else operation
         texts.append(f"{'rank' if len(ranks) == 1 else 'ranks'} {named} called {what}")
-    count = Counter(signatures.values()).most_common(2)
+    most, second = Counter(signatures.values()).most_common(2)
     odd: tuple[int, ...] = ()
-    if count[0][1] > count[1][1]:
-        odd = tuple(rank for rank in sorted(signatures) if signatures[rank] != count[0][0])
-    rank = odd[0] if odd else min(signatures)
-    operation = signatures[rank][0] if odd else None
-    return _event(RECORDED_MISMATCH, events[rank], group, seq, operation, {"calls": "; ".join(texts)}, odd)
+    if most[1] > second[1]:
+        odd = tuple(rank for rank in sorted(signatures) if signatures[rank] != most[0])
+    return replace(
+        report,
+        meaning=RECORDED_MISMATCH,
+        rank=odd[0] if len(odd) == 1 else None,
+        host=None,
+        pid=None,
+        group=group,
+        operation=signatures[odd[0]][0] if odd else most[0][0],
+        seq=seq,
+        ranks=odd,
+        facts={"calls": "; ".join(texts)},
+    )
 
 
 def _event(

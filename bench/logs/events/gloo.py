@@ -6,6 +6,14 @@ import re
 
 from bench.logs.failure_events import Meaning, Role, Sign, SignFormat
 
+TIMED_OUT = Meaning(
+    "gloo-timeout",
+    Role.WAITED,
+    "a rank waited {duration_s:time} for another one",
+    0.4,
+    "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
+    "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank",
+)
 # fmt: off
 _SIGNS = (
     (r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)", Meaning(
@@ -13,10 +21,7 @@ _SIGNS = (
         "a rank received {received} bytes where it expected at most {wanted}: the ranks called collectives with different "
         "sizes or in different order", 0.9,
         "run once with torch's check of every collective, which names the ranks", "TORCH_DISTRIBUTED_DEBUG=DETAIL")),
-    (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", Meaning(
-        "gloo-timeout", Role.WAITED, "a rank waited {duration_s:time} for another one", 0.4,
-        "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
-        "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank")),
+    (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", TIMED_OUT),
     (r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)", Meaning(
         "connection-closed", Role.PEER, "the process at the other end closed the connection: it ended before", 0.35,
         "look for the rank that ended first; its own output has the reason")),

@@ -152,7 +152,7 @@ class Format(EventFormat):
             self._wrapped.append(line.text.lstrip("= "))
             if _WRAPPED_END.search(line.text) is None and len(self._wrapped) < _MOST_WRAPPED:
                 return
-            text = " ".join(self._wrapped)
+            text = " ".join(part for part in self._wrapped if part.strip("-"))
             if "EXIT CODE" in text and "EXIT STRING" not in text and len(self._wrapped) < _MOST_WRAPPED:
                 return
             yield from self._ended(text)

@@ -24,7 +24,7 @@ LAUNCHED = Meaning("ras-launched", Role.STATE, "rank {rank} has launched <{opera
 # fmt: off
 _DEAD = Meaning("ras-dead", Role.ENDED, "process {pid} on {host} is dead: NCCL's RAS network cannot reach it", 0.7,
                 "read this process's own output, and the kernel log of its node", "dmesg -T | tail -50")
-_UNREACHED = Meaning("ras-missing", Role.ABSENT, "<rank {rank}><process {pid} on {host}> did not answer NCCL's RAS query",
+_UNREACHED = Meaning("ras-missing", Role.ABSENT, "<{who}>< (process {pid} on {host})> did not answer NCCL's RAS query",
                      0.7, "check that the process lives and its node answers", _STACKS)
 _FAILED = Meaning("ras-error", Role.CAUSE, "rank {rank} reports an error of NCCL<: {error}>", 0.6,
                   "read this rank's own output", "NCCL_DEBUG=WARN")

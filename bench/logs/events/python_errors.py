@@ -14,7 +14,7 @@ _RAISED = re.compile(
 RAISED = Meaning(
     "python-error",
     Role.CAUSE,
-    "the program of <rank {rank}><!rank_known?one rank> raised {error}<: {message}>",
+    "the program raised {error}<: {message}>",
     0.75,
     "correct the program; the lines above this one are its stack",
 )
@@ -50,7 +50,7 @@ class Format(EventFormat):
             meaning = _STOPPED
         elif name.startswith("Dist"):
             meaning = _COMMUNICATION
-        yield event_of(meaning, line, found, facts={"rank_known": found["rank"] is not None})
+        yield event_of(meaning, line, found)
 
 
 FORMAT = Format

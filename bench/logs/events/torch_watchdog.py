@@ -56,7 +56,7 @@ _SIGNS = (
         "collective-mismatch", Role.CAUSE, "rank {rank} called {operation} where other ranks called something else", 0.95,
         MISMATCH.step)),
     (_RANK + r"Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier in (?P<ms>\d+) ms", Meaning(
-        "missing-at-barrier", Role.ABSENT, "{ranks:list 8} did not reach the monitored barrier", 0.9,
+        "missing-at-barrier", Role.ABSENT, "{who} did not reach the monitored barrier", 0.9,
         "look at what these ranks do instead", "py-spy dump --pid PID")),
     (r"Rank (?P<rank>\d+) successfully reached monitoredBarrier", Meaning(
         "reached-barrier", Role.WAITED, "rank {rank} waited in a monitored barrier", 0.2)),

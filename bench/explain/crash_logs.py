@@ -1,0 +1,66 @@
+"""The events of many files, and which of them belong together: one job a log with runs, all others one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.explain.crash import Crash, crash_of
+from bench.logs.failure_events import LARGEST_DOCUMENT, Event, document_events, may_be_document
+from bench.logs.foreign import OK, ForeignRun
+from bench.logs.imports import Log
+
+_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """One file: its runs, and the events in its text or, if it is a dump, in the document."""
+
+    log: Log
+    events: tuple[Event, ...]
+
+    def between(self, first: float, last: float) -> list[Event]:
+        """The events in lines `first` to before `last`."""
+        return [event for event in self.events if first <= event.line < last]
+
+
+def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
+    """The events of a file that is one document; none if it is not, or cannot be read."""
+    if path is None:
+        return ()
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+            if not may_be_document(head):
+                return ()
+            return document_events(head + file.read(LARGEST_DOCUMENT), name)
+    except OSError:
+        return ()
+
+
+def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: float, end: float) -> Crash | None:
+    """What failed in one run, from the lines `begin` to before `end`; None if it ended well or nothing shows it.
+
+    Files without a run belong to the only job there is, if there is only one.
+    """
+    if run.status == OK:
+        return None
+    events = log.between(begin, end)
+    if _is_only_job(logs):
+        events += [event for other in logs if not other.log.runs for event in other.events]
+    return crash_of(events, failed=True)
+
+
+def pooled_crash(logs: Sequence[EventLog]) -> Crash | None:
+    """What failed in the job whose files hold no run, such as one log or one dump per rank."""
+    if _is_only_job(logs):
+        return None
+    return crash_of([event for log in logs if not log.log.runs for event in log.events])
+
+
+def _is_only_job(logs: Sequence[EventLog]) -> bool:
+    """Is there one log with one failed run, to which all other files belong?"""
+    runs = [run for log in logs for run in log.log.runs]
+    return len(runs) == 1 and runs[0].status != OK
