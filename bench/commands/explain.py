@@ -91,7 +91,7 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:
-    """The runs, events of failures and hints of each log. Raises UsageError if no log holds a known run or a failure."""
+    """The runs, events and hints of each log. Raises UsageError if no log holds a known run or a failure."""
     logs = [_read_source(source) for source in imports.sources(names)]
     without_events = [each.log for each, _ in logs if each.log.runs or not each.events]
     troubles = imports.troubles(without_events)

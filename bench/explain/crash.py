@@ -13,7 +13,15 @@ from typing import Any
 
 from bench.core.codes import Coded, fill, fill_present
 from bench.explain import crash_records
-from bench.explain.crash_messages import ALL_TIMED_OUT, ALL_WAITED, HUNG_AFTER_START, HUNG_AT_START, SILENT, CrashCode
+from bench.explain.crash_messages import (
+    ALL_TIMED_OUT,
+    ALL_WAITED,
+    HUNG_AFTER_START,
+    HUNG_AT_START,
+    RECORDED_LAG,
+    SILENT,
+    CrashCode,
+)
 from bench.explain.reason import Reason
 from bench.logs.events import gloo, nccl_init, nccl_ras, python_errors, torch_watchdog
 from bench.logs.failure_events import Event, Role
@@ -27,6 +35,7 @@ _FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.P
 _FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
 _ENDS = (Role.ENDED, Role.STOPPED)
 _DEATHS = ("killed", "crashed", "aborted", "exited")
+_OWN_ENDS = ("aborted", "exited")  # by the process itself, after an error
 _HARD = (*_DEATHS, "node-lost", "host-out-of-memory", "mpi-abort")  # never a consequence of a rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 _WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
@@ -109,7 +118,10 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
 
 
 def _num_ranks(events: Sequence[Event]) -> int | None:
-    """The number of ranks, as the text states it: NCCL, the list of ranks, the store, dumps, or an allgather's sizes."""
+    """The number of ranks, as the text states it.
+
+    It is stated by NCCL, the list of ranks, the store, the table of torchrun, dumps, or an allgather's sizes.
+    """
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
     listed = [event.rank + 1 for event in events if event.meaning is nccl_init.RANK and event.rank is not None]
     workers = {event.rank for event in events if "first_observed" in event.facts and event.code != nccl_init.RANK.code}
@@ -205,7 +217,7 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
     first = min(behind, key=lambda event: event.rank or 0)
     ranks = tuple(sorted({event.rank for event in behind if event.rank is not None}))
     only = ranks[0] if len(ranks) == 1 else None
-    meaning = crash_records.RECORDED_LAG
+    meaning = RECORDED_LAG
     facts = {"num_waiting": waiting}
     return replace(
         first, meaning=meaning, rank=only, seq=seq, operation=operation, group=group, ranks=ranks, facts=facts
@@ -276,34 +288,7 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
     """
     ordered = sorted(events, key=_order)
     follows = {id(event) for event in ordered if event.role == Role.STOPPED}
-    before: dict[tuple[str, int], Event] = {}  # (file, rank) -> its first message of waiting or of a lost connection
-    first_end: dict[str, Event] = {}
-    for event in sorted(ordered, key=lambda event: (event.source, event.line)):
-        if event.rank is None:
-            continue
-        earlier = (
-            before.setdefault((event.source, event.rank), event)
-            if event.role in _FOLLOWS
-            else before.get((event.source, event.rank))
-        )
-        unforced = event.code not in _HARD or event.code in ("aborted", "exited")
-        if earlier is not None and earlier is not event and unforced and event.role in (Role.CAUSE, Role.ENDED):
-            follows.add(id(event))
-    observed = [event for event in ordered if event.facts.get("first_observed")]
-    first_dead = observed[0] if observed else None
-    for event in ordered:
-        if event.code not in _DEATHS:
-            continue
-        if event.code in ("aborted", "exited") and event.rank is not None and event.rank in reporters:
-            follows.add(id(event))
-        root = first_end.setdefault(event.source, first_dead or event)
-        same = (
-            event is root
-            or (event.pid is not None and event.pid == root.pid)
-            or (event.rank is not None and event.rank == root.rank)
-        )
-        if not same and not event.facts.get("first_observed"):
-            follows.add(id(event))
+    follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters)
     named = [event for event in ordered if id(event) not in follows and event.role not in _FOLLOWS]
     died = _first([event for event in named if event.role == Role.CAUSE and (event.rank is not None or event.pid)])
     for event in named:
@@ -314,6 +299,39 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
         causes = [event for event in ordered if event.role in (Role.WAITED, Role.PEER)] or ordered
     kept = {id(event) for event in causes}
     return causes, [event for event in ordered if id(event) not in kept]
+
+
+def _after_own_waiting(events: Sequence[Event]) -> set[int]:
+    """Errors and ends of ranks that had waited or lost a connection before, by the lines of one file."""
+    follows = set()
+    waited: set[tuple[str, int]] = set()
+    for event in sorted(events, key=lambda event: (event.source, event.line)):
+        if event.rank is None:
+            continue
+        by_itself = event.code not in _HARD or event.code in _OWN_ENDS
+        if event.role in _FOLLOWS:
+            waited.add((event.source, event.rank))
+        elif event.role in (Role.CAUSE, Role.ENDED) and by_itself and (event.source, event.rank) in waited:
+            follows.add(id(event))
+    return follows
+
+
+def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
+    """Ends of processes that another end came before, and ends that the rank's own message explains."""
+    observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
+    follows = set()
+    first_of: dict[str, Event] = {}
+    for event in events:
+        if event.code not in _DEATHS:
+            continue
+        if event.code in _OWN_ENDS and event.rank is not None and event.rank in reporters:
+            follows.add(id(event))
+        first = first_of.setdefault(event.source, observed or event)
+        same_pid = event.pid is not None and event.pid == first.pid
+        same_rank = event.rank is not None and event.rank == first.rank
+        if not (event is first or same_pid or same_rank or event.facts.get("first_observed")):
+            follows.add(id(event))
+    return follows
 
 
 def _is_before(event: Event, other: Event) -> bool:
@@ -342,15 +360,12 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
     by_code: dict[str, list[Event]] = {}
     for event in causes:
         by_code.setdefault(event.code, []).append(event)
-    found = []
+    earliest = []
     for alike in by_code.values():
-        chosen = [event for event in alike if event.facts.get("first_observed")] or alike
-        event = _first(chosen)
-        if event is not None and event.meaning.weight >= _LEAST_WEIGHT:
-            found.append((event, event.meaning.weight))
-    if not found and causes:
-        event = min(causes, key=_order)
-        found.append((event, event.meaning.weight))
+        chosen = _first([event for event in alike if event.facts.get("first_observed")] or alike)
+        earliest += [chosen] if chosen is not None else []
+    likely = [event for event in earliest if event.meaning.weight >= _LEAST_WEIGHT]
+    found = [(event, event.meaning.weight) for event in likely or earliest[:1]]
     return sorted(found, key=lambda pair: -pair[1])
 
 
@@ -447,7 +462,7 @@ def _unknown(
     dumped = crash_records.dumped(events)
     lacking = [rank for rank in crash_records.members(events) if rank not in dumped]
     if dumped and lacking:
-        found.append(Coded.of(CrashCode.DUMPS_MISSING, ranks=lacking))
+        found.append(Coded.of(CrashCode.DUMPS_MISSING, ranks=lacking, who=_who(lacking)))
     waited = first.role == Role.WAITED or first.meaning is ALL_TIMED_OUT
     if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code):
         found.append(Coded.of(CrashCode.WAITED_FOR_UNKNOWN))
@@ -459,7 +474,7 @@ def _unknown(
         found.append(Coded.of(CrashCode.RANK_UNKNOWN))
     if first.code == "system-call-failed" and first.meaning.weight < _SURE:
         found.append(Coded.of(CrashCode.CALL_UNKNOWN))
-    seen = {event.rank for event in shown if event.rank is not None}
+    seen = {event.rank for event in [*events, *shown] if event.rank is not None and event.role != Role.PLACE}
     if weight < _SURE and num_ranks is not None and 0 < len(seen) < num_ranks:
         found.append(Coded.of(CrashCode.NOT_ALL_REPORTED, num_seen=len(seen), num_ranks=num_ranks))
     return found

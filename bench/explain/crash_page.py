@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bench.core.codes import Coded
 from bench.core.units import format_duration
 from bench.explain.crash import Crash, words
+from bench.explain.reason import Reason
 from bench.logs.failure_events import Event, Role
 
 _MOST_RANKS = 16
@@ -46,15 +48,9 @@ def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
     for number, reason in enumerate(crash.reasons, start=1):
         yield f"  {number}. {reason.what} (weight {reason.weight:g})"
         yield f"     {reason.evidence}"
-    if crash.consequences:
-        yield from ("", "What followed from it")
-        for line in crash.consequences:
-            yield f"  - {line.text}"
-    if crash.unknown:
-        yield from ("", "What the text does not show")
-        for line in crash.unknown:
-            yield f"  - {line.text}"
-    steps = [(number, reason) for number, reason in enumerate(crash.reasons, start=1) if reason.step]
+    for heading, lines in _remarks(crash):
+        yield from ("", heading, *(f"  - {line.text}" for line in lines))
+    steps = _steps(crash)
     if steps:
         yield from ("", "What to do next")
         for number, reason in steps:
@@ -72,18 +68,26 @@ def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
     yield from ("", "## The likeliest causes, in order", "")
     for number, reason in enumerate(crash.reasons, start=1):
         yield f"{number}. **{reason.what}** (weight {reason.weight:g}): `{reason.evidence}`"
-    for heading, lines in (
-        ("What followed from it", crash.consequences),
-        ("What the text does not show", crash.unknown),
-    ):
-        if lines:
-            yield from ("", f"## {heading}", "")
-            yield from (f"- {line.text}" for line in lines)
-    steps = [(number, reason) for number, reason in enumerate(crash.reasons, start=1) if reason.step]
+    for heading, lines in _remarks(crash):
+        yield from ("", f"## {heading}", "", *(f"- {line.text}" for line in lines))
+    steps = _steps(crash)
     if steps:
         yield from ("", "## What to do next", "")
         for number, reason in steps:
             yield f"{number}. {reason.step}" + (f": `{reason.command}`" if reason.command else "")
+
+
+def _remarks(crash: Crash) -> Iterator[tuple[str, tuple[Coded, ...]]]:
+    """The sections of remarks that are not empty."""
+    if crash.consequences:
+        yield "What followed from it", crash.consequences
+    if crash.unknown:
+        yield "What the text does not show", crash.unknown
+
+
+def _steps(crash: Crash) -> list[tuple[int, Reason]]:
+    """The causes that propose a next step, with their numbers."""
+    return [(number, reason) for number, reason in enumerate(crash.reasons, start=1) if reason.step]
 
 
 def _place(event: Event) -> str:

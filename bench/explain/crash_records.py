@@ -1,4 +1,4 @@
-"""Flight records of several ranks, compared: different calls, ranks that are behind, and operations that nobody finished.
+"""Flight records of several ranks, compared: different calls, ranks that are behind, operations that none finished.
 
 The states of Gloo's operations are never updated, so only a group that has finished operations on record is read for
 what is still going on.

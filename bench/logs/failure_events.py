@@ -299,7 +299,10 @@ class EventReader:
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
     def _label(self, raw: str) -> int | None:
-        """The rank that the launcher printed before a line. Numbers of lines look like labels of srun, but never repeat."""
+        """The rank that the launcher printed before a line.
+
+        Numbers of lines look like labels of srun, but never repeat.
+        """
         found = _RANK_LABEL.match(raw)
         if found is None:
             return None
@@ -313,9 +316,9 @@ class EventReader:
     def _keep(self, events: Iterable[Event]) -> None:
         for event in events:
             number = self._num_of.get(event.code, 0)
-            key = (event.code, event.rank, event.host, event.pid, event.group, event.seq, event.ranks)
-            if event.rank is None and event.pid is None:
-                key += (event.printed,)
+            named = event.rank is not None or event.pid is not None
+            where = (event.rank, event.host, event.pid, event.group, event.seq, event.ranks)
+            key = (event.code, *where, "" if named else event.printed)
             if key in self._seen or number >= _MOST_ALIKE or len(self._events) >= _MOST_EVENTS:
                 continue
             self._seen.add(key)

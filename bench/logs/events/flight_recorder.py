@@ -40,7 +40,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 class Format(DocumentFormat):
-    """One event for each group of a dump; the fact `records` holds (sequence number, operation, sizes, dtypes, state)."""
+    """One event for each group. Its fact `records` holds (sequence number, operation, sizes, dtypes, state)."""
 
     def begins(self, head: bytes) -> bool:
         """A pickle of protocol 2 and above, or a JSON object with the recorder's keys."""

@@ -14,39 +14,82 @@ TIMED_OUT = Meaning(
     "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
     "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank",
 )
-# fmt: off
 _SIGNS = (
-    (r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)", Meaning(
-        "size-mismatch", Role.CAUSE,
-        "a rank received {received} bytes where it expected at most {wanted}: the ranks called collectives with different "
-        "sizes or in different order", 0.9,
-        "run once with torch's check of every collective, which names the ranks", "TORCH_DISTRIBUTED_DEBUG=DETAIL")),
+    (
+        r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)",
+        Meaning(
+            "size-mismatch",
+            Role.CAUSE,
+            "a rank received {received} bytes where it expected at most {wanted}: the ranks called collectives "
+            "with different "
+            "sizes or in different order",
+            0.9,
+            "run once with torch's check of every collective, which names the ranks",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+    ),
     (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", TIMED_OUT),
-    (r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)", Meaning(
-        "connection-closed", Role.PEER, "the process at the other end closed the connection: it ended before", 0.35,
-        "look for the rank that ended first; its own output has the reason")),
-    (r"(?:Read|Write) error \[?(?P<peer>[\w.:]+\]?:\d+): (?P<error>[^.]*)", Meaning(
-        "connection-closed", Role.PEER, "the process at the other end closed the connection: it ended before", 0.35,
-        "look for the rank that ended first; its own output has the reason")),
-    (r"Gloo connectFullMesh failed with (?P<error>.*)", Meaning(
-        "gloo-cannot-connect", Role.NETWORK,
-        "the ranks could not connect to each other: {error}", 0.7,
-        "check that the interface of every node can be reached from the others", "GLOO_SOCKET_IFNAME=eth0; ip -br addr")),
-    (r"(?:Unable to find address for|Unable to resolve hostname|unsupported gloo device|ifa == nullptr|Unable to find interface)"
-     r" ?:? ?(?P<name>[\w.-]*)", Meaning(
-        "no-interface", Role.CAUSE, "Gloo finds no address<: {name}>", 0.9,
-        "name an interface that exists on every node", "GLOO_SOCKET_IFNAME=eth0; ip -br addr")),
-    (r"[Cc]onnect timeout|SO_ERROR: (?P<error>.*?)(?:, remote=(?P<peer>\S+))", Meaning(
-        "cannot-connect", Role.NETWORK, "no connection to another rank<: {error}>", 0.6,
-        "check the route and firewall between the nodes")),
+    (
+        r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)",
+        Meaning(
+            "connection-closed",
+            Role.PEER,
+            "the process at the other end closed the connection: it ended before",
+            0.35,
+            "look for the rank that ended first; its own output has the reason",
+        ),
+    ),
+    (
+        r"(?:Read|Write) error \[?(?P<peer>[\w.:]+\]?:\d+): (?P<error>[^.]*)",
+        Meaning(
+            "connection-closed",
+            Role.PEER,
+            "the process at the other end closed the connection: it ended before",
+            0.35,
+            "look for the rank that ended first; its own output has the reason",
+        ),
+    ),
+    (
+        r"Gloo connectFullMesh failed with (?P<error>.*)",
+        Meaning(
+            "gloo-cannot-connect",
+            Role.NETWORK,
+            "the ranks could not connect to each other: {error}",
+            0.7,
+            "check that the interface of every node can be reached from the others",
+            "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
+        ),
+    ),
+    (
+        r"(?:Unable to find address for|Unable to resolve hostname|unsupported gloo device|ifa == nullptr|Unable "
+        r"to find interface)"
+        r" ?:? ?(?P<name>[\w.-]*)",
+        Meaning(
+            "no-interface",
+            Role.CAUSE,
+            "Gloo finds no address<: {name}>",
+            0.9,
+            "name an interface that exists on every node",
+            "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
+        ),
+    ),
+    (
+        r"[Cc]onnect timeout|SO_ERROR: (?P<error>.*?)(?:, remote=(?P<peer>\S+))",
+        Meaning(
+            "cannot-connect",
+            Role.NETWORK,
+            "no connection to another rank<: {error}>",
+            0.6,
+            "check the route and firewall between the nodes",
+        ),
+    ),
 )
-# fmt: on
 
 
 class Format(SignFormat):
     """One event a line."""
 
-    hints = ("gloo", "Gloo")
+    hints = ("gloo/", "Gloo ", "op.preamble", "Timed out waiting", "closed by peer", "ifa == nullptr")
     signs = tuple(Sign(re.compile(pattern), meaning) for pattern, meaning in _SIGNS)
 
 

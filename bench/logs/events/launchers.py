@@ -47,24 +47,36 @@ NOT_STARTED = Meaning(
     0.95,
     "correct the launcher's options",
 )
-# fmt: off
 _LINES: tuple[tuple[str, Meaning], ...] = (
-    (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in|.{0,200}rror stack)"
-     r" ?(?P<error>.*)", MPI_ERROR),
+    (
+        r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in"
+        r"|.{0,200}rror stack)"
+        r" ?(?P<error>.*)",
+        MPI_ERROR,
+    ),
     (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
     (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
     (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
     (r"Fatal error in (?P<error>P?MPI_\w+.*)", MPI_ERROR),
     (r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] \*\*\* (?P<error>MPI_ERR_\w+.*|An error occurred in \S+)", MPI_ERROR),
     (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
-    (r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
-     r"|srun: error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL", NODE_LOST),
-    (r"oom[_-]kill(?:er)? event|Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) \((?P<program>[^)]*)\)",
-     HOST_MEMORY),
+    (
+        r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
+        r"|srun: error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL",
+        NODE_LOST,
+    ),
+    (
+        r"oom[_-]kill(?:er)? event|Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) "
+        r"\((?P<program>[^)]*)\)",
+        HOST_MEMORY,
+    ),
     (r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s", _ends.TIME_LIMIT),
     (r"time limit for job execution has been reached|DUE TO TIME LIMIT|timeout: sending signal", _ends.TIME_LIMIT),
-    (r"(?P<error>not enough slots available.*|could not (?:access|find) (?:the )?executable.*|"
-     r"unable to find (?:the )?(?:specified )?executable.*)", NOT_STARTED),
+    (
+        r"(?P<error>not enough slots available.*|could not (?:access|find) (?:the )?executable.*|"
+        r"unable to find (?:the )?(?:specified )?executable.*)",
+        NOT_STARTED,
+    ),
 )
 # What ended, and how. The rank may be several (srun), and `signal_name` replaces the number.
 _ENDS = (
@@ -83,7 +95,6 @@ _ENDS = (
     r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b",
     r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)(?: \(core dumped\))?$",
 )
-# fmt: on
 _LINE_PATTERNS = tuple((re.compile(pattern), meaning) for pattern, meaning in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
 # Text that wraps, or is a box: from the line that begins it to one that ends it.
@@ -187,16 +198,7 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         name = (groups.get("signal_name") or "").strip()
         signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
         code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
-        if name == "Out Of Memory":
-            meaning = HOST_MEMORY
-        elif signal is not None:
-            meaning = _ends.by_signal(signal)
-        elif code is not None:
-            meaning = _ends.by_exit_code(code)
-        elif "abort" in text:
-            meaning = _ends.ABORTED
-        else:
-            meaning = replace(_ends.EXITED, what="the process ended early")
+        meaning = _meaning(name, signal, code, text)
         facts: dict[str, Any] = {"signal": signal, "exit_code": code, "first_observed": "ranks" not in groups}
         host = (groups.get("host") or "").rstrip(":.,") or None
         fields: dict[str, Any] = {"host": host, "facts": facts, "printed": text}
@@ -208,6 +210,18 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
             for rank in numbers(groups["ranks"]):
                 yield event_of(meaning, line, rank=rank, **fields)
         else:
-            rank = groups.get("rank")
-            yield event_of(meaning, line, rank=int(rank[:9]) if rank else None, **fields)
+            named = groups.get("rank")
+            yield event_of(meaning, line, rank=int(named[:9]) if named else None, **fields)
         return
+
+
+def _meaning(name: str, signal: int | None, code: int | None, text: str) -> Meaning:
+    if name == "Out Of Memory":
+        return HOST_MEMORY
+    if signal is not None:
+        return _ends.by_signal(signal)
+    if code is not None:
+        return _ends.by_exit_code(code)
+    if "abort" in text:
+        return _ends.ABORTED
+    return replace(_ends.EXITED, what="the process ended early")

@@ -15,49 +15,133 @@ _TESTS = r"(?P<host>[\w.-]+): Test (?:NCCL|RCCL|CUDA|HIP) failure (?P<place>\S+)
 _PROCESS = re.compile(r"\.\. (?P<host>[\w.-]+) pid (?P<pid>\d{1,10}): Test failure")
 _DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
-# fmt: off
 _RESULTS = (
-    (r"(?:unhandled cuda error|ncclUnhandledCudaError|HIP error|unhandled hip error)", Meaning(
-        "cuda-failed", Role.CAUSE, "a call of CUDA inside NCCL failed; the message does not say which", 0.7,
-        "run again with NCCL's warnings, which name the call, and check the kernel's Xid lines",
-        "NCCL_DEBUG=WARN; dmesg -T | grep -i xid")),
-    (r"(?:unhandled system error|ncclSystemError)", Meaning(
-        "system-call-failed", Role.CAUSE, "a system call or the network failed inside NCCL; the message does not say which",
-        0.55, "run again with NCCL's log, which names the call", _DEBUG)),
-    (r"(?:remote process exited or there was a network error|ncclRemoteError)", Meaning(
-        "rank-lost", Role.PEER,
-        "NCCL lost the connection to another rank: that process ended, or the network between them failed", 0.45,
-        "if no process ended first, test the network between these hosts", "NCCL_DEBUG=WARN on all ranks")),
-    (r"(?:invalid usage|ncclInvalidUsage)", Meaning(
-        "wrong-call", Role.CAUSE, "the program used NCCL wrongly, often two ranks on one GPU", 0.75,
-        "run again with NCCL's warnings, which name the call", "NCCL_DEBUG=WARN")),
-    (r"(?:invalid argument|ncclInvalidArgument)", Meaning(
-        "wrong-call", Role.CAUSE, "the program passed NCCL a wrong argument", 0.75,
-        "run again with NCCL's warnings, which name the argument", "NCCL_DEBUG=WARN")),
-    (r"(?:internal error|ncclInternalError)", Meaning(
-        "nccl-internal", Role.CAUSE, "NCCL failed internally, often in the topology or the bootstrap", 0.5,
-        "run again with NCCL's log", _DEBUG)),
+    (
+        r"(?:unhandled cuda error|ncclUnhandledCudaError|HIP error|unhandled hip error)",
+        Meaning(
+            "cuda-failed",
+            Role.CAUSE,
+            "a call of CUDA inside NCCL failed; the message does not say which",
+            0.7,
+            "run again with NCCL's warnings, which name the call, and check the kernel's Xid lines",
+            "NCCL_DEBUG=WARN; dmesg -T | grep -i xid",
+        ),
+    ),
+    (
+        r"(?:unhandled system error|ncclSystemError)",
+        Meaning(
+            "system-call-failed",
+            Role.CAUSE,
+            "a system call or the network failed inside NCCL; the message does not say which",
+            0.55,
+            "run again with NCCL's log, which names the call",
+            _DEBUG,
+        ),
+    ),
+    (
+        r"(?:remote process exited or there was a network error|ncclRemoteError)",
+        Meaning(
+            "rank-lost",
+            Role.PEER,
+            "NCCL lost the connection to another rank: that process ended, or the network between them failed",
+            0.45,
+            "if no process ended first, test the network between these hosts",
+            "NCCL_DEBUG=WARN on all ranks",
+        ),
+    ),
+    (
+        r"(?:invalid usage|ncclInvalidUsage)",
+        Meaning(
+            "wrong-call",
+            Role.CAUSE,
+            "the program used NCCL wrongly, often two ranks on one GPU",
+            0.75,
+            "run again with NCCL's warnings, which name the call",
+            "NCCL_DEBUG=WARN",
+        ),
+    ),
+    (
+        r"(?:invalid argument|ncclInvalidArgument)",
+        Meaning(
+            "wrong-call",
+            Role.CAUSE,
+            "the program passed NCCL a wrong argument",
+            0.75,
+            "run again with NCCL's warnings, which name the argument",
+            "NCCL_DEBUG=WARN",
+        ),
+    ),
+    (
+        r"(?:internal error|ncclInternalError)",
+        Meaning(
+            "nccl-internal",
+            Role.CAUSE,
+            "NCCL failed internally, often in the topology or the bootstrap",
+            0.5,
+            "run again with NCCL's log",
+            _DEBUG,
+        ),
+    ),
 )
 _CUDA = (
-    (r"out of memory", Meaning(
-        "out-of-memory", Role.CAUSE, "the GPU has no memory left", 0.95,
-        "use smaller buffers or batches, and check who else uses this GPU", "nvidia-smi")),
-    (r"(?:system not yet initialized|system has not been initialized|CUDA_ERROR_SYSTEM_NOT_READY)", Meaning(
-        "fabric-not-ready", Role.CAUSE, "the NVSwitch fabric is not up", 0.95,
-        "start the fabric manager of the driver's own version", "systemctl status nvidia-fabricmanager")),
-    (r"(?:illegal memory access|misaligned address|device-side assert|unspecified launch failure|illegal instruction)",
-     Meaning(
-        "kernel-fault", Role.CAUSE, "a kernel of this rank failed on its GPU ({error}): a fault of the program, unless the "
-        "kernel's log shows an Xid of the hardware", 0.85,
-        "find the kernel, and check the Xid lines", "CUDA_LAUNCH_BLOCKING=1; dmesg -T | grep -i xid")),
-    (r"(?:uncorrectable ECC|CUDA_ERROR_ECC|uncorrectable NVLink|GPU is lost|hardware stack error)", Meaning(
-        "gpu-broken", Role.CAUSE, "the GPU reports broken hardware ({error})", 0.95,
-        "drain the node and test the GPU", "nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3")),
-    (r"(?:no CUDA-capable device|invalid device ordinal|no kernel image|driver version is insufficient)", Meaning(
-        "gpu-unusable", Role.CAUSE, "this process cannot use its GPU ({error})", 0.95,
-        "check the driver, the visible devices and the build for this GPU", "nvidia-smi -L; env | grep CUDA_VISIBLE")),
+    (
+        r"out of memory",
+        Meaning(
+            "out-of-memory",
+            Role.CAUSE,
+            "the GPU has no memory left",
+            0.95,
+            "use smaller buffers or batches, and check who else uses this GPU",
+            "nvidia-smi",
+        ),
+    ),
+    (
+        r"(?:system not yet initialized|system has not been initialized|CUDA_ERROR_SYSTEM_NOT_READY)",
+        Meaning(
+            "fabric-not-ready",
+            Role.CAUSE,
+            "the NVSwitch fabric is not up",
+            0.95,
+            "start the fabric manager of the driver's own version",
+            "systemctl status nvidia-fabricmanager",
+        ),
+    ),
+    (
+        r"(?:illegal memory access|misaligned address|device-side assert|unspecified launch failure|illegal "
+        r"instruction)",
+        Meaning(
+            "kernel-fault",
+            Role.CAUSE,
+            "a kernel of this rank failed on its GPU ({error}): a fault of the program, unless the "
+            "kernel's log shows an Xid of the hardware",
+            0.85,
+            "find the kernel, and check the Xid lines",
+            "CUDA_LAUNCH_BLOCKING=1; dmesg -T | grep -i xid",
+        ),
+    ),
+    (
+        r"(?:uncorrectable ECC|CUDA_ERROR_ECC|uncorrectable NVLink|GPU is lost|hardware stack error)",
+        Meaning(
+            "gpu-broken",
+            Role.CAUSE,
+            "the GPU reports broken hardware ({error})",
+            0.95,
+            "drain the node and test the GPU",
+            "nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3",
+        ),
+    ),
+    (
+        r"(?:no CUDA-capable device|invalid device ordinal|no kernel image|driver version is insufficient)",
+        Meaning(
+            "gpu-unusable",
+            Role.CAUSE,
+            "this process cannot use its GPU ({error})",
+            0.95,
+            "check the driver, the visible devices and the build for this GPU",
+            "nvidia-smi -L; env | grep CUDA_VISIBLE",
+        ),
+    ),
 )
-# fmt: on
 _CUDA_FAILED = Meaning(
     "cuda-failed",
     Role.CAUSE,
@@ -71,7 +155,11 @@ _CUDA_FAILED = Meaning(
 class Format(SignFormat):
     """One event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
 
-    hints = ("Test ", "NCCL error", "nccl", "CUDA error", "CUDA out of memory", "OutOfMemoryError", "CUDA_ERROR", "HIP")
+    hints = ("Test ", "NCCL error", "ncclSystem",
+        "ncclUnhandled",
+        "ncclInternal",
+        "ncclInvalid",
+        "ncclRemote", "CUDA error", "CUDA out of memory", "OutOfMemoryError", "CUDA_ERROR", "HIP")
     signs = (
         *(
             Sign(re.compile(_TESTS + words + r"[^']{0,200})", re.IGNORECASE), meaning)

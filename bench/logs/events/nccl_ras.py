@@ -21,14 +21,30 @@ _MISSING = re.compile(r"^The missing ranks?: (?P<ranks>[\d, -]+)")
 _PROCESS = re.compile(r"^Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<device>.*)")
 _STACKS = "py-spy dump --pid PID (on its node)"
 LAUNCHED = Meaning("ras-launched", Role.STATE, "rank {rank} has launched <{operation} >up to number {seq}")
-# fmt: off
-_DEAD = Meaning("ras-dead", Role.ENDED, "process {pid} on {host} is dead: NCCL's RAS network cannot reach it", 0.7,
-                "read this process's own output, and the kernel log of its node", "dmesg -T | tail -50")
-_UNREACHED = Meaning("ras-missing", Role.ABSENT, "<{who}>< (process {pid} on {host})> did not answer NCCL's RAS query",
-                     0.7, "check that the process lives and its node answers", _STACKS)
-_FAILED = Meaning("ras-error", Role.CAUSE, "rank {rank} reports an error of NCCL<: {error}>", 0.6,
-                  "read this rank's own output", "NCCL_DEBUG=WARN")
-# fmt: on
+_DEAD = Meaning(
+    "ras-dead",
+    Role.ENDED,
+    "process {pid} on {host} is dead: NCCL's RAS network cannot reach it",
+    0.7,
+    "read this process's own output, and the kernel log of its node",
+    "dmesg -T | tail -50",
+)
+_UNREACHED = Meaning(
+    "ras-missing",
+    Role.ABSENT,
+    "<{who}>< (process {pid} on {host})> did not answer NCCL's RAS query",
+    0.7,
+    "check that the process lives and its node answers",
+    _STACKS,
+)
+_FAILED = Meaning(
+    "ras-error",
+    Role.CAUSE,
+    "rank {rank} reports an error of NCCL<: {error}>",
+    0.6,
+    "read this rank's own output",
+    "NCCL_DEBUG=WARN",
+)
 
 
 class Format(EventFormat):

@@ -9,7 +9,8 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Ro
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
-    r"(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80})?(?:Error|Exception|Interrupt|Exit))(?:: (?P<message>.*))?$"
+    r"(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80})?(?:Error|Exception|Interrupt|Exit))(?:: "
+    r"(?P<message>.*))?$"
 )
 RAISED = Meaning(
     "python-error",

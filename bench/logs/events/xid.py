@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of
 
 _XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})(?:, pid='?(?P<pid>\d{1,10}))?.*?(?P<message>, .*|$)"
+    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})(?:, pid='?(?P<pid>\d{1,10}))?"
+    r".*?(?P<message>, .*|$)"
 )
 _HOST = re.compile(
     r"(?:^|\s)[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
@@ -27,12 +28,12 @@ _DEBUG = "compute-sanitizer PROGRAM"
 # Number -> what it is, how surely it ends a job, what to do, with which command.
 _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
     8: ("a kernel ran too long for the driver's time limit", 0.6, _PROGRAM, _DEBUG),
-    13: ("a kernel failed on the GPU (graphics engine exception), usually a fault of the program", 0.75, _PROGRAM, _DEBUG),
-    31: ("a kernel accessed memory that is not mapped (MMU fault), usually a fault of the program", 0.8, _PROGRAM, _DEBUG),
+    13: ("a kernel failed (graphics engine exception), usually a fault of the program", 0.75, _PROGRAM, _DEBUG),
+    31: ("a kernel accessed unmapped memory (MMU fault), usually a fault of the program", 0.8, _PROGRAM, _DEBUG),
     32: ("the GPU got a damaged command buffer, often by PCIe errors", 0.75, _RESET, "dmesg -T | grep -i aer"),
     38: ("the driver's firmware failed", 0.75, _RESET, _TEST),
     43: ("the GPU stopped working for a program, after a fault of the program", 0.6, _PROGRAM, _DEBUG),
-    45: ("the driver ended this program's work on the GPU, after another error or because the process ended", 0.2, "", ""),
+    45: ("the driver ended this program's work on the GPU: another error, or the process ended", 0.2, "", ""),
     46: ("the GPU stopped processing", 0.8, _RESET, _TEST),
     48: ("memory of the GPU failed (double-bit ECC error)", 0.95, _RESET, _TEST),
     61: ("the GPU's microcontroller failed", 0.85, _RESET, _TEST),
@@ -93,10 +94,11 @@ class Format(EventFormat):
         if found is None:
             return
         host = _HOST.search(line.raw[: found.start() + 1])
-        facts = {"xid": int(found["xid"]), "bus": found["bus"], "message": found["message"].lstrip(", ")}
+        xid = int(found["xid"])
+        facts = {"xid": xid, "bus": found["bus"], "message": found["message"].lstrip(", ")}
         pid = int(found["pid"]) if found["pid"] else None
         named = (host["name"] or host["iso"]) if host else None
-        yield event_of(meaning(facts["xid"]), line, host=named, pid=pid, facts=facts, printed=found[0])
+        yield event_of(meaning(xid), line, host=named, pid=pid, facts=facts, printed=found[0])
 
 
 FORMAT = Format
