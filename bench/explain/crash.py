@@ -85,7 +85,10 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     events = _attributed(events)
     shown = [event for event in events if event.role in _FAILS]
     shown += crash_records.recorded(events)
-    reporters = {event.rank for event in shown if event.role not in (*_ENDS, Role.STATE) and event.code not in _DEATHS}
+    reporters: set[int | None] = set()
+    for event in shown:
+        if event.role not in _ENDS and event.code not in _DEATHS:
+            reporters |= {event.rank, event.facts.get("reported_by")}
     if any(event.meaning is torch_watchdog.TIMED_OUT for event in shown):
         shown = [event for event in shown if event.meaning is not torch_watchdog.STATUS_AT]
     compared = _compared_calls(events)

@@ -24,7 +24,7 @@ _MOST_EVENTS = 20_000  # of one file
 _MOST_ALIKE = 4_000  # of one kind in one file
 _LONGEST_LINE = 4_000
 _LONGEST_PRINTED = 240
-_LONGEST_HINT = 64
+_LONGEST_HINT, _LONGEST_LABEL = 64, 200
 _HEAD = 4_096
 
 
@@ -172,9 +172,9 @@ _TIMES = re.compile(
     r")"
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # torch, torchrun --tee
 _RANK_LABEL = re.compile(
     r"^\s*(?:\[1,(?P<mpirun>\d{1,6})\]\s?<std"  # Open MPI --tag-output
-    r"|(?:\[?(?:default|rank))(?P<torch>\d{1,6})\]:"  # torch, torchrun --tee
     r"|(?P<srun>\d{1,6}):\s)"  # srun --label
 )
 
@@ -249,14 +249,16 @@ class EventReader:
         self._seen: set[tuple[Any, ...]] = set()
         self._labels: dict[int, int] = {}  # a number before lines -> how often; numbers of lines never come twice
         self._number = 1
-        self._rest = ""
+        self._rest, self._end = "", ""
         self._near: list[tuple[str, EventFormat]] = []  # hints of the last stretch, in which a line may have begun
 
     def look(self, text: str) -> None:
         """Take the next stretch of the text in."""
-        seen = self._rest[-_LONGEST_HINT:] + text
+        seen = self._end + text
+        self._end = seen[-_LONGEST_HINT:]
         found = [(hint, reader) for hint, reader in self._hints if hint in seen]
-        near, self._near = list(dict.fromkeys([*self._near, *found])), found
+        near = list(dict.fromkeys([*self._near, *found]))
+        self._near = found if "\n" in text else near
         if not near and not any(reader.is_open for reader in self._formats):
             self._skip(text)
             return
@@ -279,11 +281,11 @@ class EventReader:
     def _skip(self, text: str) -> None:
         """A stretch without a hint. Its last line may go on in the next one."""
         ended = text.count("\n")
-        self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[-_LONGEST_LINE:]
+        self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
 
     def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> None:
-        raw = raw[:_LONGEST_LINE]
+        raw = _lines.without_colours(raw[:_LONGEST_LINE])
         readers = [reader for reader in self._formats if reader.is_open]
         readers += [reader for hint, reader in near if hint in raw]
         rank = self._label(raw)
@@ -303,10 +305,12 @@ class EventReader:
 
         Numbers of lines look like labels of srun, but never repeat.
         """
+        if torch := _TORCH_LABEL.search(raw[:_LONGEST_LABEL]):
+            return int(torch[1])
         found = _RANK_LABEL.match(raw)
         if found is None:
             return None
-        rank = int(found["mpirun"] or found["torch"] or found["srun"])
+        rank = int(found["mpirun"] or found["srun"])
         if not found["srun"]:
             return rank
         if rank in self._labels or len(self._labels) < _MOST_EVENTS:

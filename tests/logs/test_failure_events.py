@@ -45,7 +45,10 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     WARN + "NET/IB : Got completion with error 13, opcode 0, len 0, vendor err 135": ("ib-receiver-not-ready", {}),
     WARN + "NET/IB : Got completion with error 10, opcode 0, len 0, vendor err 136": ("ib-memory-access", {}),
-    WARN + "NET/IB : mlx5_2:1 Got async event : port error": ("ib-port-event", {"hca": "mlx5_2", "event": "port error"}),
+    WARN + "NET/IB : mlx5_2:1 Got async event : port error": (
+        "ib-port-event",
+        {"hca": "mlx5_2", "event": "port error"},
+    ),
     WARN + "NET/IB : mlx5_2:1 async fatal event: local catastrophic error": ("ib-port-event", {"hca": "mlx5_2"}),
     WARN + "NET/IB : req 0/1 tag 1 peer 10.0.0.2<9> collective mismatch error, local size 8 remote size 16": (
         "size-mismatch",
@@ -119,25 +122,28 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     "WorkNCCL(SeqNum=7, OpType=_ALLGATHER_BASE, NumelIn=1, NumelOut=8, Timeout(ms)=1000) ran for 1001 milliseconds "
     "before timing out.": ("collective-timeout", {"rank": 9}),
     "[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1, last "
-    "completed NCCL work: 3904955349522264369.": ("work-status-at-failure", {"rank": 7, "enqueued": 1, "completed": None}),
+    "completed NCCL work: 3904955349522264369.": (
+        "work-status-at-failure",
+        {"rank": 7, "enqueued": 1, "completed": None},
+    ),
     PG + "[PG 1 Rank 3] Exception (either an error or timeout) detected by watchdog at work: 1580, last enqueued NCCL "
     "work: 1582, last completed NCCL work: 1579.": (
         "work-status-at-failure",
         {"rank": 3, "group": "1", "enqueued": 1582, "completed": 1579, "seq": 1580},
     ),
-    "[rank9]:[E ProcessGroupNCCL.cpp:1] [PG ID 2 PG GUID 7(dp_cp) Rank 1]  failure detected by watchdog at work sequence "
-    "id: 5 PG status: last enqueued work: 6, last completed work: 4": (
+    "[rank9]:[E ProcessGroupNCCL.cpp:1] [PG ID 2 PG GUID 7(dp_cp) Rank 1]  failure detected by watchdog at work "
+    "sequence id: 5 PG status: last enqueued work: 6, last completed work: 4": (
         "work-status-at-failure",
         {"rank": 9, "seq": 5, "enqueued": 6},
     ),
-    "[rank5]:[E ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a collective "
-    "timeout from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 41, last completed "
-    "NCCL work: 41.This is": ("work-status", {"rank": 5, "enqueued": 41}),
-    "[rank2]:[F ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds "
-    "without making progress": ("watchdog-stuck", {"rank": 2, "duration_s": 480.0}),
+    "[rank5]:[E ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a "
+    "collective timeout from rank 3 and we will try our best to dump the debug info. Last enqueued NCCL work: 41, "
+    "last completed NCCL work: 41.This is": ("work-status", {"rank": 5, "enqueued": 41}),
+    "[rank2]:[F ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 "
+    "seconds without making progress": ("watchdog-stuck", {"rank": 2, "duration_s": 480.0}),
     "[E ProcessGroupGloo.cpp:137] [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 3000 ms": (
         "missing-at-barrier",
-        {"ranks": (1, 3), "rank": 0},
+        {"ranks": (1, 3), "rank": None, "reported_by": 0},
     ),
     "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running inconsistent collective: "
     "CollectiveFingerPrint(OpType=ALLREDUCE, TensorShape=[20, 10], TensorDtypes=Float, TensorDeviceTypes=x)": (
@@ -158,8 +164,8 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
         {"peer": "node1, 29500"},
     ),
     # errors of NCCL and CUDA in programs
-    "[rank1]: torch.distributed.DistBackendError: NCCL error in: /x/NCCLUtils.hpp:268, remote process exited or there was "
-    "a network error, NCCL version 2.20.5": ("rank-lost", {"rank": 1}),
+    "[rank1]: torch.distributed.DistBackendError: NCCL error in: /x/NCCLUtils.hpp:268, remote process exited or there "
+    "was a network error, NCCL version 2.20.5": ("rank-lost", {"rank": 1}),
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.": (
         "system-call-failed",
         {},
@@ -202,7 +208,10 @@ MESSAGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "x1s1.site: rank 4 died from signal 6 and dumped core": ("aborted", {"rank": 4, "host": "x1s1.site"}),
     "x1s1.site: rank 4 exited with code 3": ("exited", {"rank": 4, "exit_code": 3}),
-    "Abort(15) on node 2 (rank 2 in comm 0): Fatal error in internal_Recv: Message truncated": ("mpi-error", {"rank": 2}),
+    "Abort(15) on node 2 (rank 2 in comm 0): Fatal error in internal_Recv: Message truncated": (
+        "mpi-error",
+        {"rank": 2},
+    ),
     "application called MPI_Abort(MPI_COMM_WORLD, 7) - process 2": ("mpi-abort", {"rank": 2, "error_code": "7"}),
     "mpirun noticed that process rank 3 with PID 4711 on node node7 exited on signal 9 (Killed).": (
         "killed",
@@ -239,7 +248,7 @@ Warnings
 """
 INSPECTOR = (
     '{"header": {"id": "0x7f", "rank": 2, "n_ranks": 8, "nnodes": 1}, "metadata": {"inspector_output_format_version": '
-    '"v4.0", "hostname": "node1", "pid": 7}, "coll_perf": {"coll": "AllReduce", "coll_sn": 1407, "coll_exec_time_us": 6}}\n'
+    '"v4.0", "hostname": "node1", "pid": 7}, "coll_perf": {"coll": "AllReduce", "coll_sn": 1407, "coll_time_us": 6}}\n'
 )
 
 
@@ -257,7 +266,9 @@ def value(event: Event, name: str) -> Any:
     return getattr(event, name) if hasattr(event, name) else event.facts.get(name)
 
 
-@pytest.mark.parametrize(("text", "wanted"), MESSAGES.items(), ids=lambda given: None if isinstance(given, str) else given[0])
+@pytest.mark.parametrize(
+    ("text", "wanted"), MESSAGES.items(), ids=lambda given: None if isinstance(given, str) else given[0]
+)
 @pytest.mark.parametrize("tag", ["", "[1,0]<stderr>:", "\x1b[31m"])
 def test_each_wording_gives_its_event(text: str, wanted: tuple[str, dict[str, Any]], tag: str) -> None:
     code, fields = wanted
@@ -284,7 +295,9 @@ def test_a_launchers_label_names_the_rank_but_the_number_of_a_line_does_not() ->
 
 
 def test_the_words_behind_last_error_are_a_warning_of_nccl() -> None:
-    events = read("Last error:\nNET/IB: Got completion from peer 10.0.0.2<4> with status=12 opcode=0 len=0 vendor err 129")
+    events = read(
+        "Last error:\nNET/IB: Got completion from peer 10.0.0.2<4> with status=12 opcode=0 len=0 vendor err 129"
+    )
     assert [(event.code, event.peer) for event in events] == [("ib-retry-exceeded", "10.0.0.2<4>")]
 
 
@@ -316,7 +329,9 @@ def test_the_inspector_shows_how_far_a_rank_came() -> None:
 def test_a_dump_is_the_same_as_json_and_as_pickle() -> None:
     for rank in range(4):
         plain = document_events((CRASHES / f"mismatch_rank{rank}.json").read_bytes(), f"mismatch_rank{rank}.json")
-        pickled = document_events((CRASHES / f"mismatch_trace_{rank}.pickle").read_bytes(), f"mismatch_trace_{rank}.pickle")
+        pickled = document_events(
+            (CRASHES / f"mismatch_trace_{rank}.pickle").read_bytes(), f"mismatch_trace_{rank}.pickle"
+        )
         assert [(e.rank, e.group, e.facts) for e in plain] == [(e.rank, e.group, e.facts) for e in pickled]
         assert {e.rank for e in plain} == {rank}
 
@@ -347,7 +362,7 @@ def test_numbers_and_times() -> None:
 
 
 def test_events_are_bounded() -> None:
-    text = "\n".join(f"node{n}:{n}:1 [0] x.cc:1 NCCL WARN Cuda failure 'x{n}'" for n in range(30_000))
+    text = "\n".join(f"node{n}:{n}:1 [0] x.cc:1 NCCL WARN Cuda failure 'x{n}'" for n in range(9_000))
     assert len(read(text)) <= 4_000
 
 

@@ -155,11 +155,20 @@ _CUDA_FAILED = Meaning(
 class Format(SignFormat):
     """One event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
 
-    hints = ("Test ", "NCCL error", "ncclSystem",
+    hints = (
+        "Test ",
+        "NCCL error",
+        "ncclSystem",
         "ncclUnhandled",
         "ncclInternal",
         "ncclInvalid",
-        "ncclRemote", "CUDA error", "CUDA out of memory", "OutOfMemoryError", "CUDA_ERROR", "HIP")
+        "ncclRemote",
+        "CUDA error",
+        "CUDA out of memory",
+        "OutOfMemoryError",
+        "CUDA_ERROR",
+        "HIP",
+    )
     signs = (
         *(
             Sign(re.compile(_TESTS + words + r"[^']{0,200})", re.IGNORECASE), meaning)

@@ -13,23 +13,25 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Ro
 FINISHED = Meaning("inspector-finished", Role.STATE, "rank {rank} on {host} last finished {operation} {seq}")
 _FIELD = re.compile(r'"(id|rank|n_ranks|hostname|pid|coll|coll_sn)"\s*:\s*(?:"([^"]{0,255})"|(-?\d{1,20}))')
 _WANTED = ("rank", "coll_sn")
+_LONGEST_OBJECT = 60  # lines, if it is printed over several
 _MOST = 100_000  # ranks and communicators
 
 
 class Format(EventFormat):
     """The last finished operation of each rank of each communicator, when the file is over."""
 
-    hints = ('"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
+    hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
 
     def __init__(self) -> None:
         """No record read yet."""
         self._fields: dict[str, str] = {}
+        self._lines_left = 0
         self._last: dict[tuple[str, str], tuple[int, dict[str, str], EventLine]] = {}
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
         """Is an object that is printed over several lines still going on?"""
-        return bool(self._fields)
+        return self._lines_left > 0
 
     def read(self, line: EventLine) -> Iterator[Event]:
         """Keep what a line holds; there is no event before the end."""
@@ -37,7 +39,11 @@ class Format(EventFormat):
             self._fields[name] = text or number
             if name == "coll_sn":
                 self._keep(line)
-        if line.text.startswith("{") and line.text.endswith("}"):
+        whole = line.text.startswith("{") and line.text.endswith("}")
+        if '"header"' in line.text:
+            self._lines_left = _LONGEST_OBJECT
+        self._lines_left = 0 if whole else self._lines_left - 1
+        if self._lines_left <= 0:
             self._fields = {}
         yield from ()
 

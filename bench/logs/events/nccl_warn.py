@@ -275,8 +275,8 @@ _SIGNS = (
         ),
     ),
     _sign(
-        r"Failed to bind NVLink SHARP|NVLS.{0,80}(?:failed|CUDA error)|Cuda failure.{0,40}'?(?:system not yet "
-        r"init|401)",
+        r"Failed to bind NVLink SHARP|NVLS.{0,80}(?:failed|CUDA error)|Cuda failure (?:401\b|"
+        r"'system not yet init)",
         Meaning(
             "fabric-not-ready",
             Role.CAUSE,
@@ -365,7 +365,7 @@ _SIGNS = (
         Meaning("proxy-failed", Role.PEER, "NCCL's proxy thread stopped after another error", 0.2),
     ),
     _sign(
-        r"(?P<operation>\w+) : (?P<error>.* (?:argument is NULL|is not a valid pointer|invalid (?:type|root"
+        r"(?P<operation>\w+) : (?P<error>.*(?:argument is NULL|is not a valid pointer|invalid (?:type|root"
         r"|reduction).*|"
         r"allocated on device.*))|(?P<error_2>Data type supplied.*|.*should not be called.*|invalid device count.*)",
         Meaning(

@@ -226,6 +226,8 @@ class Format(SignFormat):
         for name in ("enqueued", "completed"):
             if facts.get(name) is not None and abs(facts[name]) > max(1 << 40, facts.get("enqueued") or 0):
                 facts[name] = None
+        if event.ranks:  # a report about others
+            facts["reported_by"], rank = rank, event.ranks[0] if len(event.ranks) == 1 else None
         named = " ".join(filter(None, (group["id"], group["name"]))) if group else None
         return replace(event, rank=rank, group=named, facts=facts)
 

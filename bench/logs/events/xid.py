@@ -15,7 +15,7 @@ _XID = re.compile(
     r".*?(?P<message>, .*|$)"
 )
 _HOST = re.compile(
-    r"(?:^|\s)[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
+    r"(?:^|[\s:])[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
 )
 _RESET = "drain the node, reset the GPU or reboot, and test it"
 _REPLACE = "drain the node and test the GPU; replace it if this comes back"
