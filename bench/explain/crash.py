@@ -89,8 +89,8 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     for event in shown:
         if event.role not in _ENDS and event.code not in _DEATHS:
             reporters |= {event.rank, event.facts.get("reported_by")}
-    if any(event.meaning is torch_watchdog.TIMED_OUT for event in shown):
-        shown = [event for event in shown if event.meaning is not torch_watchdog.STATUS_AT]
+    if any(event.kind is torch_watchdog.TIMED_OUT for event in shown):
+        shown = [event for event in shown if event.kind is not torch_watchdog.STATUS_AT]
     compared = _compared_calls(events)
     if compared:
         shown = [event for event in shown if event.code != torch_watchdog.MISMATCH.code] + compared
@@ -126,7 +126,7 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
     It is stated by NCCL, the list of ranks, the store, the table of torchrun, dumps, or an allgather's sizes.
     """
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
-    listed = [event.rank + 1 for event in events if event.meaning is nccl_init.RANK and event.rank is not None]
+    listed = [event.rank + 1 for event in events if event.kind is nccl_init.RANK and event.rank is not None]
     workers = {event.rank for event in events if "first_observed" in event.facts and event.code != nccl_init.RANK.code}
     if workers == set(range(len(workers))):  # the table of torchrun lists every worker of a node
         listed.append(len(workers))
@@ -203,7 +203,7 @@ def _behind(events: Sequence[Event]) -> list[Event]:
         behind = [event for event in behind if event.rank not in timed_out]
         if behind:
             found.append(_lag(behind, stuck.seq, stuck.operation, stuck.group, len(timed_out)))
-    launched = [event for event in events if event.meaning is nccl_ras.LAUNCHED and event.seq is not None]
+    launched = [event for event in events if event.kind is nccl_ras.LAUNCHED and event.seq is not None]
     for group, operation in dict.fromkeys((event.group, event.operation) for event in launched):
         alike = [event for event in launched if (event.group, event.operation) == (group, operation)]
         most = max(event.seq or 0 for event in alike)
@@ -220,11 +220,9 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
     first = min(behind, key=lambda event: event.rank or 0)
     ranks = tuple(sorted({event.rank for event in behind if event.rank is not None}))
     only = ranks[0] if len(ranks) == 1 else None
-    meaning = RECORDED_LAG
+    kind = RECORDED_LAG
     facts = {"num_waiting": waiting}
-    return replace(
-        first, meaning=meaning, rank=only, seq=seq, operation=operation, group=group, ranks=ranks, facts=facts
-    )
+    return replace(first, kind=kind, rank=only, seq=seq, operation=operation, group=group, ranks=ranks, facts=facts)
 
 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
@@ -240,12 +238,12 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
     silent = tuple(rank for rank in range(num_ranks) if rank not in timed_out)
     facts = {"num_waiting": len(timed_out), "num_ranks": num_ranks}
     if not silent:
-        meaning = ALL_TIMED_OUT if stuck.seq is None else ALL_WAITED
-        return [replace(stuck, meaning=meaning, rank=None, host=None, facts=facts)]
+        kind = ALL_TIMED_OUT if stuck.seq is None else ALL_WAITED
+        return [replace(stuck, kind=kind, rank=None, host=None, facts=facts)]
     if len(silent) * 2 >= num_ranks:
         return []
     only = silent[0] if len(silent) == 1 else None
-    return [replace(stuck, meaning=SILENT, rank=only, host=None, pid=None, ranks=silent, facts=facts)]
+    return [replace(stuck, kind=SILENT, rank=only, host=None, pid=None, ranks=silent, facts=facts)]
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
@@ -265,23 +263,21 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
 
 def _hung(events: Sequence[Event]) -> list[Event]:
     """Where the start of NCCL ended, by the last stage of each process; empty if no stage is known."""
-    stages = [event for event in events if event.meaning is nccl_init.STAGE]
+    stages = [event for event in events if event.kind is nccl_init.STAGE]
     if not stages:
         return []
     order = {stage: number for number, stage in enumerate(nccl_init.STAGES)}
     last = min(stages, key=lambda event: order[event.facts["stage"]])
     if last.facts["stage"] == nccl_init.STAGES[-1]:
         return [
-            replace(
-                last, meaning=HUNG_AFTER_START, rank=None, host=None, pid=None, facts={"num_processes": len(stages)}
-            )
+            replace(last, kind=HUNG_AFTER_START, rank=None, host=None, pid=None, facts={"num_processes": len(stages)})
         ]
     reached: dict[tuple[str, str], int] = {}
     for event in stages:
         key = (event.host or "?", event.facts["stage"])
         reached[key] = reached.get(key, 0) + 1
     texts = [f"{host} reached {stage} ({count} of its processes)" for (host, stage), count in list(reached.items())[:8]]
-    return [replace(last, meaning=HUNG_AT_START, rank=None, host=None, pid=None, facts={"stages": ", ".join(texts)})]
+    return [replace(last, kind=HUNG_AT_START, rank=None, host=None, pid=None, facts={"stages": ", ".join(texts)})]
 
 
 def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
@@ -367,8 +363,8 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
     for alike in by_code.values():
         chosen = _first([event for event in alike if event.facts.get("first_observed")] or alike)
         earliest += [chosen] if chosen is not None else []
-    likely = [event for event in earliest if event.meaning.weight >= _LEAST_WEIGHT]
-    found = [(event, event.meaning.weight) for event in likely or earliest[:1]]
+    likely = [event for event in earliest if event.kind.weight >= _LEAST_WEIGHT]
+    found = [(event, event.kind.weight) for event in likely or earliest[:1]]
     return sorted(found, key=lambda pair: -pair[1])
 
 
@@ -377,7 +373,7 @@ def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) ->
     if first.role == Role.ABSENT:
         return first.ranks or ((first.rank,) if first.rank is not None else ())
     named = [event for event in (*causes, *followed) if event.role == Role.ABSENT and event.ranks]
-    return max(named, key=lambda event: event.meaning.weight).ranks if named else ()
+    return max(named, key=lambda event: event.kind.weight).ranks if named else ()
 
 
 def _facts(event: Event) -> dict[str, Any]:
@@ -408,8 +404,8 @@ def _who(ranks: Sequence[int]) -> str | None:
 
 
 def _reason(event: Event, weight: float) -> Reason:
-    meaning = event.meaning
-    return Reason(event.code, _facts(event), words(event), evidence(event), weight, meaning.step, meaning.command)
+    kind = event.kind
+    return Reason(event.code, _facts(event), words(event), evidence(event), weight, kind.step, kind.command)
 
 
 _UNNAMED = {
@@ -426,9 +422,9 @@ def words(event: Event) -> str:
     """What a message means, filled in. A field that the text lacks is a question mark."""
     facts = _facts(event)
     try:
-        return fill_present(event.meaning.what, facts)
+        return fill_present(event.kind.what, facts)
     except KeyError:
-        return fill_present(event.meaning.what, {**_UNNAMED, **facts})
+        return fill_present(event.kind.what, {**_UNNAMED, **facts})
 
 
 def evidence(event: Event) -> str:
@@ -466,16 +462,16 @@ def _unknown(
     lacking = [rank for rank in crash_records.members(events) if rank not in dumped]
     if dumped and lacking:
         found.append(Coded.of(CrashCode.DUMPS_MISSING, ranks=lacking, who=_who(lacking)))
-    waited = first.role == Role.WAITED or first.meaning is ALL_TIMED_OUT
+    waited = first.role == Role.WAITED or first.kind is ALL_TIMED_OUT
     if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code):
         found.append(Coded.of(CrashCode.WAITED_FOR_UNKNOWN))
     if first.role == Role.PEER:
         found.append(Coded.of(CrashCode.END_UNKNOWN))
     if first.role == Role.ENDED and first.rank is not None:
         found.append(Coded.of(CrashCode.REASON_UNKNOWN, rank=first.rank))
-    if first.meaning is python_errors.RAISED and first.rank is None:
+    if first.kind is python_errors.RAISED and first.rank is None:
         found.append(Coded.of(CrashCode.RANK_UNKNOWN))
-    if first.code == "system-call-failed" and first.meaning.weight < _SURE:
+    if first.code == "system-call-failed" and first.kind.weight < _SURE:
         found.append(Coded.of(CrashCode.CALL_UNKNOWN))
     seen = {event.rank for event in [*events, *shown] if event.rank is not None and event.role != Role.PLACE}
     if weight < _SURE and num_ranks is not None and 0 < len(seen) < num_ranks:

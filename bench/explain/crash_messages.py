@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.core.codes import OptionalPartsCode
-from bench.logs.failure_events import Meaning, Role
+from bench.logs.failure_events import MessageKind, Role
 
 
 class CrashCode(OptionalPartsCode):
@@ -46,14 +46,14 @@ class CrashCode(OptionalPartsCode):
     )
 
 
-RECORDED_MISMATCH = Meaning(
+RECORDED_MISMATCH = MessageKind(
     "recorded-mismatch",
     Role.CAUSE,
     "operation {seq}< of group {group}> differs between ranks: {calls}",
     0.95,
     "make all ranks take the same branch: compare the code before this operation on these ranks",
 )
-RECORDED_LAG = Meaning(
+RECORDED_LAG = MessageKind(
     "ranks-behind",
     Role.ABSENT,
     "{who} never called operation {seq}< ({operation})>< of group {group}>, which {num_waiting} others did",
@@ -61,7 +61,7 @@ RECORDED_LAG = Meaning(
     "look at what these ranks do instead: their logs, or their stacks while the job hangs",
     "py-spy dump --pid PID",
 )
-RECORDED_STUCK = Meaning(
+RECORDED_STUCK = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
     "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} alike, and none "
@@ -71,7 +71,7 @@ RECORDED_STUCK = Meaning(
     "test the network between these hosts, and read NCCL's warnings",
     "NCCL_DEBUG=WARN; ncclras -v",
 )
-WITHOUT_DUMP = Meaning(
+WITHOUT_DUMP = MessageKind(
     "ranks-without-dump",
     Role.ABSENT,
     "{who} wrote no dump, and the {num_waiting} others of {num_ranks} agree up to operation {seq} ({operation})",
@@ -79,7 +79,7 @@ WITHOUT_DUMP = Meaning(
     "look at what these ranks did: they ended first, or hung so that they could not write",
     "py-spy dump --pid PID",
 )
-SILENT = Meaning(
+SILENT = MessageKind(
     "silent-ranks",
     Role.ABSENT,
     "{who} reported nothing while {num_waiting} of {num_ranks} ranks timed out in the same operation",
@@ -87,7 +87,7 @@ SILENT = Meaning(
     "look at these ranks first: their logs, or their stacks while the job hangs",
     "py-spy dump --pid PID",
 )
-ALL_WAITED = Meaning(
+ALL_WAITED = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
     "all {num_ranks} ranks called operation {seq} ({operation}) and none finished it: the network or the library hangs",
@@ -95,7 +95,7 @@ ALL_WAITED = Meaning(
     "test the network between these hosts, and read NCCL's warnings",
     "NCCL_DEBUG=WARN; ncclras -v",
 )
-ALL_TIMED_OUT = Meaning(
+ALL_TIMED_OUT = MessageKind(
     "all-ranks-waited",
     Role.NETWORK,
     "all {num_ranks} ranks waited for each other: they called different operations, or the network hangs",
@@ -103,7 +103,7 @@ ALL_TIMED_OUT = Meaning(
     "compare the dumps of all ranks: explain the folder that holds them",
     "TORCH_FR_BUFFER_SIZE=2000; TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )
-HUNG_AT_START = Meaning(
+HUNG_AT_START = MessageKind(
     "hung-at-start",
     Role.WAITED,
     "the log ends during NCCL's start: {stages}",
@@ -111,7 +111,7 @@ HUNG_AT_START = Meaning(
     "check that the hosts reach each other over the interface and the NICs that the log names",
     "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET; ping; ib_write_bw",
 )
-HUNG_AFTER_START = Meaning(
+HUNG_AFTER_START = MessageKind(
     "hung-after-start",
     Role.WAITED,
     "all {num_processes} processes finished NCCL's start, then the first operation did not end",

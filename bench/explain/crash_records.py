@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.explain.crash_messages import RECORDED_LAG, RECORDED_MISMATCH, RECORDED_STUCK, WITHOUT_DUMP
 from bench.logs.events import flight_recorder
-from bench.logs.failure_events import Event, Meaning
+from bench.logs.failure_events import Event, MessageKind
 
 Record = tuple[str, str, str, str]  # operation, sizes, dtypes, state
 _SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter")
@@ -24,7 +24,7 @@ def recorded(events: Sequence[Event]) -> Iterator[Event]:
     """What the dumps show, as events: of each group the first operation at which the ranks part."""
     groups: dict[str, dict[int, Event]] = {}
     for event in events:
-        if event.meaning is flight_recorder.RECORDS and event.rank is not None and event.group is not None:
+        if event.kind is flight_recorder.RECORDS and event.rank is not None and event.group is not None:
             groups.setdefault(event.group, {})[event.rank] = event
     for group, by_rank in groups.items():
         calls = {rank: _calls(event.facts["records"]) for rank, event in by_rank.items()}
@@ -35,13 +35,13 @@ def recorded(events: Sequence[Event]) -> Iterator[Event]:
 
 def members(events: Sequence[Event]) -> tuple[int, ...]:
     """Every rank that a dump lists as a member of a group, in order."""
-    listed = [event.facts["members"] for event in events if event.meaning is flight_recorder.RECORDS]
+    listed = [event.facts["members"] for event in events if event.kind is flight_recorder.RECORDS]
     return tuple(sorted({rank for ranks in listed for rank in ranks}))
 
 
 def dumped(events: Sequence[Event]) -> tuple[int, ...]:
     """The ranks whose dumps were read."""
-    ranks = {event.rank for event in events if event.meaning is flight_recorder.RECORDS}
+    ranks = {event.rank for event in events if event.kind is flight_recorder.RECORDS}
     return tuple(sorted(rank for rank in ranks if rank is not None))
 
 
@@ -122,7 +122,7 @@ def mismatch(
         odd = tuple(rank for rank in sorted(signatures) if signatures[rank] != most[0])
     return replace(
         report,
-        meaning=RECORDED_MISMATCH,
+        kind=RECORDED_MISMATCH,
         rank=odd[0] if len(odd) == 1 else None,
         host=None,
         pid=None,
@@ -135,7 +135,7 @@ def mismatch(
 
 
 def _event(
-    meaning: Meaning,
+    kind: MessageKind,
     dump: Event,
     group: str,
     seq: int,
@@ -146,7 +146,7 @@ def _event(
     """A finding as an event of the first of its ranks."""
     rank = ranks[0] if len(ranks) == 1 else None
     return Event(
-        meaning,
+        kind,
         0,
         rank=rank,
         group=group or "default",

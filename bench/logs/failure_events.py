@@ -43,7 +43,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class MessageKind:
     """One kind of message: its code, its role and, for people, what it means and what to do.
 
     `what` and `step` are templates over the event's fields and facts (core/codes.py: fill_present). `weight`, 0 to 1:
@@ -60,13 +60,13 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One message. Everything but the meaning and the line is None or empty if the text does not state it.
+    """One message. Everything but the kind and the line is None or empty if the text does not state it.
 
     `time_s` counts from the start of the year in the host's own clock. `duration_s`: how long it waited. `ranks`: those
     that the message names as missing. `printed`: the message itself, cut.
     """
 
-    meaning: Meaning
+    kind: MessageKind
     line: int
     rank: int | None = None
     host: str | None = None
@@ -84,13 +84,13 @@ class Event:
 
     @property
     def code(self) -> str:
-        """The code of its meaning."""
-        return self.meaning.code
+        """The code of its kind."""
+        return self.kind.code
 
     @property
     def role(self) -> Role:
-        """The role of its meaning."""
-        return self.meaning.role
+        """The role of its kind."""
+        return self.kind.role
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Sign:
     """
 
     pattern: re.Pattern[str]
-    meaning: Meaning
+    kind: MessageKind
 
 
 class SignFormat(EventFormat):
@@ -152,7 +152,7 @@ class SignFormat(EventFormat):
         for sign in self.signs:
             found = sign.pattern.search(line.text)
             if found is not None:
-                yield self.completed(event_of(sign.meaning, line, found), line)
+                yield self.completed(event_of(sign.kind, line, found), line)
                 return
 
     def completed(self, event: Event, line: EventLine) -> Event:
@@ -179,7 +179,7 @@ _RANK_LABEL = re.compile(
 )
 
 
-def event_of(meaning: Meaning, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
+def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
     """An event from a match's named groups, the line's time, and fields that override both.
 
     A group `name_2` fills `name`, too: a pattern cannot hold the same name twice.
@@ -206,7 +206,7 @@ def event_of(meaning: Meaning, line: EventLine, found: re.Match[str] | None = No
     values |= fields
     values.setdefault("printed", line.text)
     values["printed"] = values["printed"].strip()[:_LONGEST_PRINTED]
-    return Event(meaning, line.number, facts=facts, **values)
+    return Event(kind, line.number, facts=facts, **values)
 
 
 def whole(text: str) -> int | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.logs.failure_events import Meaning, Role
+from bench.logs.failure_events import MessageKind, Role
 
 _OUT_OF_MEMORY = "check whether the kernel ended it for lack of memory, then who else could have"
-KILLED = Meaning(
+KILLED = MessageKind(
     "killed",
     Role.CAUSE,
     "the process was killed from outside (signal 9), often by the kernel for lack of host memory",
@@ -13,7 +13,7 @@ KILLED = Meaning(
     _OUT_OF_MEMORY,
     "dmesg -T | grep -iE 'killed process|out of memory'",
 )
-CRASHED = Meaning(
+CRASHED = MessageKind(
     "crashed",
     Role.CAUSE,
     "the process crashed (signal {signal})",
@@ -21,22 +21,22 @@ CRASHED = Meaning(
     "get the stack of the crash from a core file or Python's fault handler",
     "PYTHONFAULTHANDLER=1; ulimit -c unlimited",
 )
-ABORTED = Meaning(
+ABORTED = MessageKind(
     "aborted",
     Role.ENDED,
     "the process ended itself (signal 6), because a library or the program found an error",
     0.5,
     "look for its own last message: the error comes before the abort",
 )
-TERMINATED = Meaning("terminated", Role.STOPPED, "the process was told to end (signal {signal})", 0.1)
-EXITED = Meaning(
+TERMINATED = MessageKind("terminated", Role.STOPPED, "the process was told to end (signal {signal})", 0.1)
+EXITED = MessageKind(
     "exited",
     Role.ENDED,
     "the process ended with exit code {exit_code}",
     0.5,
     "read this rank's own output: its error is not in these logs",
 )
-TIME_LIMIT = Meaning(
+TIME_LIMIT = MessageKind(
     "time-limit",
     Role.WAITED,
     "the launcher ended the job at its time limit<, {seconds} s>: the program hung or needs longer",
@@ -70,7 +70,7 @@ def signal_of(name: str) -> int | None:
     return next((number for known, number in _NAMES.items() if name.startswith(known)), None)
 
 
-def by_signal(signal: int) -> Meaning:
+def by_signal(signal: int) -> MessageKind:
     """What the end by a signal means."""
     if signal == 9:
         return KILLED
@@ -81,7 +81,7 @@ def by_signal(signal: int) -> Meaning:
     return CRASHED
 
 
-def by_exit_code(code: int) -> Meaning:
+def by_exit_code(code: int) -> MessageKind:
     """What an exit code means: shells add 128 to a signal's number, Python gives it as negative."""
     if code < 0:
         return by_signal(-code)

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from bench.logs.failure_events import DocumentFormat, Event, EventLine, Meaning, Role, event_of, numbers
+from bench.logs.failure_events import DocumentFormat, Event, EventLine, MessageKind, Role, event_of, numbers
 
-RECORDS = Meaning("flight-record", Role.STATE, "rank {rank} recorded its operations of group {group}")
+RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations of group {group}")
 _RANK = re.compile(r"rank[_.-]?(\d{1,6})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?!.*\d)")
 _MOST_RECORDS = 2_000  # of one group
@@ -39,7 +39,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("a persistent object is not plain data")
 
 
-class Format(DocumentFormat):
+class FlightRecorder(DocumentFormat):
     """One event for each group. Its fact `records` holds (sequence number, operation, sizes, dtypes, state)."""
 
     def begins(self, head: bytes) -> bool:
@@ -69,7 +69,7 @@ class Format(DocumentFormat):
             yield event_of(RECORDS, line, rank=rank, group=group, facts=facts, printed=printed)
 
 
-FORMAT = Format
+FORMAT = FlightRecorder
 
 
 def _loaded(data: bytes) -> Any:

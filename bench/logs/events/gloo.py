@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from bench.logs.failure_events import Meaning, Role, Sign, SignFormat
+from bench.logs.failure_events import MessageKind, Role, Sign, SignFormat
 
-TIMED_OUT = Meaning(
+TIMED_OUT = MessageKind(
     "gloo-timeout",
     Role.WAITED,
     "a rank waited {duration_s:time} for another one",
@@ -17,7 +17,7 @@ TIMED_OUT = Meaning(
 _SIGNS = (
     (
         r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)",
-        Meaning(
+        MessageKind(
             "size-mismatch",
             Role.CAUSE,
             "a rank received {received} bytes where it expected at most {wanted}: the ranks called collectives "
@@ -31,7 +31,7 @@ _SIGNS = (
     (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", TIMED_OUT),
     (
         r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)",
-        Meaning(
+        MessageKind(
             "connection-closed",
             Role.PEER,
             "the process at the other end closed the connection: it ended before",
@@ -41,7 +41,7 @@ _SIGNS = (
     ),
     (
         r"(?:Read|Write) error \[?(?P<peer>[\w.:]+\]?:\d+): (?P<error>[^.]*)",
-        Meaning(
+        MessageKind(
             "connection-closed",
             Role.PEER,
             "the process at the other end closed the connection: it ended before",
@@ -51,7 +51,7 @@ _SIGNS = (
     ),
     (
         r"Gloo connectFullMesh failed with (?P<error>.*)",
-        Meaning(
+        MessageKind(
             "gloo-cannot-connect",
             Role.NETWORK,
             "the ranks could not connect to each other: {error}",
@@ -64,7 +64,7 @@ _SIGNS = (
         r"(?:Unable to find address for|Unable to resolve hostname|unsupported gloo device|ifa == nullptr|Unable "
         r"to find interface)"
         r" ?:? ?(?P<name>[\w.-]*)",
-        Meaning(
+        MessageKind(
             "no-interface",
             Role.CAUSE,
             "Gloo finds no address<: {name}>",
@@ -75,7 +75,7 @@ _SIGNS = (
     ),
     (
         r"[Cc]onnect timeout|SO_ERROR: (?P<error>.*?)(?:, remote=(?P<peer>\S+))",
-        Meaning(
+        MessageKind(
             "cannot-connect",
             Role.NETWORK,
             "no connection to another rank<: {error}>",
@@ -86,11 +86,11 @@ _SIGNS = (
 )
 
 
-class Format(SignFormat):
+class GlooErrors(SignFormat):
     """One event a line."""
 
     hints = ("gloo/", "Gloo ", "op.preamble", "Timed out waiting", "closed by peer", "ifa == nullptr")
-    signs = tuple(Sign(re.compile(pattern), meaning) for pattern, meaning in _SIGNS)
+    signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
 
-FORMAT = Format
+FORMAT = GlooErrors

@@ -8,23 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 from bench.logs.events import _ends
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of, numbers
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of, numbers
 
-ABORT = Meaning(
+ABORT = MessageKind(
     "mpi-abort",
     Role.CAUSE,
     "rank {rank} called MPI_Abort< with code {error_code}>",
     0.8,
     "read what this rank printed before",
 )
-MPI_ERROR = Meaning(
+MPI_ERROR = MessageKind(
     "mpi-error",
     Role.CAUSE,
     "MPI reported an error<: {error}>",
     0.8,
     "correct this call; the error's text names its arguments",
 )
-NODE_LOST = Meaning(
+NODE_LOST = MessageKind(
     "node-lost",
     Role.NETWORK,
     "the launcher lost its daemon on a node<, {host}>: the node went down or the network failed",
@@ -32,7 +32,7 @@ NODE_LOST = Meaning(
     "check that the node is up, and its kernel log",
     "ping NODE; ssh NODE dmesg -T | tail",
 )
-HOST_MEMORY = Meaning(
+HOST_MEMORY = MessageKind(
     "host-out-of-memory",
     Role.CAUSE,
     "a process used more host memory than its limit, so the kernel ended it",
@@ -40,14 +40,14 @@ HOST_MEMORY = Meaning(
     "give the job more memory, or lower the number of data-loader workers",
     "sacct -j JOB -o MaxRSS,ReqMem",
 )
-NOT_STARTED = Meaning(
+NOT_STARTED = MessageKind(
     "not-started",
     Role.CAUSE,
     "the launcher could not start the job: {error}",
     0.95,
     "correct the launcher's options",
 )
-_LINES: tuple[tuple[str, Meaning], ...] = (
+_LINES: tuple[tuple[str, MessageKind], ...] = (
     (
         r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in"
         r"|.{0,200}rror stack)"
@@ -95,7 +95,7 @@ _ENDS = (
     r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b",
     r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)(?: \(core dumped\))?$",
 )
-_LINE_PATTERNS = tuple((re.compile(pattern), meaning) for pattern, meaning in _LINES)
+_LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
 # Text that wraps, or is a box: from the line that begins it to one that ends it.
 _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
@@ -105,7 +105,7 @@ _WRAPPED_END = re.compile(
 _MOST_WRAPPED = 12  # lines
 
 
-class Format(EventFormat):
+class LauncherReports(EventFormat):
     """One event for each end that a launcher reports; for several tasks of srun one each."""
 
     hints = (
@@ -168,10 +168,10 @@ class Format(EventFormat):
                 return
             yield from self._ended(text)
             return
-        for pattern, meaning in _LINE_PATTERNS:
+        for pattern, kind in _LINE_PATTERNS:
             found = pattern.search(line.text)
             if found is not None:
-                yield event_of(meaning, line, found)
+                yield event_of(kind, line, found)
                 return
         yield from _ends_of(line, line.text)
 
@@ -186,7 +186,7 @@ class Format(EventFormat):
             yield from _ends_of(begin, text)
 
 
-FORMAT = Format
+FORMAT = LauncherReports
 
 
 def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
@@ -198,7 +198,7 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
         name = (groups.get("signal_name") or "").strip()
         signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
         code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
-        meaning = _meaning(name, signal, code, text)
+        kind = _kind_of(name, signal, code, text)
         facts: dict[str, Any] = {"signal": signal, "exit_code": code, "first_observed": "ranks" not in groups}
         host = (groups.get("host") or "").rstrip(":.,") or None
         fields: dict[str, Any] = {"host": host, "facts": facts, "printed": text}
@@ -208,14 +208,14 @@ def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
             return
         if "ranks" in groups:
             for rank in numbers(groups["ranks"]):
-                yield event_of(meaning, line, rank=rank, **fields)
+                yield event_of(kind, line, rank=rank, **fields)
         else:
             named = groups.get("rank")
-            yield event_of(meaning, line, rank=int(named[:9]) if named else None, **fields)
+            yield event_of(kind, line, rank=int(named[:9]) if named else None, **fields)
         return
 
 
-def _meaning(name: str, signal: int | None, code: int | None, text: str) -> Meaning:
+def _kind_of(name: str, signal: int | None, code: int | None, text: str) -> MessageKind:
     if name == "Out Of Memory":
         return HOST_MEMORY
     if signal is not None:

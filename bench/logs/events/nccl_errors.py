@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bench.logs.failure_events import Event, EventLine, Meaning, Role, Sign, SignFormat
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
 
 _TESTS = r"(?P<host>[\w.-]+): Test (?:NCCL|RCCL|CUDA|HIP) failure (?P<place>\S+) '(?P<error>"
 _PROCESS = re.compile(r"\.\. (?P<host>[\w.-]+) pid (?P<pid>\d{1,10}): Test failure")
@@ -18,7 +18,7 @@ _DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 _RESULTS = (
     (
         r"(?:unhandled cuda error|ncclUnhandledCudaError|HIP error|unhandled hip error)",
-        Meaning(
+        MessageKind(
             "cuda-failed",
             Role.CAUSE,
             "a call of CUDA inside NCCL failed; the message does not say which",
@@ -29,7 +29,7 @@ _RESULTS = (
     ),
     (
         r"(?:unhandled system error|ncclSystemError)",
-        Meaning(
+        MessageKind(
             "system-call-failed",
             Role.CAUSE,
             "a system call or the network failed inside NCCL; the message does not say which",
@@ -40,7 +40,7 @@ _RESULTS = (
     ),
     (
         r"(?:remote process exited or there was a network error|ncclRemoteError)",
-        Meaning(
+        MessageKind(
             "rank-lost",
             Role.PEER,
             "NCCL lost the connection to another rank: that process ended, or the network between them failed",
@@ -51,7 +51,7 @@ _RESULTS = (
     ),
     (
         r"(?:invalid usage|ncclInvalidUsage)",
-        Meaning(
+        MessageKind(
             "wrong-call",
             Role.CAUSE,
             "the program used NCCL wrongly, often two ranks on one GPU",
@@ -62,7 +62,7 @@ _RESULTS = (
     ),
     (
         r"(?:invalid argument|ncclInvalidArgument)",
-        Meaning(
+        MessageKind(
             "wrong-call",
             Role.CAUSE,
             "the program passed NCCL a wrong argument",
@@ -73,7 +73,7 @@ _RESULTS = (
     ),
     (
         r"(?:internal error|ncclInternalError)",
-        Meaning(
+        MessageKind(
             "nccl-internal",
             Role.CAUSE,
             "NCCL failed internally, often in the topology or the bootstrap",
@@ -86,7 +86,7 @@ _RESULTS = (
 _CUDA = (
     (
         r"out of memory",
-        Meaning(
+        MessageKind(
             "out-of-memory",
             Role.CAUSE,
             "the GPU has no memory left",
@@ -97,7 +97,7 @@ _CUDA = (
     ),
     (
         r"(?:system not yet initialized|system has not been initialized|CUDA_ERROR_SYSTEM_NOT_READY)",
-        Meaning(
+        MessageKind(
             "fabric-not-ready",
             Role.CAUSE,
             "the NVSwitch fabric is not up",
@@ -109,7 +109,7 @@ _CUDA = (
     (
         r"(?:illegal memory access|misaligned address|device-side assert|unspecified launch failure|illegal "
         r"instruction)",
-        Meaning(
+        MessageKind(
             "kernel-fault",
             Role.CAUSE,
             "a kernel of this rank failed on its GPU ({error}): a fault of the program, unless the "
@@ -121,7 +121,7 @@ _CUDA = (
     ),
     (
         r"(?:uncorrectable ECC|CUDA_ERROR_ECC|uncorrectable NVLink|GPU is lost|hardware stack error)",
-        Meaning(
+        MessageKind(
             "gpu-broken",
             Role.CAUSE,
             "the GPU reports broken hardware ({error})",
@@ -132,7 +132,7 @@ _CUDA = (
     ),
     (
         r"(?:no CUDA-capable device|invalid device ordinal|no kernel image|driver version is insufficient)",
-        Meaning(
+        MessageKind(
             "gpu-unusable",
             Role.CAUSE,
             "this process cannot use its GPU ({error})",
@@ -142,7 +142,7 @@ _CUDA = (
         ),
     ),
 )
-_CUDA_FAILED = Meaning(
+_CUDA_FAILED = MessageKind(
     "cuda-failed",
     Role.CAUSE,
     "a call of CUDA failed ({error})",
@@ -152,7 +152,7 @@ _CUDA_FAILED = Meaning(
 )
 
 
-class Format(SignFormat):
+class LibraryErrors(SignFormat):
     """One event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
 
     hints = (
@@ -171,23 +171,23 @@ class Format(SignFormat):
     )
     signs = (
         *(
-            Sign(re.compile(_TESTS + words + r"[^']{0,200})", re.IGNORECASE), meaning)
-            for words, meaning in (*_RESULTS, *_CUDA)
+            Sign(re.compile(_TESTS + words + r"[^']{0,200})", re.IGNORECASE), kind)
+            for words, kind in (*_RESULTS, *_CUDA)
         ),
         Sign(re.compile(_TESTS + r"[^']{0,200})"), _CUDA_FAILED),
         *(
             Sign(
                 re.compile(r"(?:CUDA|HIP|cuda\w*|nccl).{0,200}?(?P<error>" + words + r".{0,80})", re.IGNORECASE),
-                meaning,
+                kind,
             )
-            for words, meaning in _CUDA
+            for words, kind in _CUDA
         ),
         Sign(re.compile(r"(?:CUDA|HIP) error: (?P<error>.{0,120})"), _CUDA_FAILED),
         *(
-            Sign(re.compile(r"(?:NCCL error|NCCL Error|\bnccl)\b.{0,300}?(?P<error>" + words + r")"), meaning)
-            for words, meaning in _RESULTS
+            Sign(re.compile(r"(?:NCCL error|NCCL Error|\bnccl)\b.{0,300}?(?P<error>" + words + r")"), kind)
+            for words, kind in _RESULTS
         ),
-        *(Sign(re.compile(r"^(?:\[rank\d+\]:\s*)?(?P<error>" + words + r"):"), meaning) for words, meaning in _RESULTS),
+        *(Sign(re.compile(r"^(?:\[rank\d+\]:\s*)?(?P<error>" + words + r"):"), kind) for words, kind in _RESULTS),
     )
 
     def __init__(self) -> None:
@@ -218,4 +218,4 @@ class Format(SignFormat):
             yield self._waiting
 
 
-FORMAT = Format
+FORMAT = LibraryErrors

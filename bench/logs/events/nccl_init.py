@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
-RANK = Meaning("rank-place", Role.PLACE, "rank {rank} is process {pid} on {host}")
-STAGE = Meaning("nccl-stage", Role.STATE, "process {pid} on {host} reached: {stage}")
+RANK = MessageKind("rank-place", Role.PLACE, "rank {rank} is process {pid} on {host}")
+STAGE = MessageKind("nccl-stage", Role.STATE, "process {pid} on {host} reached: {stage}")
 # The stages of NCCL's start, in order, and the words by which each is known to be reached.
 STAGES = ("bootstrap", "network", "init-start", "topology", "channels", "init-complete")
 _STAGE_WORDS = (
@@ -33,7 +33,7 @@ _RANK = re.compile(r"\brank (?P<rank>\d{1,7}) nranks (?P<num_ranks>\d{1,7})\b")
 _MOST_PROCESSES = 100_000
 
 
-class Format(EventFormat):
+class NcclStart(EventFormat):
     """Ranks as they come; the last stage of each process when the file is over."""
 
     hints = ("Rank ", "NCCL INFO ")
@@ -67,4 +67,4 @@ class Format(EventFormat):
             yield event_of(STAGE, line, host=host, pid=int(pid), facts={"stage": STAGES[stage]})
 
 
-FORMAT = Format
+FORMAT = NcclStart

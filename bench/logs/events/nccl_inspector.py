@@ -8,16 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
-FINISHED = Meaning("inspector-finished", Role.STATE, "rank {rank} on {host} last finished {operation} {seq}")
+FINISHED = MessageKind("inspector-finished", Role.STATE, "rank {rank} on {host} last finished {operation} {seq}")
 _FIELD = re.compile(r'"(id|rank|n_ranks|hostname|pid|coll|coll_sn)"\s*:\s*(?:"([^"]{0,255})"|(-?\d{1,20}))')
 _WANTED = ("rank", "coll_sn")
 _LONGEST_OBJECT = 60  # lines, if it is printed over several
 _MOST = 100_000  # ranks and communicators
 
 
-class Format(EventFormat):
+class InspectorRecords(EventFormat):
     """The last finished operation of each rank of each communicator, when the file is over."""
 
     hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
@@ -72,4 +72,4 @@ class Format(EventFormat):
             self._last[key] = int(fields["coll_sn"]), fields, line
 
 
-FORMAT = Format
+FORMAT = InspectorRecords

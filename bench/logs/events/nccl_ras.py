@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
 _HEAD = re.compile(r"^(?:(?P<comm>#\d+-\d+ \([0-9a-f]{1,16}\)) )?(?P<kind>INCOMPLETE|DEAD|ERROR|MISMATCH|TIMEOUT)$")
 _COUNTS = re.compile(r"different (?P<operation>\w+ )?operation counts")
@@ -20,8 +20,8 @@ _RANK = re.compile(
 _MISSING = re.compile(r"^The missing ranks?: (?P<ranks>[\d, -]+)")
 _PROCESS = re.compile(r"^Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<device>.*)")
 _STACKS = "py-spy dump --pid PID (on its node)"
-LAUNCHED = Meaning("ras-launched", Role.STATE, "rank {rank} has launched <{operation} >up to number {seq}")
-_DEAD = Meaning(
+LAUNCHED = MessageKind("ras-launched", Role.STATE, "rank {rank} has launched <{operation} >up to number {seq}")
+_DEAD = MessageKind(
     "ras-dead",
     Role.ENDED,
     "process {pid} on {host} is dead: NCCL's RAS network cannot reach it",
@@ -29,7 +29,7 @@ _DEAD = Meaning(
     "read this process's own output, and the kernel log of its node",
     "dmesg -T | tail -50",
 )
-_UNREACHED = Meaning(
+_UNREACHED = MessageKind(
     "ras-missing",
     Role.ABSENT,
     "<{who}>< (process {pid} on {host})> did not answer NCCL's RAS query",
@@ -37,7 +37,7 @@ _UNREACHED = Meaning(
     "check that the process lives and its node answers",
     _STACKS,
 )
-_FAILED = Meaning(
+_FAILED = MessageKind(
     "ras-error",
     Role.CAUSE,
     "rank {rank} reports an error of NCCL<: {error}>",
@@ -47,7 +47,7 @@ _FAILED = Meaning(
 )
 
 
-class Format(EventFormat):
+class RasReport(EventFormat):
     """An event for each rank or process that the sections Errors and Warnings name."""
 
     hints = ("INCOMPLETE", "DEAD", "MISMATCH", "ERROR", "obtained a result in", "Communicators...")
@@ -101,4 +101,4 @@ class Format(EventFormat):
                 yield event_of(LAUNCHED, line, found, group=self._group, operation=self._operation, seq=seq)
 
 
-FORMAT = Format
+FORMAT = RasReport

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, Sign, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, Sign, event_of
 
 _PLACE = re.compile(
     r"(?:(?P<host>[\w.-]+):(?P<pid>\d{1,10}):\d{1,10} )?\[(?P<device>\d{1,4})\]\s.{0,200}?NCCL WARN (?P<message>.*)"
@@ -25,14 +25,14 @@ _PORTS = "ibstat; ib_write_bw --report_gbits (server on one host, client with it
 _NCCL_DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 
 
-def _sign(pattern: str, meaning: Meaning) -> Sign:
-    return Sign(re.compile(pattern), meaning)
+def _sign(pattern: str, kind: MessageKind) -> Sign:
+    return Sign(re.compile(pattern), kind)
 
 
 _SIGNS = (
     _sign(
         _COMPLETION + r"(?P<status>12)" + _COMPLETION_END,
-        Meaning(
+        MessageKind(
             "ib-retry-exceeded",
             Role.NETWORK,
             "the NIC sent to its peer and got no answer, seven retries long (IBV_WC_RETRY_EXC_ERR): the peer "
@@ -45,7 +45,7 @@ _SIGNS = (
     ),
     _sign(
         _COMPLETION + r"(?P<status>13)" + _COMPLETION_END,
-        Meaning(
+        MessageKind(
             "ib-receiver-not-ready",
             Role.NETWORK,
             "the peer was alive but posted no receive buffer in time (IBV_WC_RNR_RETRY_EXC_ERR): its process hangs",
@@ -55,7 +55,7 @@ _SIGNS = (
     ),
     _sign(
         _COMPLETION + r"(?P<status>5)" + _COMPLETION_END,
-        Meaning(
+        MessageKind(
             "ib-flushed",
             Role.PEER,
             "a work request was flushed because the connection had failed before (IBV_WC_WR_FLUSH_ERR)",
@@ -64,7 +64,7 @@ _SIGNS = (
     ),
     _sign(
         _COMPLETION + r"(?P<status>4|8|9|10|11)" + _COMPLETION_END,
-        Meaning(
+        MessageKind(
             "ib-memory-access",
             Role.CAUSE,
             "a NIC could not access registered memory (status {status}): GPUDirect RDMA, its peer memory module, "
@@ -77,7 +77,7 @@ _SIGNS = (
     ),
     _sign(
         _COMPLETION + r"(?P<status>\d+)" + _COMPLETION_END,
-        Meaning(
+        MessageKind(
             "ib-failed",
             Role.NETWORK,
             "a transfer of the NIC failed with status {status} of ibv_wc_status",
@@ -88,7 +88,7 @@ _SIGNS = (
     ),
     _sign(
         r"Got completion (?:from peer (?P<peer>\S+) )?with (?:error |status=)(?:\w+\()?(?P<status>\d+)",
-        Meaning(
+        MessageKind(
             "ib-failed",
             Role.NETWORK,
             "a transfer of the NIC failed with status {status} of ibv_wc_status",
@@ -100,7 +100,7 @@ _SIGNS = (
     _sign(
         r"NET/IB\s?: (?:(?P<hca>[\w-]+):\d+ )?(?:Got )?(?:async (?:fatal )?event|non-fatal async event)\s?:? ?"
         r"(?:on \S+ .*?: )?(?P<event>.*)",
-        Meaning(
+        MessageKind(
             "ib-port-event",
             Role.NETWORK,
             "the NIC<, {hca},> reported an event: {event}",
@@ -112,7 +112,7 @@ _SIGNS = (
     _sign(
         r"(?:peer (?P<peer>\S+) )?collective mismatch error,? local size (?P<local_bytes>\d+) remote(?: size)? "
         r"(?P<remote_bytes>\d+)",
-        Meaning(
+        MessageKind(
             "size-mismatch",
             Role.CAUSE,
             "two ranks called the same collective with different sizes ({local_bytes} and {remote_bytes} bytes)",
@@ -124,7 +124,7 @@ _SIGNS = (
     _sign(
         r"(?:peer (?P<peer>\S+) )?[Mm]essage truncated : rece\w+ (?P<received>\d+),?\d* bytes instead of "
         r"(?P<wanted>\d+)",
-        Meaning(
+        MessageKind(
             "size-mismatch",
             Role.CAUSE,
             "a rank received {received} bytes instead of {wanted}: the ranks called collectives with different "
@@ -137,7 +137,7 @@ _SIGNS = (
     ),
     _sign(
         r"posted incorrect receive info",
-        Meaning(
+        MessageKind(
             "size-mismatch",
             Role.CAUSE,
             "two ranks called the same collective with different sizes",
@@ -148,7 +148,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?:connecting to address ?(?P<peer>\S*)\s+)?with family (?P<family>\d+) is neither AF_INET",
-        Meaning(
+        MessageKind(
             "bad-address",
             Role.CAUSE,
             "a rank received something that is no address (family {family}) during NCCL's bootstrap: processes "
@@ -162,7 +162,7 @@ _SIGNS = (
     _sign(
         r"Mismatched NCCL version detected : rank (?P<rank>\d+) version (?P<version>\d+) rank (?P<other_rank>\d+) "
         r"version (?P<other_version>\d+)",
-        Meaning(
+        MessageKind(
             "nccl-versions-differ",
             Role.CAUSE,
             "rank {rank} runs NCCL {version}, rank {other_rank} runs {other_version}",
@@ -173,7 +173,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?i)(?:failed to open|could not open|unable to load|dlopen).{0,40}libibverbs|libibverbs\S*: cannot open",
-        Meaning(
+        MessageKind(
             "no-libibverbs",
             Role.CAUSE,
             "libibverbs is missing, so NCCL cannot use InfiniBand or RoCE: it falls back to sockets or fails",
@@ -185,7 +185,7 @@ _SIGNS = (
     _sign(
         r"(?:Bootstrap|NET/Socket|NET/IB) : (?:[Nn]o (?:socket |IP |usable listening )?interface found|No usable)"
         r"|no socket interface found",
-        Meaning(
+        MessageKind(
             "no-interface",
             Role.CAUSE,
             "no network interface fits NCCL_SOCKET_IFNAME and the address family",
@@ -196,7 +196,7 @@ _SIGNS = (
     ),
     _sign(
         r"Failed to initialize any NET plugin|Error: network (?P<network>.+?) not found",
-        Meaning(
+        MessageKind(
             "no-network",
             Role.CAUSE,
             "the network that NCCL_NET names could not be loaded<: {network}>",
@@ -209,7 +209,7 @@ _SIGNS = (
         r"Multiple Ranks are using the same GPU|Duplicate GPU detected : rank (?P<rank>\d+) and rank "
         r"(?P<other_rank>\d+) "
         r"both on CUDA device (?P<bus>\S+)",
-        Meaning(
+        MessageKind(
             "gpu-used-twice",
             Role.CAUSE,
             "two ranks<, {rank} and {other_rank},> use the same GPU",
@@ -221,7 +221,7 @@ _SIGNS = (
     _sign(
         r"(?:Error while creating shared memory segment|Call to (?:posix_)?f?allocate failed|ncclShm\w+).{0,200}?"
         r"(?P<error>No space left on device|\(size \d+\).*)",
-        Meaning(
+        MessageKind(
             "shm-too-small",
             Role.CAUSE,
             "/dev/shm is too small for NCCL's buffers",
@@ -232,7 +232,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?:Call to )?ibv_reg_mr\S* failed with error (?P<error>.+)",
-        Meaning(
+        MessageKind(
             "cannot-register-memory",
             Role.CAUSE,
             "the NIC could not register memory ({error}): the limit of locked memory, or a missing nvidia-peermem",
@@ -243,7 +243,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?:Call to )?ibv_modify_qp failed with(?: error)? (?P<error>.+)",
-        Meaning(
+        MessageKind(
             "ib-connect-failed",
             Role.CAUSE,
             "a connection between two NICs could not be made ({error}): a wrong GID index, or no route between them",
@@ -254,7 +254,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?:Call to )?(?P<call>ibv_\w+) failed(?: with)?(?: error)? ?(?P<error>.*)",
-        Meaning(
+        MessageKind(
             "ib-call-failed",
             Role.CAUSE,
             "{call} failed<: {error}>",
@@ -265,7 +265,7 @@ _SIGNS = (
     ),
     _sign(
         r"Attempted to connect incompatible devices|Can't merge net devices",
-        Meaning(
+        MessageKind(
             "nics-differ",
             Role.CAUSE,
             "NICs of different link types were paired (InfiniBand with RoCE)",
@@ -277,7 +277,7 @@ _SIGNS = (
     _sign(
         r"Failed to bind NVLink SHARP|NVLS.{0,80}(?:failed|CUDA error)|Cuda failure (?:401\b|"
         r"'system not yet init)",
-        Meaning(
+        MessageKind(
             "fabric-not-ready",
             Role.CAUSE,
             "the NVSwitch fabric is not up or is misconfigured",
@@ -288,7 +288,7 @@ _SIGNS = (
     ),
     _sign(
         r"MNNVL .*not working",
-        Meaning(
+        MessageKind(
             "no-imex",
             Role.CAUSE,
             "NVLink between nodes is there, but the IMEX channels are not",
@@ -299,7 +299,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?i)cuda failure.{0,20}out of memory|Failed to CUDA \w+(?: \w+)? (?P<bytes>\d+) bytes|Cuda failure 2\b",
-        Meaning(
+        MessageKind(
             "out-of-memory",
             Role.CAUSE,
             "the GPU has no memory left for NCCL's buffers",
@@ -310,7 +310,7 @@ _SIGNS = (
     ),
     _sign(
         r"Cuda failure '(?P<error>[^']*)'|(?:failed to peer with device|cudaIpc\w+ failed).{0,60}?:\s*(?P<detail>.*)",
-        Meaning(
+        MessageKind(
             "cuda-failed",
             Role.CAUSE,
             "a call of CUDA failed<: {error}><: {detail}>",
@@ -323,7 +323,7 @@ _SIGNS = (
         r"(?:Connection closed by remote peer|Connection reset by peer|connection closed by peer) "
         r"?(?P<peer>[\w.:\[\]<>-]*)"
         r"|(?:[Cc]all to \w+ from|[Rr]ecv from) (?P<peer_2>\S+) failed",
-        Meaning(
+        MessageKind(
             "connection-closed",
             Role.PEER,
             "the process at the other end closed the connection<, {peer}>: it ended before",
@@ -335,7 +335,7 @@ _SIGNS = (
     _sign(
         r"[Cc]onnect(?:ion)? to (?P<peer>\S+) (?:failed|returned|timed out)[ :]*(?P<error>.*)"
         r"|socketPollConnect: [Cc]onnect to (?P<peer_2>\S+) returned (?P<error_2>.*?)(?:, exceeded.*)?$",
-        Meaning(
+        MessageKind(
             "cannot-connect",
             Role.NETWORK,
             "no TCP connection to {peer}<: {error}>: a firewall, a wrong interface, or the peer ended",
@@ -346,7 +346,7 @@ _SIGNS = (
     ),
     _sign(
         r"(?:exceeded error retry count|retries exceeded|[Tt]imeout|[Tt]imed out)(?P<error>.*)",
-        Meaning(
+        MessageKind(
             "nccl-timeout",
             Role.WAITED,
             "NCCL waited too long for another process",
@@ -358,17 +358,17 @@ _SIGNS = (
     _sign(
         r"Attempt to use communicator before|communicator (?:was revoked|encountered)|in abort state|corrupted "
         r"comm object",
-        Meaning("communicator-unusable", Role.PEER, "the communicator had failed before", 0.2),
+        MessageKind("communicator-unusable", Role.PEER, "the communicator had failed before", 0.2),
     ),
     _sign(
         r"\[(?:Proxy|Service).*|ncclProxy.*|commDestroySync.*|commReclaim.*|socket progress error.*|Poll failed.*",
-        Meaning("proxy-failed", Role.PEER, "NCCL's proxy thread stopped after another error", 0.2),
+        MessageKind("proxy-failed", Role.PEER, "NCCL's proxy thread stopped after another error", 0.2),
     ),
     _sign(
         r"(?P<operation>\w+) : (?P<error>.*(?:argument is NULL|is not a valid pointer|invalid (?:type|root"
         r"|reduction).*|"
         r"allocated on device.*))|(?P<error_2>Data type supplied.*|.*should not be called.*|invalid device count.*)",
-        Meaning(
+        MessageKind(
             "wrong-call",
             Role.CAUSE,
             "the program called NCCL wrongly<: {error}>",
@@ -378,7 +378,7 @@ _SIGNS = (
     ),
     _sign(
         r"Call to (?P<call>\w+).{0,20}failed[: ]*(?P<error>.*)",
-        Meaning(
+        MessageKind(
             "system-call-failed",
             Role.CAUSE,
             "the system call {call} failed<: {error}>",
@@ -388,7 +388,7 @@ _SIGNS = (
         ),
     ),
 )
-_OTHER = Meaning(
+_OTHER = MessageKind(
     "nccl-warning",
     Role.CAUSE,
     "NCCL warned",
@@ -398,7 +398,7 @@ _OTHER = Meaning(
 )
 
 
-class Format(EventFormat):
+class NcclWarnings(EventFormat):
     """Warnings of NCCL. `NCCL INFO` lines between their pieces are skipped."""
 
     hints = ("NCCL WARN", _LAST_ERROR)
@@ -421,11 +421,11 @@ class Format(EventFormat):
         elif _LAST_ERROR in line.text or after_last_error:
             message = line.text.rpartition(_LAST_ERROR)[2]
             event = _event(line, message, None, None, None)
-            if event.meaning is not _OTHER:
+            if event.kind is not _OTHER:
                 yield event
 
 
-FORMAT = Format
+FORMAT = NcclWarnings
 
 
 def _event(line: EventLine, message: str, host: str | None, pid: int | None, device: str | None) -> Event:
@@ -438,5 +438,5 @@ def _event(line: EventLine, message: str, host: str | None, pid: int | None, dev
     for sign in _SIGNS:
         found = sign.pattern.search(message)
         if found is not None:
-            return event_of(sign.meaning, line, found, **fields)
+            return event_of(sign.kind, line, found, **fields)
     return event_of(_OTHER, line, **fields)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
 _RAISED = re.compile(
     r"^(?:\[(?:rank|default)(?P<rank>\d{1,6})\]:\s?)?"
     r"(?P<error>(?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80})?(?:Error|Exception|Interrupt|Exit))(?:: "
     r"(?P<message>.*))?$"
 )
-RAISED = Meaning(
+RAISED = MessageKind(
     "python-error",
     Role.CAUSE,
     "the program raised {error}<: {message}>",
     0.75,
     "correct the program; the lines above this one are its stack",
 )
-_STOPPED = Meaning("terminated", Role.STOPPED, "the launcher ended the process: {error}", 0.1)
-_COMMUNICATION = Meaning(
+_STOPPED = MessageKind("terminated", Role.STOPPED, "the launcher ended the process: {error}", 0.1)
+_COMMUNICATION = MessageKind(
     "communication-failed",
     Role.PEER,
     "an operation of torch's communication failed<: {message}>",
@@ -32,7 +32,7 @@ _TOLD_TO_STOP = ("SignalException", "KeyboardInterrupt")
 _REPORTS = ("ChildFailedError", "CalledProcessError")  # of processes that have their own events
 
 
-class Format(EventFormat):
+class PythonErrors(EventFormat):
     """One event for an exception that no other format knows."""
 
     is_general = True
@@ -46,12 +46,12 @@ class Format(EventFormat):
         name = found["error"].rpartition(".")[2]
         if found["error"] == "Error" or name in _INPUT_ENDED or name in _REPORTS:
             return
-        meaning = RAISED
+        kind = RAISED
         if name in _TOLD_TO_STOP:
-            meaning = _STOPPED
+            kind = _STOPPED
         elif name.startswith("Dist"):
-            meaning = _COMMUNICATION
-        yield event_of(meaning, line, found)
+            kind = _COMMUNICATION
+        yield event_of(kind, line, found)
 
 
-FORMAT = Format
+FORMAT = PythonErrors

@@ -22,7 +22,7 @@ _EXCEPTION = re.compile(r"[\w.]{0,200}(?:Error|Exception)\b")
 _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 
 
-class Format(EventFormat):
+class ElasticReport(EventFormat):
     """One event for each worker in the table, or for the log line if there is no table."""
 
     hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
@@ -87,4 +87,4 @@ class Format(EventFormat):
         )
 
 
-FORMAT = Format
+FORMAT = ElasticReport

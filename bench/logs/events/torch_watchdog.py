@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from bench.logs.failure_events import Event, EventLine, Meaning, Role, Sign, SignFormat
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
 
 _GLOBAL_RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,6})\]:")
 _GROUP = re.compile(
@@ -26,7 +26,7 @@ _FINGERPRINT = (
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?"
     r"OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
 )
-TIMED_OUT = Meaning(
+TIMED_OUT = MessageKind(
     "collective-timeout",
     Role.WAITED,
     "rank {rank} waited<, {duration_s:time},> for the other ranks in <{operation} ><number {seq}>",
@@ -34,11 +34,11 @@ TIMED_OUT = Meaning(
     "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
     "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (torch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE)",
 )
-STATUS = Meaning("work-status", Role.STATE, "rank {rank} had enqueued work {enqueued} and completed {completed}")
-STATUS_AT = Meaning(
+STATUS = MessageKind("work-status", Role.STATE, "rank {rank} had enqueued work {enqueued} and completed {completed}")
+STATUS_AT = MessageKind(
     "work-status-at-failure", Role.WAITED, "rank {rank} failed at work {seq}", 0.4, TIMED_OUT.step, TIMED_OUT.command
 )
-MISMATCH = Meaning(
+MISMATCH = MessageKind(
     "collective-mismatch",
     Role.CAUSE,
     "rank {rank} called {operation}<[{shape}]> where rank {other_rank} called {other_operation}<[{other_shape}]>",
@@ -53,7 +53,7 @@ _SIGNS = (
     (_STATUS, STATUS),
     (
         _WORK + r" raised the following async exception: (?P<error>.*)",
-        Meaning(
+        MessageKind(
             "async-error",
             Role.PEER,
             "an operation of rank {rank} failed: {error}",
@@ -73,7 +73,7 @@ _SIGNS = (
     ),
     (
         r"Detected mismatch between collectives on ranks\. ?" + _FINGERPRINT,
-        Meaning(
+        MessageKind(
             "collective-mismatch",
             Role.CAUSE,
             "rank {rank} called {operation} where other ranks called something else",
@@ -83,7 +83,7 @@ _SIGNS = (
     ),
     (
         _RANK + r"Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
-        Meaning(
+        MessageKind(
             "missing-at-barrier",
             Role.ABSENT,
             "{who} did not reach the monitored barrier",
@@ -94,15 +94,15 @@ _SIGNS = (
     ),
     (
         r"Rank (?P<rank>\d+) successfully reached monitoredBarrier",
-        Meaning("reached-barrier", Role.WAITED, "rank {rank} waited in a monitored barrier", 0.2),
+        MessageKind("reached-barrier", Role.WAITED, "rank {rank} waited in a monitored barrier", 0.2),
     ),
     (
         r"Found key in store: NCCLABORTEDCOMM\S*,? from rank: (?P<aborted_rank>\d+)",
-        Meaning("aborted-elsewhere", Role.PEER, "rank {aborted_rank} had aborted its communicators before", 0.3),
+        MessageKind("aborted-elsewhere", Role.PEER, "rank {aborted_rank} had aborted its communicators before", 0.3),
     ),
     (
         r"watchdog got stuck for (?P<seconds>\d+) ?seconds",
-        Meaning(
+        MessageKind(
             "watchdog-stuck",
             Role.CAUSE,
             "torch's watchdog thread itself hung for {duration_s:time}: a call of CUDA or NCCL blocked it, or "
@@ -115,7 +115,7 @@ _SIGNS = (
     ),
     (
         r"Heartbeat monitor timed out",
-        Meaning(
+        MessageKind(
             "heartbeat-lost",
             Role.WAITED,
             "the watchdog's heartbeat of rank {rank} stopped",
@@ -128,7 +128,7 @@ _SIGNS = (
         r"[Tt]imed out (?:initializing process group )?in store based barrier on rank:? "
         r"(?P<rank>\d+).*?world_size=(?P<num_ranks>\d+), "
         r"(?:worker_count|num_workers_joined)=(?P<num_joined>\d+)",
-        Meaning(
+        MessageKind(
             "store-barrier-timeout",
             Role.WAITED,
             "only {num_joined} of {num_ranks} ranks joined the process group",
@@ -139,7 +139,7 @@ _SIGNS = (
     (
         r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<num_joined>\d+)/(?P<num_ranks>\d+) "
         r"clients joined",
-        Meaning(
+        MessageKind(
             "ranks-did-not-start",
             Role.ABSENT,
             "only {num_joined} of {num_ranks} ranks reached the store within {duration_s:time}",
@@ -149,7 +149,7 @@ _SIGNS = (
     ),
     (
         r"client socket has (?:timed out after (?P<seconds>\d+)s?|failed) .*?(?:connect\w*) to \((?P<peer>[^)]*)\)",
-        Meaning(
+        MessageKind(
             "store-unreachable",
             Role.NETWORK,
             "the store of rank 0 at {peer} cannot be reached",
@@ -160,7 +160,7 @@ _SIGNS = (
     ),
     (
         r"(?:address already in use|EADDRINUSE)",
-        Meaning(
+        MessageKind(
             "port-in-use",
             Role.CAUSE,
             "the port of the store is in use: another job, or the last one, still runs there",
@@ -173,7 +173,7 @@ _SIGNS = (
         r"(?:recvValue|sendBytes|recvBytes|recvVector|TCPStore).{0,200}?(?P<error>Connection (?:was )?(?:reset"
         r"|likely closed)[^.]*|"
         r"Broken pipe|failed to recv)",
-        Meaning(
+        MessageKind(
             "store-lost",
             Role.PEER,
             "the store's connection was lost: the process of rank 0 ended before",
@@ -184,7 +184,7 @@ _SIGNS = (
 )
 
 
-class Format(SignFormat):
+class TorchWatchdog(SignFormat):
     """One event a line. The rank is the global one wherever the line has it."""
 
     hints = (
@@ -206,7 +206,7 @@ class Format(SignFormat):
         "recvValue",
         "sendBytes",
     )
-    signs = tuple(Sign(re.compile(pattern), meaning) for pattern, meaning in _SIGNS)
+    signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
     def completed(self, event: Event, line: EventLine) -> Event:
         """The event with the rank, the group, and counts as numbers."""
@@ -232,4 +232,4 @@ class Format(SignFormat):
         return replace(event, rank=rank, group=named, facts=facts)
 
 
-FORMAT = Format
+FORMAT = TorchWatchdog

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from bench.logs.failure_events import Event, EventFormat, EventLine, Meaning, Role, event_of
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})(?:, pid='?(?P<pid>\d{1,10}))?"
@@ -76,14 +76,14 @@ _CONSEQUENCES = (45, 154)
 _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID catalogue", _TEST)
 
 
-def meaning(xid: int) -> Meaning:
+def kind_of(xid: int) -> MessageKind:
     """What a number means. The code is the same for all; the fact `xid` tells them apart."""
     what, weight, step, command = _CATALOGUE.get(xid, _UNKNOWN)
     role = Role.PEER if xid in _CONSEQUENCES else Role.CAUSE
-    return Meaning(f"xid-{xid}", role, f"Xid {xid} of GPU {{bus}}: {what}", weight, step, command)
+    return MessageKind(f"xid-{xid}", role, f"Xid {xid} of GPU {{bus}}: {what}", weight, step, command)
 
 
-class Format(EventFormat):
+class XidErrors(EventFormat):
     """One event for each Xid line; the host is that of the kernel's log."""
 
     hints = ("NVRM: Xid",)
@@ -98,7 +98,7 @@ class Format(EventFormat):
         facts = {"xid": xid, "bus": found["bus"], "message": found["message"].lstrip(", ")}
         pid = int(found["pid"]) if found["pid"] else None
         named = (host["name"] or host["iso"]) if host else None
-        yield event_of(meaning(xid), line, host=named, pid=pid, facts=facts, printed=found[0])
+        yield event_of(kind_of(xid), line, host=named, pid=pid, facts=facts, printed=found[0])
 
 
-FORMAT = Format
+FORMAT = XidErrors
