@@ -15,7 +15,8 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
-from bench.explain.crash_logs import EventLog, file_events, pooled_crash, run_crash
+from bench.explain.crash import Crash
+from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader
 from bench.explain.messages import ResultVerdict
@@ -60,19 +61,20 @@ def main(args: argparse.Namespace) -> int:
     for path in stored.values():
         if path is not None:
             found += _stored_pages(path, options, patterns)
-    complete, crash = True, None
+    complete = True
+    crashes: list[Crash] = []
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
         complete = not any(each.log.is_reported and not each.events for each, _ in logs)
         found += _log_pages(logs, options, patterns)
-        crash = pooled_crash([each for each, _ in logs])
-    if not found and crash is None:
+        crashes = other_crashes([each for each, _ in logs])
+    if not found and not crashes:
         raise UsageError("nothing to explain: no row of a whole group was measured")
     pages = [page for page, _ in found]
-    output.emit(_FORMATS[args.format](pages, crash), args)
+    output.emit(_FORMATS[args.format](pages, crashes), args)
     whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
-    return EXIT_DONE if complete and whole and crash is None else EXIT_VERDICT
+    return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
 
 def _import() -> Any:
@@ -95,7 +97,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     logs = [_read_source(source) for source in imports.sources(names)]
     without_events = [each.log for each, _ in logs if each.log.runs or not each.events]
     troubles = imports.troubles(without_events)
-    if not any(each.log.runs for each, _ in logs) and pooled_crash([each for each, _ in logs]) is None:
+    if not any(each.log.runs for each, _ in logs) and not other_crashes([each for each, _ in logs]):
         troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # Here the user's number of nodes overrides a log's; the number of ranks does not.

@@ -1,12 +1,14 @@
-"""The events of many files, and which of them belong together: one job a log with runs, all others one job."""
+"""The events of many files, and which files belong to one job."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bench.explain.crash import Crash, crash_of
+from bench.logs.events import flight_recorder
 from bench.logs.failure_events import LARGEST_DOCUMENT, Event, document_events, may_be_document
 from bench.logs.foreign import OK, ForeignRun
 from bench.logs.imports import Log
@@ -53,11 +55,41 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
     return crash_of(events, failed=True)
 
 
-def pooled_crash(logs: Sequence[EventLog]) -> Crash | None:
-    """What failed in the job whose files hold no run, such as one log or one dump per rank."""
+def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
+    """What failed in the jobs whose files hold no run, such as one log or one dump per rank, a crash for each job."""
     if _is_only_job(logs):
-        return None
-    return crash_of([event for log in logs if not log.log.runs for event in log.events])
+        return []
+    found = []
+    for job in _jobs([log for log in logs if not log.log.runs and log.events]):
+        crash = crash_of([event for log in job for event in log.events])
+        found += [crash] if crash is not None else []
+    return found
+
+
+def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
+    """The files of each job.
+
+    Named files are one job. In a folder, logs whose names differ in numbers only are one job; if there is one such job
+    in a folder, dumps and kernel logs there belong to it.
+    """
+    named = [log for log in logs if not log.log.source.found]
+    jobs = [named] if named else []
+    folders: dict[PurePath, list[EventLog]] = {}
+    for log in logs:
+        if log.log.source.found:
+            folders.setdefault(PurePath(log.log.source.name).parent, []).append(log)
+    for inside in folders.values():
+        alike: dict[str, list[EventLog]] = {}
+        for log in inside:
+            alike.setdefault(re.sub(r"\d+", "#", PurePath(log.log.source.name).name), []).append(log)
+        texts = [group for group in alike.values() if not all(map(_is_evidence_only, group))]
+        jobs += [inside] if len(texts) <= 1 else list(alike.values())
+    return jobs
+
+
+def _is_evidence_only(log: EventLog) -> bool:
+    """Is it a dump or a kernel log, which belongs to a job that has logs of its own?"""
+    return all(event.kind is flight_recorder.RECORDS or "xid" in event.facts for event in log.events)
 
 
 def _is_only_job(logs: Sequence[EventLog]) -> bool:

@@ -25,34 +25,32 @@ _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
 _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.explain/1 has always spelled it
 
 
-def table(pages: Sequence[Page], crash: Crash | None = None) -> str:
+def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """All pages as text, separated by a rule; more than a few pages are cut to the verdict and the likeliest reason.
 
-    `crash`: what failed in the job whose files hold no run; its page comes last.
+    `crashes`: what failed in jobs whose files hold no run; their pages come last.
     """
-    several = len(pages) + (crash is not None) > 1
+    several = len(pages) + len(crashes) > 1
     if len(pages) > _MOST_WHOLE:
         blocks = ["\n".join(_short(page)) for page in pages]
     else:
         blocks = ["\n".join(_text(page, several)) for page in pages]
-    if crash is not None:
-        blocks.append("\n".join(_crash_lines(crash_page.text(crash))))
+    blocks += ["\n".join(_crash_lines(crash_page.text(crash))) for crash in crashes]
     rule = "" if len(pages) > _MOST_WHOLE else f"{'=' * _WIDTH}\n\n"
     return f"\n\n{rule}".join(blocks)
 
 
-def markdown(pages: Sequence[Page], crash: Crash | None = None) -> str:
+def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """The same with headings, lists and commands in code."""
     blocks = ["\n".join(_markdown(page, len(pages) > 1)) for page in pages]
-    if crash is not None:
-        blocks.append("\n".join(crash_page.markdown(crash)))
+    blocks += ["\n".join(crash_page.markdown(crash)) for crash in crashes]
     return "\n\n".join(blocks)
 
 
-def as_json(pages: Sequence[Page], crash: Crash | None = None) -> str:
+def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """The pages with codes and facts beside their texts, in SI units."""
     document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages]}
-    return json_document({**document, "crash": crash.to_dict() if crash is not None else None})
+    return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
 
 
 def _plain(page: Page) -> dict[str, Any]:

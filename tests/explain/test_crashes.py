@@ -183,8 +183,24 @@ def test_the_command_pools_the_files_of_a_job(tmp_path: Path, capsys: Out) -> No
     (tmp_path / "dmesg.txt").write_text("Mar 1 02:07:08 node1 kernel: nothing\n")
     found = explained(capsys, tmp_path)
     assert found["pages"] == []
-    assert found["crash"]["first"]["facts"]["ranks"] == [1]
-    assert [cause["code"] for cause in found["crash"]["causes"]] == ["recorded-mismatch"]
+    [crash] = found["crashes"]
+    assert crash["first"]["facts"]["ranks"] == [1]
+    assert [cause["code"] for cause in crash["causes"]] == ["recorded-mismatch"]
+
+
+def test_logs_of_other_names_in_a_folder_are_other_jobs(tmp_path: Path, capsys: Out) -> None:
+    for name in ("gloo_killed.log", "gloo_raised.log"):
+        shutil.copy(CRASHES / name, tmp_path)
+    assert [crash["first"]["code"] for crash in explained(capsys, tmp_path)["crashes"]] == ["killed", "python-error"]
+
+
+def test_one_log_per_rank_is_one_job(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "rank0.log").write_text(timeouts(0))
+    (tmp_path / "rank1.log").write_text(timeouts(1))
+    (tmp_path / "rank2.log").write_text(status(2, 6))
+    (tmp_path / "dmesg.txt").write_text("[1.0] NVRM: Xid (PCI:0000:3b:00): 45, pid=7, Ch 1\n")
+    [crash] = explained(capsys, tmp_path)["crashes"]
+    assert crash["absent_ranks"] == [2] and len(crash["sources"]) == 4
 
 
 def test_the_page_of_a_failed_run_holds_what_failed(tmp_path: Path, capsys: Out) -> None:
@@ -193,7 +209,7 @@ def test_the_page_of_a_failed_run_holds_what_failed(tmp_path: Path, capsys: Out)
     log.write_text(f"{banner}# Using devices\n{WORLD}\n{RETRY}\n")
     found = explained(capsys, log)
     [page] = found["pages"]
-    assert found["crash"] is None
+    assert found["crashes"] == []
     assert page["crash"]["first"]["code"] == "ib-retry-exceeded"
     assert (page["crash"]["first"]["facts"]["rank"], page["crash"]["first"]["facts"]["host"]) == (1, "node1")
     for form in ("table", "markdown"):

@@ -32,7 +32,7 @@ def test_the_example_names_the_failure(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    crash = json.loads(done.stdout)["crash"]
+    [crash] = json.loads(done.stdout)["crashes"]
     assert crash["first"]["code"] == "storage-stalled"
     facts = crash["first"]["facts"]
     assert (facts["rank"], facts["host"], facts["duration_s"], facts["num_bytes"]) == (3, "node7", 30.0, "4096")
