@@ -1,4 +1,4 @@
-"""Is this number normal? A page about a run or a log: what is possible, what others got, and the likeliest reasons."""
+"""Is this number normal? Explain a run or a log: what is possible, what others got, and the likeliest reasons."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the pages.
 
-    Exit code 1 if a run failed, was cut, has wrong elements or is above what is possible, or a log held no run.
+    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, or if a log held no run.
     """
     options = _import().options_of(args)
     if options.instance:
@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """`bench import`, whose name is no identifier: explain reads the same logs with the same options."""
+    """The module of `bench import` (not a valid identifier); explain reads the same logs with the same options."""
     return plugins.load("command", "import")
 
 
@@ -100,7 +100,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     if not any(each.log.runs for each, _ in logs) and not other_crashes([each for each, _ in logs]):
         troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
-    # Here the user's number of nodes overrides a log's; the number of ranks does not.
+    # The user's number of nodes overrides the log's; the number of ranks does not.
     found = [run for each, _ in logs for run in each.log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
@@ -129,7 +129,7 @@ def _read_source(source: imports.Source) -> HintedLog:
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each run of each log, and whether the run is whole and correct."""
+    """A page for each run of each log, and whether the run is complete and correct."""
     event_logs = [each for each, _ in logs]
     for each, hints in logs:
         runs_here = each.log.runs
@@ -172,7 +172,7 @@ def _with_rates(machine: LogMachine, options: imports.ImportOptions) -> LogMachi
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each job of ours and each imported run, and whether the run is whole and correct."""
+    """A page for each job of ours and each imported run, and whether the run is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         print(f"bench: warning: {sentence}", file=sys.stderr)

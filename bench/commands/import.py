@@ -23,9 +23,9 @@ from bench.results import output
 from bench.results.run_report import RunReport
 from bench.results.summary import DocumentBuilder
 
-# Rows that are shown beside those with wrong data, to people and to programs. A run keeps all.
+# Limits of shown rows, for tables and for programs, besides rows with wrong data. A run stores all rows.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
-_MOST_WORLDS = 4  # named in one sentence
+_MOST_WORLDS = 4  # numbers named in one sentence
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options for what a log may not state: its ranks and nodes, and the links that bound it."""
+    """Add options for facts that a log may lack: its ranks and nodes, and the links that bound it."""
     unstated = "if the log does not state it"
     parser.add_argument("--num-ranks", type=whole(1, "--num-ranks"), metavar="N", help=f"number of ranks, {unstated}")
     parser.add_argument("--num-nodes", type=whole(1, "--num-nodes"), metavar="N", help=f"number of nodes, {unstated}")
@@ -55,7 +55,7 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read, store and print; 1 if a run failed, was cut or has wrong elements, or a log gave nothing."""
+    """Read, store and print. Returns 1 if a run failed, was truncated or has wrong elements, or a log held no run."""
     options = options_of(args)
     try:
         logs, troubles = _read(args.paths, options)
@@ -79,11 +79,11 @@ def main(args: argparse.Namespace) -> int:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
     lost = any(log.is_reported for log in logs)
-    return EXIT_VERDICT if lost or not all(map(is_well, runs)) else EXIT_DONE
+    return EXIT_VERDICT if lost or not all(map(is_correct, runs)) else EXIT_DONE
 
 
 def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
-    """The logs, and a sentence for each file that gave nothing. Raises UsageError if all gave nothing."""
+    """The logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
     readers = imports.readers()
     logs = [imports.read(source, readers, _lines.results, options) for source in imports.sources(paths)]
     troubles = imports.troubles(logs)
@@ -101,7 +101,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) -> list[str]:
-    """A sentence for each option that differs from what the logs state; the logs count."""
+    """A sentence for each option that is ignored because the logs state another value."""
     sentences = []
     for name, given in (("ranks", options.num_ranks), ("nodes", options.num_nodes)):
         stated = {getattr(run, f"num_{name}") for run in runs} - {None, given}
@@ -111,8 +111,8 @@ def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) 
     return sentences
 
 
-def is_well(run: ForeignRun) -> bool:
-    """Did it end well, without wrong elements?"""
+def is_correct(run: ForeignRun) -> bool:
+    """Whether the run succeeded without wrong elements."""
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 

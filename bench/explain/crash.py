@@ -16,6 +16,7 @@ from bench.explain import crash_records
 from bench.explain.crash_messages import (
     ALL_TIMED_OUT,
     ALL_WAITED,
+    FINISHED_LESS,
     HUNG_AFTER_START,
     HUNG_AT_START,
     RECORDED_LAG,
@@ -23,7 +24,7 @@ from bench.explain.crash_messages import (
     CrashCode,
 )
 from bench.explain.reason import Reason
-from bench.logs.events import gloo, nccl_init, nccl_ras, python_errors, torch_watchdog
+from bench.logs.events import gloo, nccl_init, nccl_inspector, nccl_ras, python_errors, torch_watchdog
 from bench.logs.failure_events import Event, Role
 
 _MOST_REASONS = 4
@@ -95,6 +96,8 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     if compared:
         shown = [event for event in shown if event.code != torch_watchdog.MISMATCH.code] + compared
     shown += _behind(events)
+    if shown or failed:
+        shown += _slowest_finished(events)
     shown += _silent(shown, num_ranks)
     if not shown and failed:
         shown += _hung(events)
@@ -213,6 +216,20 @@ def _behind(events: Sequence[Event]) -> list[Event]:
             least = min(event.seq or 0 for event in behind)
             behind = [event for event in behind if event.seq == least]
             found.append(_lag(behind, least + 1, operation, group, ahead))
+    return found
+
+
+def _slowest_finished(events: Sequence[Event]) -> list[Event]:
+    """Ranks that Inspector saw behind. Its records are written at intervals, so alone they prove nothing."""
+    finished = [event for event in events if event.kind is nccl_inspector.FINISHED and event.seq is not None]
+    found = []
+    for group in dict.fromkeys(event.group for event in finished):
+        alike = [event for event in finished if event.group == group]
+        most, least = max(event.seq or 0 for event in alike), min(event.seq or 0 for event in alike)
+        behind = [event for event in alike if event.seq == least]
+        if least < most and len(behind) * 2 < len(alike):
+            event = _lag(behind, least + 1, None, group, len(alike) - len(behind))
+            found.append(replace(event, kind=FINISHED_LESS))
     return found
 
 

@@ -103,6 +103,15 @@ ALL_TIMED_OUT = MessageKind(
     "compare the dumps of all ranks: explain the folder that holds them",
     "TORCH_FR_BUFFER_SIZE=2000; TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )
+FINISHED_LESS = MessageKind(
+    "ranks-finished-less",
+    Role.ABSENT,
+    "{who} had not finished operation {seq} of communicator {group} by Inspector's records, which {num_waiting} others "
+    "had",
+    0.35,
+    "compare the flight recorder's dumps, which are exact",
+    "TORCH_FR_BUFFER_SIZE=2000",
+)
 HUNG_AT_START = MessageKind(
     "hung-at-start",
     Role.WAITED,

@@ -20,7 +20,7 @@ _WIDTH = 110
 _MOST_WHOLE = 3  # of more pages each is cut to a few lines
 _SECTIONS = ("What you got", "What is possible", "What others got")
 _VERDICT = "Where you stand"
-_GENERAL_FAILURE = "tool-failed"  # the reason of a failure that no other one knows
+_GENERAL_FAILURES = ("tool-failed", "ends-without-message")  # if no other reason is known
 _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
 _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.explain/1 has always spelled it
 
@@ -166,7 +166,7 @@ def _shown_reasons(page: Page) -> Sequence[Reason]:
     """The reasons without those that the crash section gives in more detail."""
     if page.crash is None:
         return page.reasons
-    given = {cause.code for cause in page.crash.reasons} | {_GENERAL_FAILURE}
+    given = {cause.code for cause in page.crash.reasons} | set(_GENERAL_FAILURES)
     return [reason for reason in page.reasons if reason.code not in given]
 
 

@@ -68,7 +68,7 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
         shape = shape_of(case, 2, payload, case.modes[0])
-        yield from ladder.climb(case, where, lambda asked: asked, True, partial(row, shape, requested))
+        yield from ladder.measure_rounds(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
@@ -119,7 +119,7 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Seconds of each group while the aggressors run, and the contention with the seconds without them."""
+    """Seconds of each group with aggressors, and the contention record with the seconds without aggressors."""
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
     alone_s, disturbed_s = model.contend(groups, steps, aggressors, theirs)
@@ -139,7 +139,7 @@ def _against(
 
 
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
-    """Why the fabric cannot simulate a pattern: it has links between ranks, but nothing inside a GPU."""
+    """Why the fabric cannot simulate a pattern. It has only links between ranks and nothing inside a GPU."""
     if pattern.overlaps:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):

@@ -154,6 +154,19 @@ def test_two_calls_that_differ_on_as_many_ranks_accuse_none() -> None:
     assert {line.code: line.facts["ranks"] for line in crash.unknown}["dumps-missing"] == [2, 3]
 
 
+def inspector(rank: int, seq: int) -> str:
+    return json.dumps(
+        {"header": {"id": "0x7f", "rank": rank, "n_ranks": 4}, "coll_perf": {"coll": "X", "coll_sn": seq}}
+    )
+
+
+def test_inspector_accuses_only_beside_a_failure() -> None:
+    records = "\n".join(inspector(rank, 9 if rank == 2 else 12) for rank in range(4)) + "\n"
+    assert crash_of(events_of(records)) is None
+    crash = crash_of(events_of(records + "srun: error: Job step aborted\n"), failed=True)
+    assert crash is not None and (crash.first.code, crash.absent) == ("ranks-finished-less", (2,))
+
+
 def test_healthy_text_is_no_crash() -> None:
     assert crash_of(events_of(WORLD + "\nnode0:100:1 [0] NCCL INFO comm 0x1 rank 0 nranks 4 - Init COMPLETE\n")) is None
     assert crash_of([]) is None
