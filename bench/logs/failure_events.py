@@ -173,10 +173,8 @@ _TIMES = re.compile(
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # torch, torchrun --tee
-_RANK_LABEL = re.compile(
-    r"^\s*(?:\[1,(?P<mpirun>\d{1,6})\]\s?<std"  # Open MPI --tag-output
-    r"|(?P<srun>\d{1,6}):\s)"  # srun --label
-)
+_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # Open MPI --tag-output
+_SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 
 
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
@@ -285,12 +283,14 @@ class EventReader:
         self._number += ended
 
     def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> None:
-        raw = _lines.without_colours(raw[:_LONGEST_LINE])
         readers = [reader for reader in self._formats if reader.is_open]
         readers += [reader for hint, reader in near if hint in raw]
-        rank = self._label(raw)
+        label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
         if not readers:
             return
+        raw = _lines.without_colours(raw[:_LONGEST_LINE])
+        rank = _rank_label(raw)
+        rank = label if rank is None else rank
         readers = sorted(dict.fromkeys(readers), key=lambda reader: reader.is_general)
         for piece in raw.split("\r") if "\r" in raw else (raw,):
             line = EventLine(self._number, _lines.clean(piece), raw)
@@ -300,19 +300,12 @@ class EventReader:
                     found += reader.read(line)
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
-    def _label(self, raw: str) -> int | None:
-        """The rank that the launcher printed before a line.
-
-        Numbers of lines look like labels of srun, but never repeat.
-        """
-        if torch := _TORCH_LABEL.search(raw[:_LONGEST_LABEL]):
-            return int(torch[1])
-        found = _RANK_LABEL.match(raw)
+    def _srun_label(self, raw: str) -> int | None:
+        """The rank that `srun --label` printed before a line. Numbers of lines look the same, but never repeat."""
+        found = _SRUN_LABEL.match(raw)
         if found is None:
             return None
-        rank = int(found["mpirun"] or found["srun"])
-        if not found["srun"]:
-            return rank
+        rank = int(found[1])
         if rank in self._labels or len(self._labels) < _MOST_EVENTS:
             self._labels[rank] = self._labels.get(rank, 0) + 1
         return rank if self._labels.get(rank, 0) > 1 else None
@@ -328,6 +321,12 @@ class EventReader:
             self._seen.add(key)
             self._num_of[event.code] = number + 1
             self._events.append(event)
+
+
+def _rank_label(raw: str) -> int | None:
+    """The rank that torch, torchrun or mpirun printed before a line."""
+    found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
+    return int(found[1]) if found else None
 
 
 def _with_rank(event: Event, rank: int) -> Event:

@@ -13,7 +13,6 @@ STAGE = MessageKind("nccl-stage", Role.STATE, "process {pid} on {host} reached: 
 STAGES = ("bootstrap", "network", "init-start", "topology", "channels", "init-complete")
 _STAGE_WORDS = (
     ("init-complete", "Init COMPLETE"),
-    ("channels", " via "),
     ("channels", "Connected all"),
     ("topology", "Setting affinity"),
     ("topology", "Trees "),
@@ -36,7 +35,7 @@ _MOST_PROCESSES = 100_000
 class NcclStart(EventFormat):
     """Ranks as they come; the last stage of each process when the file is over."""
 
-    hints = ("Rank ", "NCCL INFO ")
+    hints = ("Rank ", " nranks ", *(words for _, words in _STAGE_WORDS))
 
     def __init__(self) -> None:
         """No process seen yet."""
