@@ -112,6 +112,12 @@ def test_an_error_of_the_network_is_a_consequence_if_a_process_died_before() -> 
     assert answer(crash_of(events_of(f"{WORLD}\n{retry}{died}")))[0] == "ib-retry-exceeded"
 
 
+def test_an_error_after_a_lost_connection_is_a_consequence() -> None:
+    lost = "[rank1]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:1\n"
+    text = f"{lost}[rank1]: ValueError: cannot save\n[rank2]: ValueError: bad batch\n"
+    assert answer(crash_of(events_of(text)))[:2] == ("python-error", 2)
+
+
 def test_ranks_that_the_launcher_kills_after_the_first_are_not_accused() -> None:
     text = "srun: error: node1: task 1: Exited with exit code 1\nsrun: error: node2: tasks 2-3: Killed\n"
     assert answer(crash_of(events_of(text)))[:2] == ("exited", 1)
