@@ -16,6 +16,7 @@ from bench.explain import copy_sections, figures_page, sections
 from bench.explain.assessment import Assessment, assess, tightest
 from bench.explain.copy_assessment import assess_copies
 from bench.explain.copy_evidence import CopyEvidence, copy_evidence
+from bench.explain.crash import Crash
 from bench.explain.evidence import RunEvidence, busbw
 from bench.explain.gather import gathered
 from bench.explain.log_hints import Hint
@@ -47,6 +48,7 @@ class Page:
     bound: Bound | None = None
     share: float | None = None
     source: str = ""  # the file that it comes from
+    crash: Crash | None = None  # what failed, if the run failed and its log shows it
 
 
 def page(
