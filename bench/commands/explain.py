@@ -15,19 +15,22 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
+from bench.explain.crash import Crash
+from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader, topology_hints
 from bench.explain.messages import ResultVerdict
 from bench.explain.topology_page import topology_page
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
+from bench.logs.failure_events import EventReader
 from bench.logs.foreign import OK, ForeignRun, Line
 from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
 
 _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
-HintedLog = tuple[imports.Log, HintReader]
+HintedLog = tuple[EventLog, HintReader]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,18 +60,20 @@ def main(args: argparse.Namespace) -> int:
         if path is not None:
             found += _stored_pages(path, options, patterns)
     complete = True
+    crashes: list[Crash] = []
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
-        complete = not any(log.is_reported and not hints.topology.found for log, hints in logs)
+        complete = not any(each.log.is_reported and not _is_explained(each, hints) for each, hints in logs)
         found += _log_pages(logs, options, patterns)
         found += _topology_pages(logs, options)
-    if not found:
+        crashes = other_crashes([each for each, _ in logs])
+    if not found and not crashes:
         raise UsageError("nothing to explain: no row of a whole group was measured")
     pages = [page for page, _ in found]
-    output.emit(_FORMATS[args.format](pages), args)
+    output.emit(_FORMATS[args.format](pages, crashes), args)
     whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
-    return EXIT_DONE if complete and whole else EXIT_VERDICT
+    return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
 
 def _import() -> Any:
@@ -87,26 +92,37 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:
-    """The runs and hints of each log. Raises UsageError if no log holds a known run."""
-    logs = []
-    for source in imports.sources(names):
-        hints = HintReader()
-
-        def lines(chunks: Iterable[bytes], look: Callable[[str], None], hints: HintReader = hints) -> Iterator[Line]:
-            for line in _lines.lines(chunks, look):
-                hints.read(line.number, line.text)
-                yield line
-
-        logs.append((imports.read(source, imports.readers(), lines), hints))
-    troubles = imports.troubles([log for log, hints in logs if log.runs or not hints.topology.found])
-    if not any(log.runs or hints.topology.found for log, hints in logs):
+    """The runs, events and hints of each log. Raises UsageError if no log holds a known run, failure or topology."""
+    logs = [_read_source(source) for source in imports.sources(names)]
+    troubles = imports.troubles([each.log for each, hints in logs if each.log.runs or not _is_explained(each, hints)])
+    has_pages = any(each.log.runs or hints.topology.found for each, hints in logs)
+    if not has_pages and not other_crashes([each for each, _ in logs]):
+        troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # The user's number of nodes overrides the log's; the number of ranks does not.
-    found = [run for log, _ in logs for run in log.runs]
+    found = [run for each, _ in logs for run in each.log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
         print(f"bench: {sentence}", file=sys.stderr)
     return logs
+
+
+def _read_source(source: imports.Source) -> HintedLog:
+    """One file, read once for its runs, hints and events. A dump is read again as a document."""
+    hints, events = HintReader(), EventReader()
+
+    def lines(chunks: Iterable[bytes], look: Callable[[str], None]) -> Iterator[Line]:
+        def look_twice(text: str) -> None:
+            look(text)
+            events.look(text)
+
+        for line in _lines.lines(chunks, look_twice):
+            hints.read(line.number, line.text)
+            yield line
+
+    log = imports.read(source, imports.readers(), lines)
+    document = () if log.runs else file_events(source.path, source.name)
+    return EventLog(log, document or events.events(source.name)), hints
 
 
 def _log_pages(
@@ -116,23 +132,31 @@ def _log_pages(
 
     A topology in a file without runs is evidence for all runs.
     """
-    beside = [topology for log, hints in logs if not log.runs for topology in hints.topology.found]
-    for log, hints in logs:
-        ends = [*(run.line for run in log.runs[1:]), float("inf")]
+    event_logs = [each for each, _ in logs]
+    beside = [topology for each, hints in logs if not each.log.runs for topology in hints.topology.found]
+    for each, hints in logs:
+        runs_here = each.log.runs
+        ends = [*(run.line for run in runs_here[1:]), float("inf")]
         begin = 1.0
-        for run, end in zip(log.runs, ends, strict=False):
+        for run, end in zip(runs_here, ends, strict=False):
             found = _page(run, options, patterns, hints.between(int(begin), end) + topology_hints(beside))
-            yield replace(found, source=log.source.name), _is_good(run)
+            crash = run_crash(event_logs, each, run, begin, end)
+            yield replace(found, source=each.log.source.name, crash=crash), _is_good(run)
             begin = end
 
 
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
     """A page for each topology if no log has a run, and whether its links are as they should be."""
-    if any(log.runs for log, _ in logs):
+    if any(each.log.runs for each, _ in logs):
         return
-    for log, hints in logs:
+    for each, hints in logs:
         for topology in hints.topology.found:
-            yield topology_page(topology, log.source.name, options.instance or None)
+            yield topology_page(topology, each.log.source.name, options.instance or None)
+
+
+def _is_explained(log: EventLog, hints: HintReader) -> bool:
+    """Has a file without runs something else to explain: a failure or a topology?"""
+    return bool(log.events or hints.topology.found)
 
 
 def _page(
