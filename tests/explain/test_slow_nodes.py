@@ -57,7 +57,7 @@ def reasons(found: Page) -> list[str]:
 def test_every_low_figure_has_a_reason_and_a_command(machine: Machine, pattern: str, num_nodes: int) -> None:
     for share in SHARES:
         found = page(machine, pattern, share, num_nodes)
-        assert found.assessment.verdict in LOW or share == SHARES[-1], share
+        assert found.assessment.verdict in LOW or num_nodes > 1, share
         if found.assessment.verdict in LOW:
             assert any(reason.step and reason.command for reason in found.reasons), (share, found.reasons)
             assert all(reason.weight < 0.9 for reason in found.reasons), "a figure alone proves nothing"

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.__main__ import main
 from bench.explain.topology import TopologyReader, near_adapters
+from bench.explain.topology_page import topology_page
 from tests.logs.corpus import needs_corpus, real
 from tests.logs.synthetic_slow import P4D, P5, slow_log
 
@@ -128,6 +131,24 @@ def test_the_reader_keeps_nothing_of_other_lines_and_is_bounded() -> None:
     for number in range(20_000):
         reader.read(number, f"GPU{number} NIC{number}" if number % 2 else "GPU 0: NVIDIA (UUID: GPU-1)")
     assert len(reader.found) <= 64
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_topologies_raise_nothing(data: st.DataObject) -> None:
+    lines = (table(switch(4), [["PIX", "SYS"]] * 4) + status(2, num=4, links=4)).splitlines()
+    for _ in range(data.draw(st.integers(1, 12))):
+        place = data.draw(st.integers(0, len(lines) - 1))
+        cut = data.draw(st.integers(0, len(lines[place])))
+        odd = data.draw(st.sampled_from(["", "GPU", "NV", "NV99999", " X ", "\t", "Link 3: ", "\x1b[4m", "\0", "é"]))
+        lines[place] = lines[place][:cut] + odd + lines[place][cut + data.draw(st.integers(0, 9)) :]
+        if data.draw(st.booleans()):
+            lines.insert(data.draw(st.integers(0, len(lines))), lines[place])
+    reader = TopologyReader()
+    for number, line in enumerate(lines, start=1):
+        reader.read(number, line.strip())
+    for topology in reader.found:
+        topology_page(topology, "file")
 
 
 @needs_corpus
