@@ -21,6 +21,7 @@ _MOST_NODES = 64  # whose topology one file holds
 _MOST_LINES = 2000  # of one node: tables of 16 GPUs and 32 adapters, 16 x 36 links
 _LONGEST_LINE = 4000
 _NUMBERED = re.compile(r"(?:GPU ?|NIC)\d")
+_NOT_OURS = tuple("0123456789#")  # rows and comments of measurements, which most lines are
 _COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s")
 _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}  # from the closest path to the farthest
 
@@ -55,6 +56,8 @@ class TopologyReader:
 
     def read(self, number: int, text: str) -> None:
         """Read one line. `number` counts from 1."""
+        if not self._columns and text[:1] in _NOT_OURS:
+            return
         if self._columns and not text.strip():
             self._columns = frozenset()
             self._keep(number, "")

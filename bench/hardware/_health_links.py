@@ -128,21 +128,24 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     """A GPU that reaches no other by NVLink, or by fewer NVLinks, while the others reach each other.
 
-    It looks at the paths between GPUs, where the GPUs' own links are not reported. If NVLink joins pairs only, a bridge
+    It looks at the paths between GPUs; numbers of links only where the GPUs' own links are not reported. If NVLink joins pairs only, a bridge
     between two cards may never have been there, so a GPU without NVLink is doubtful.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
     linked = {index: kinds for index, kinds in reach.items() if kinds}
-    if not linked or any(each.nvlinks for each in node.gpus):
+    if not linked:
         return
-    alone = [each for each in node.gpus if each.index in reach and not reach[each.index]]
+    down = [each for each in node.gpus if each.nvlinks and not live.active_nvlinks(each)]  # nvlink_down reports them
+    alone = [each for each in node.gpus if each.index in reach and not reach[each.index] and each not in down]
     most_peers = max(map(len, linked.values()))
     if alone:
         pairs_only = most_peers == 1
         severity, code = ("doubtful", HealthCode.NO_BRIDGE) if pairs_only else ("wrong", HealthCode.GPU_WITHOUT_NVLINK)
         evidence = f"{names(each for each in node.gpus if each.index in linked)} reach each other by NVLink"
         yield finding(rule, severity, code, evidence, gpus=names(alone))
+    if any(each.nvlinks for each in node.gpus):
+        return
     if any(len(kinds) < len(linked) - 1 for kinds in linked.values()) or len(linked) < _FEWEST_OF_SWITCH:
         return  # not all to all: in a mesh of single links, pairs differ by design
     links = {index: max(kinds) for index, kinds in linked.items()}
