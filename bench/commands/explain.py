@@ -23,7 +23,7 @@ from bench.explain.messages import ResultVerdict
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
 from bench.logs.failure_events import EventReader
-from bench.logs.foreign import OK, ForeignRun, Line
+from bench.logs.foreign import OK, ForeignRun, Line, with_sibling_machines
 from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
@@ -129,7 +129,7 @@ def _log_pages(
     """A page for each run of each log, and whether the run is complete and correct."""
     event_logs = [each for each, _ in logs]
     for each, hints in logs:
-        runs_here = each.log.runs
+        runs_here = with_sibling_machines(each.log.runs)
         ends = [*(run.line for run in runs_here[1:]), float("inf")]
         begin = 1.0
         for run, end in zip(runs_here, ends, strict=False):
