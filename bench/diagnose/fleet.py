@@ -1,0 +1,294 @@
+"""Runs of like jobs on many hosts, as evidence: what each group of jobs reaches, and which runs are slow, failed or missing.
+
+One run is one table of a log: a host alone, a pair of hosts, or more. Runs of one tool, operation, number of nodes and
+ranks per node are a group. A run has one figure, its best bus bandwidth, and is compared with its own group only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import NormalDist, median
+
+from bench.core.codes import Code, Coded
+from bench.logs.foreign import FAILED, OK, ForeignRun
+
+LEAST_RUNS = 6  # of like jobs: fewer runs are better read one by one
+LEAST_HOST_SETS = 3
+SLOW_SHARE = 0.9  # of the group's usual rate: faster is never slow
+_FALSE_SLOW = 0.001  # expected number of healthy runs that are called slow, in a whole folder
+_LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
+_SMALL_SAMPLE = 3.0  # the noise of n figures is taken 1 + 3/n times as large as they show
+_MOST_SLOW = 0.25  # of a group's runs, beyond hosts that are slow with all: more is no fault of single links
+_MOSTLY = 0.75  # of a host's runs are slow: the host is
+_COMPLETE = 0.95  # of all pairs are there: a missing one is evidence
+_TOKEN = re.compile(r"[A-Za-z0-9]")
+
+
+class RunState(Code):
+    """How a run compares with its group."""
+
+    WELL = "well", "well"
+    SLOW = "slow", "slow"
+    FAILED = "failed", "failed"
+    NO_FIGURES = "no-figures", "without figures"
+    MISSING = "missing", "missing"
+
+
+LOST = (RunState.FAILED, RunState.NO_FIGURES, RunState.MISSING)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobKind:
+    """What like jobs have in common but for the operation."""
+
+    tool: str
+    num_nodes: int
+    ranks_per_node: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    """What like runs have in common."""
+
+    kind: JobKind
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRun:
+    """One run. `rate`: best busbw in bytes per second; `share`: of the group's usual rate. `why`: of a failed run."""
+
+    group: GroupKey
+    hosts: tuple[str, ...]
+    source: str
+    rate: float | None = None
+    state: RunState = RunState.WELL
+    share: float | None = None
+    why: Coded | None = None
+    line: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one operation and size of job. Rates in bytes per second.
+
+    `spread`: robust standard deviation of one figure, as a share. `compared`: False if so many runs are slow that their
+    rates say nothing about single links (two network tiers, contention); only lost runs are then evidence.
+    """
+
+    key: GroupKey
+    num_runs: int
+    num_sets: int
+    usual_rate: float | None
+    low_rate: float | None
+    high_rate: float | None
+    spread: float
+    compared: bool
+    counts: Mapping[RunState, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All runs with their states, missing ones included, and their groups."""
+
+    hosts: tuple[str, ...]
+    groups: tuple[Group, ...]
+    runs: tuple[FleetRun, ...]
+    num_unplaced: int  # runs without known hosts, or too few of a kind
+
+    @property
+    def is_one(self) -> bool:
+        """Are these enough like jobs on different hosts for one page? At least half of all runs must fit."""
+        found = [run for run in self.runs if run.state != RunState.MISSING]
+        sets = {run.hosts for run in found}
+        return len(found) >= LEAST_RUNS and len(sets) >= LEAST_HOST_SETS and len(found) >= self.num_unplaced
+
+
+def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
+    """The evidence of runs, each with the name of its file."""
+    named = list(found)
+    hosts_of = _HostNames(named)
+    by_group: dict[GroupKey, list[FleetRun]] = {}
+    num_unplaced = 0
+    for source, run in named:
+        placed = _placed(source, run, hosts_of)
+        if placed is None:
+            num_unplaced += 1
+        else:
+            by_group.setdefault(placed.group, []).append(placed)
+    for key in [key for key, runs in by_group.items() if len({run.hosts for run in runs}) < LEAST_HOST_SETS]:
+        num_unplaced += len(by_group.pop(key))
+    num_runs = sum(map(len, by_group.values()))
+    distance = NormalDist().inv_cdf(1 - _FALSE_SLOW / max(num_runs, 1))
+    groups, runs = [], []
+    for key in sorted(by_group):
+        group, judged = _judged(key, _with_missing(key, by_group), distance)
+        groups.append(group)
+        runs += judged
+    hosts = sorted({host for run in runs for host in run.hosts})
+    return Fleet(tuple(hosts), tuple(groups), tuple(runs), num_unplaced)
+
+
+def _placed(source: str, run: ForeignRun, hosts_of: _HostNames) -> FleetRun | None:
+    """A run with its group and hosts; None if they are unknown."""
+    hosts = hosts_of.of(source, run)
+    nodes = run.num_nodes or len(hosts)
+    if not hosts or len(hosts) != nodes or run.pattern is None or not run.num_ranks or run.num_ranks % nodes:
+        return None
+    rates = []
+    for row in run.rows:
+        rate = row.busbw_bytes_per_s or row.algbw_bytes_per_s
+        if rate and math.isfinite(rate) and row.contradicts is None and not row.num_wrong:
+            rates.append(rate)
+    wrong = any(row.num_wrong for row in run.rows)
+    state, why = RunState.WELL, None
+    if not rates and run.status != FAILED:
+        state, why = RunState.NO_FIGURES, run.failure
+    elif wrong or run.status != OK:
+        state, why = RunState.FAILED, run.failure
+    key = GroupKey(JobKind(run.tool, nodes, run.num_ranks // nodes), run.pattern)
+    return FleetRun(key, hosts, source, max(rates, default=None), state, why=why, line=run.line)
+
+
+class _HostNames:
+    """The hosts of runs: those a log lists, else those that its file name holds.
+
+    File names count if they hold exactly the listed hosts in nearly all logs that list them.
+    """
+
+    def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
+        listed = [(source, run.hosts) for source, run in runs if run.hosts]
+        known = sorted({host for _, hosts in listed for host in hosts}, key=lambda host: (-len(host), host))
+        self._known = [host for host in known if _TOKEN.search(host)]
+        agree = sum(self._in_name(source) == tuple(sorted(set(hosts))) for source, hosts in listed)
+        self._names_count = bool(listed) and agree >= 0.9 * len(listed)
+
+    def of(self, source: str, run: ForeignRun) -> tuple[str, ...]:
+        """The hosts of a run, sorted; empty if unknown."""
+        if run.hosts:
+            return tuple(sorted(set(run.hosts)))
+        return self._in_name(source) if self._names_count else ()
+
+    def _in_name(self, source: str) -> tuple[str, ...]:
+        """The known hosts in the last part of a path, each a whole word, the longest first."""
+        name = re.split(r"[/\\]", source)[-1]
+        found = []
+        for host in self._known:
+            pattern = rf"(?<![A-Za-z0-9]){re.escape(host)}(?![A-Za-z0-9]|-\d)"
+            name, times = re.subn(pattern, "\0", name)
+            if times:
+                found.append(host)
+        return tuple(sorted(found))
+
+
+def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
+    """The runs of a group, and one for each run that should be there.
+
+    A pair whose other operations were started lacks a run if nearly all other pairs have one: the job ended before it.
+    Without any log a pair lacks one if the pairs of all hosts are nearly complete.
+    """
+    runs = list(by_group[key])
+    there = {run.hosts for run in runs}
+    siblings = [other for other in by_group if other.kind == key.kind and other != key]
+    started = {run.hosts: run for other in siblings for run in by_group[other]}
+    expected = {hosts: started[hosts].source for hosts in started if hosts not in there}
+    if len(there) < _COMPLETE * len(there | set(started)):
+        expected = {}
+    if key.kind.num_nodes == 2:
+        hosts = sorted({host for pair in there | set(started) for host in pair})
+        pairs = set(combinations(hosts, 2))
+        if len(there | set(expected)) >= _COMPLETE * len(pairs):
+            expected |= {pair: "" for pair in pairs - there - set(started)}
+    return runs + [FleetRun(key, hosts, source, state=RunState.MISSING) for hosts, source in sorted(expected.items())]
+
+
+def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group, list[FleetRun]]:
+    """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
+    runs = _with_usual_ends(runs)
+    rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
+    usual, spread, compared = None, 0.0, False
+    if rated:
+        usual = _usual_rate(rated)
+        logs = [math.log((run.rate or usual) / usual) for run in rated]
+        spread = _noise(logs)
+        limit = min(math.log(SLOW_SHARE), -distance * spread)
+        slow = {id(run) for run, log in zip(rated, logs, strict=True) if log < limit}
+        compared = len(rated) >= LEAST_HOST_SETS and _single_faults(rated, slow)
+        runs = [
+            replace(
+                run,
+                share=run.rate / usual if run.rate else None,
+                state=RunState.SLOW if compared and id(run) in slow else run.state,
+            )
+            for run in runs
+        ]
+    rates = [run.rate for run in rated if run.rate]
+    group = Group(
+        key,
+        sum(run.state != RunState.MISSING for run in runs),
+        len({run.hosts for run in runs}),
+        median(rates) if rates else None,
+        min(rates, default=None),
+        max(rates, default=None),
+        spread,
+        compared,
+        Counter(run.state for run in runs),
+    )
+    return group, runs
+
+
+def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
+    """The runs, where one without its last lines counts as failed only if most logs of the group have theirs."""
+    rated = [run for run in runs if run.rate is not None]
+    cut = [run for run in rated if run.state == RunState.FAILED]
+    if 2 * len(cut) <= len(rated):
+        return runs
+    ends = Counter(run.why.code for run in cut if run.why)
+    usual = ends.most_common(1)[0][0] if ends else ""
+    return [
+        replace(run, state=RunState.WELL, why=None)
+        if run.rate is not None and run.why is not None and run.why.code == usual
+        else run
+        for run in runs
+    ]
+
+
+def _usual_rate(runs: Sequence[FleetRun]) -> float:
+    """The median over hosts of the median of their runs, so that one slow host of three does not set it."""
+    by_host: dict[str, list[float]] = {}
+    for run in runs:
+        for host in run.hosts:
+            by_host.setdefault(host, []).append(run.rate or 0.0)
+    middles = sorted(sorted(rates)[len(rates) // 2] for rates in by_host.values())
+    start = middles[len(middles) // 2]
+    near = [run.rate for run in runs if run.rate and abs(math.log(run.rate / start)) < -math.log(SLOW_SHARE)]
+    return median(near) if near else start
+
+
+def _noise(logs: Sequence[float]) -> float:
+    """Standard deviation of one figure, by the quieter side: the other may hold slow runs, or a faster tier."""
+    sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
+    sizes = [1.4826 * (1 + _SMALL_SAMPLE / len(side)) * median(side) for side in sides if 4 * len(side) >= len(logs)]
+    return max(_LEAST_NOISE, min(sizes, default=0.0))
+
+
+def _single_faults(runs: Sequence[FleetRun], slow: set[int]) -> bool:
+    """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts that are slow with all."""
+    by_host: dict[str, list[bool]] = {}
+    for run in runs:
+        for host in run.hosts:
+            by_host.setdefault(host, []).append(id(run) in slow)
+    mostly = {host for host, flags in by_host.items() if sum(flags) >= _MOSTLY * len(flags)}
+    if 2 * len(mostly) >= len(by_host):
+        return False
+    # Slow hosts are slow with each other as well; hosts in another tier of the network are not.
+    among = [id(run) in slow for run in runs if len(run.hosts) > 1 and mostly.issuperset(run.hosts)]
+    if among and 2 * sum(among) < len(among):
+        return False
+    others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
+    return sum(others) <= max(1.0, _MOST_SLOW * len(others))

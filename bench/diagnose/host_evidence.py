@@ -1,0 +1,292 @@
+"""Which hosts explain the slow, failed and missing runs of a fleet? Each with a probability, and what is left to pairs.
+
+A host that is slow with all its partners is found by `localise`, as in `bench diagnose`. A host that fails, or is slow,
+only with some partners is found by how its bad runs concentrate. Both hypotheses are weighed for every host:
+
+- sound: its runs are as often slow, or without figures, as those of hosts that are not at fault;
+- at fault: they are so at rates of its own, all of which are equally likely, in any of the kinds of job.
+
+So a kind of evidence counts by how rare it is elsewhere: where other pairs never fail, two failures weigh more than
+many slow runs among slow runs. A run with a host that is already named counts by what that host explains of it.
+A pair counts once: if it was bad in one kind of job, its runs in the others are not counted again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from bench.diagnose.fleet import LOST, Fleet, FleetRun, JobKind, RunState
+from bench.diagnose.localise import ACCUSE, Diagnosis, PairSamples, localise
+from bench.diagnose.places import Places
+
+SUSPECT = 0.5
+_PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
+_BACKGROUND = (0.5, 50.0)  # bad runs, of all: what sound pairs do if nothing is known
+_OWN = (1.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
+_LEAST_PARTNERS = 3  # that a host must be bad with, or all if it has two
+_SURPRISE = 0.25  # below this probability a bad run needs an explanation
+_MOST_CAPPED = 3.0  # standard deviations above the usual rate
+_MOST_BAD = 0.9
+
+
+class Outcome(IntEnum):
+    """What a job of a set of hosts was, all its operations together."""
+
+    WELL = 0
+    SLOW = 1
+    LOST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One job: hosts, kind, and its worst outcome."""
+
+    hosts: tuple[str, ...]
+    kind: JobKind
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """A host and its runs. `confidence`: the probability that it is at fault; `at_fault` from 0.99, `suspected` 0.5.
+
+    `ratio`: its bandwidth against its peers, if it is slow with all of them. `counts`: its runs by state. `partners`:
+    how many it has; `slow_with`, `lost_with`: those it is slow with, and those its runs fail with or are missing.
+    """
+
+    host: str
+    confidence: float
+    ratio: float | None
+    counts: Mapping[RunState, int]
+    num_partners: int
+    slow_with: tuple[str, ...]
+    lost_with: tuple[str, ...]
+    bad_runs: tuple[FleetRun, ...]
+
+    @property
+    def at_fault(self) -> bool:
+        """Is it accused?"""
+        return self.confidence >= ACCUSE
+
+    @property
+    def suspected(self) -> bool:
+        """Is it more likely than not at fault, without proof?"""
+        return SUSPECT <= self.confidence < ACCUSE
+
+    @property
+    def num_bad(self) -> int:
+        """Slow, failed and missing runs."""
+        return len(self.bad_runs)
+
+
+@dataclass(frozen=True, slots=True)
+class PairEvidence:
+    """A set of hosts with bad runs. `explained_by`: named hosts among them; `link`: the localisation accuses the link."""
+
+    hosts: tuple[str, ...]
+    num_runs: int
+    bad_runs: tuple[FleetRun, ...]
+    explained_by: tuple[str, ...]
+    link: bool
+
+    @property
+    def least_share(self) -> float | None:
+        """The lowest share of the usual rate; None if no run is slow."""
+        return min((run.share for run in self.bad_runs if run.share is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetVerdict:
+    """Hosts and pairs, those with most evidence first. `diagnosis`: of the runs that have figures."""
+
+    hosts: tuple[HostEvidence, ...]
+    pairs: tuple[PairEvidence, ...]
+    diagnosis: Diagnosis
+
+    @property
+    def named(self) -> tuple[HostEvidence, ...]:
+        """The hosts at fault or suspected, most certain first."""
+        return tuple(host for host in self.hosts if host.confidence >= SUSPECT)
+
+
+def verdict_of(fleet: Fleet) -> FleetVerdict:
+    """Name hosts first, then what is left to pairs."""
+    diagnosis = _diagnosis(fleet)
+    slow_hosts = {part.name: part.confidence for part in diagnosis.accused if part.kind == "host"}
+    found = _Concentration(_units(fleet), fleet.hosts, dict(slow_hosts))
+    confidences = found.confidences
+    for run in fleet.runs:  # a job of one host is evidence of that host alone
+        if len(run.hosts) == 1 and run.state != RunState.WELL:
+            confidences[run.hosts[0]] = max(confidences[run.hosts[0]], ACCUSE)
+    named = {host for host, confidence in confidences.items() if confidence >= SUSPECT}
+    ratios = {part.name: _ratio(part.findings[0].facts) for part in diagnosis.accused if part.kind == "host"}
+    hosts = [_host_evidence(fleet, host, confidences[host], ratios.get(host)) for host in fleet.hosts]
+    hosts.sort(key=lambda each: (-_tier(each), -each.num_bad, -each.confidence, each.host))
+    links = {tuple(sorted(part.ends)) for part in diagnosis.accused if part.kind == "link"}
+    return FleetVerdict(tuple(hosts), _pairs(fleet, named, links), diagnosis)
+
+
+def _tier(host: HostEvidence) -> int:
+    return 2 if host.at_fault else 1 if host.suspected else 0
+
+
+def _diagnosis(fleet: Fleet) -> Diagnosis:
+    """The localisation of `bench diagnose`, on the figures of pairs, each relative to what is usual in its group.
+
+    A figure holds for both directions. Figures above the usual are cut: a faster tier does not make the others slow.
+    """
+    number = {host: index for index, host in enumerate(fleet.hosts)}
+    spreads = {group.key: group.spread for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
+    rows: list[tuple[int, int, float, int, int]] = []
+    for run in fleet.runs:
+        if run.share is None or run.group not in spreads or run.state in LOST:
+            continue
+        first, second = (number[host] for host in run.hosts)
+        share = min(run.share, math.exp(_MOST_CAPPED * spreads[run.group]))
+        rows += [(first, second, share, 0, 0), (second, first, share, 0, 0)]
+    if not rows:
+        return Diagnosis((), ())
+    return localise(PairSamples.of(rows), Places(fleet.hosts, (None,) * len(fleet.hosts)))
+
+
+def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
+    """The lower of a host's two ratios."""
+    found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
+    return min(found, default=None)
+
+
+def _units(fleet: Fleet) -> list[Unit]:
+    """The jobs of several hosts, each with the worst outcome of its runs; a set of hosts is bad only once."""
+    worst: dict[tuple[tuple[str, ...], JobKind], Outcome] = {}
+    for run in fleet.runs:
+        if len(run.hosts) < 2:
+            continue
+        outcome = Outcome.LOST if run.state in LOST else Outcome.SLOW if run.state == RunState.SLOW else Outcome.WELL
+        key = run.hosts, run.group.kind
+        worst[key] = max(worst.get(key, Outcome.WELL), outcome)
+    known_bad: set[tuple[str, ...]] = set()
+    units = []
+    for (hosts, kind), outcome in sorted(worst.items(), key=lambda item: (item[0][1], item[0][0])):
+        if hosts not in known_bad:
+            units.append(Unit(hosts, kind, outcome))
+        if outcome:
+            known_bad.add(hosts)
+    return units
+
+
+class _Concentration:
+    """Name one host after the other, the most certain first, until none is more likely than not at fault."""
+
+    def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
+        """`named`: hosts at fault by other evidence, with their confidence."""
+        self._number = {host: index for index, host in enumerate(hosts)}
+        kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}
+        self._num_kinds = len(kinds)
+        self._kind = np.array([kinds[unit.kind] for unit in units], dtype=np.int64)
+        self._outcome = np.array([unit.outcome for unit in units], dtype=np.int64)
+        self._with = np.zeros((len(units), len(hosts)), dtype=bool)
+        for row, unit in enumerate(units):
+            self._with[row, [self._number[host] for host in unit.hosts]] = True
+        self.confidences = dict.fromkeys(hosts, 0.0) | named
+        self._named = [self._number[host] for host in named]
+        self._search(hosts)
+
+    def _search(self, hosts: Sequence[str]) -> None:
+        while True:
+            tried = [index for index in range(len(hosts)) if index not in self._named]
+            found = {index: self._confidence(index) for index in tried}
+            best = max(found, key=lambda index: found[index], default=None)
+            if best is None or found[best] < SUSPECT:
+                for index, confidence in found.items():
+                    self.confidences[hosts[index]] = confidence
+                return
+            self.confidences[hosts[best]] = found[best]
+            self._named.append(best)
+
+    def _confidence(self, host: int) -> float:
+        """P(at fault | its runs)."""
+        mine = self._with[:, host]
+        bad = mine & (self._outcome > 0)
+        if not bad.any():
+            return 0.0
+        expected = self._expected(host)
+        surprising = bad & (expected[np.arange(len(expected)), self._outcome] < _SURPRISE)
+        met = self._with[surprising].any(axis=0)
+        partners = self._with[mine].any(axis=0)
+        num_met, num_partners = int(met.sum()) - bool(met[host]), int(partners.sum()) - 1
+        unnamed = np.ones(len(met), dtype=bool)
+        unnamed[[host, *self._named]] = False
+        if num_met < min(_LEAST_PARTNERS, max(num_partners, 2)) or not (met & unnamed).any():
+            return 0.0
+        log_odds = math.log((_PRIOR_AT_FAULT + len(self._named)) / len(self._number))
+        for kind in range(self._num_kinds):
+            rows = mine & (self._kind == kind)
+            if rows.any():
+                sound = np.log(expected[rows, self._outcome[rows]]).sum()
+                counts = np.bincount(self._outcome[rows], minlength=len(Outcome))
+                factor = _log_chance(counts) - sound
+                log_odds += np.logaddexp(0.0, factor) - math.log(2)  # it may be at fault in some kinds of job only
+        return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
+
+    def _expected(self, host: int) -> np.ndarray:
+        """By unit and outcome, the probability if this host is sound: what is usual, and what named hosts add."""
+        rates = np.zeros((len(self._kind), len(Outcome)))
+        others = ~self._with[:, [host, *self._named]].any(axis=1)
+        for kind in range(self._num_kinds):
+            of_kind = self._kind == kind
+            for outcome in (Outcome.SLOW, Outcome.LOST):
+                is_bad = self._outcome == outcome
+                num_bad, num_all = (is_bad & others & of_kind).sum(), (others & of_kind).sum()
+                usual = (num_bad + _BACKGROUND[0]) / (num_all + _BACKGROUND[1])
+                rate = np.full(len(self._kind), usual)
+                for named in self._named:
+                    own = self._with[:, named] & of_kind & ~self._with[:, host]
+                    rate += self._with[:, named] * (own & is_bad).sum() / max(own.sum(), 1)
+                rates[of_kind, outcome] = np.minimum(rate[of_kind], _MOST_BAD / 2)
+        rates[:, Outcome.WELL] = 1 - rates.sum(axis=1)
+        return rates
+
+
+def _log_chance(counts: np.ndarray) -> float:
+    """log P(outcomes | at fault), its rates integrated out: Dirichlet-multinomial of one order of the outcomes."""
+    prior = np.array(_OWN)
+    found = math.lgamma(prior.sum()) - math.lgamma(prior.sum() + counts.sum())
+    return found + sum(math.lgamma(a + n) - math.lgamma(a) for a, n in zip(prior, counts, strict=True))
+
+
+def _host_evidence(fleet: Fleet, host: str, confidence: float, ratio: float | None) -> HostEvidence:
+    mine = [run for run in fleet.runs if host in run.hosts]
+    bad = [run for run in mine if run.state != RunState.WELL]
+
+    def partners(states: Sequence[RunState]) -> tuple[str, ...]:
+        return tuple(sorted({name for run in bad if run.state in states for name in run.hosts if name != host}))
+
+    return HostEvidence(
+        host,
+        confidence,
+        ratio,
+        Counter(run.state for run in mine),
+        len({name for run in mine for name in run.hosts}) - 1,
+        partners((RunState.SLOW,)),
+        partners(LOST),
+        tuple(bad),
+    )
+
+
+def _pairs(fleet: Fleet, named: set[str], links: set[tuple[str, ...]]) -> tuple[PairEvidence, ...]:
+    by_hosts: dict[tuple[str, ...], list[FleetRun]] = {}
+    for run in fleet.runs:
+        by_hosts.setdefault(run.hosts, []).append(run)
+    found = []
+    for hosts, runs in by_hosts.items():
+        bad = tuple(run for run in runs if run.state != RunState.WELL)
+        if bad and len(hosts) > 1:
+            found.append(PairEvidence(hosts, len(runs), bad, tuple(sorted(named.intersection(hosts))), hosts in links))
+    found.sort(key=lambda pair: (bool(pair.explained_by), -len(pair.bad_runs), pair.least_share or 0.0, pair.hosts))
+    return tuple(found)
