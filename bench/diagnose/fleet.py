@@ -271,8 +271,13 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """Standard deviation of one figure, by the quieter side: the other may hold slow runs, or a faster tier."""
+    """Standard deviation of one figure, by the quieter side: the other may hold slow runs, or a faster tier.
+
+    A side with few figures shows nothing; then the figures close to the usual rate do.
+    """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
+    if any(4 * len(side) < len(logs) for side in sides):
+        sides.append([abs(log) for log in logs if abs(log) < -math.log(SLOW_SHARE)])
     sizes = [1.4826 * (1 + _SMALL_SAMPLE / len(side)) * median(side) for side in sides if 4 * len(side) >= len(logs)]
     return max(_LEAST_NOISE, min(sizes, default=0.0))
 

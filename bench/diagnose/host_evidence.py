@@ -18,21 +18,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from statistics import median
 
 import numpy as np
 
-from bench.diagnose.fleet import LOST, Fleet, FleetRun, JobKind, RunState
+from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, JobKind, RunState
 from bench.diagnose.localise import ACCUSE, Diagnosis, PairSamples, localise
 from bench.diagnose.places import Places
 
 SUSPECT = 0.5
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
 _BACKGROUND = (0.5, 50.0)  # bad runs, of all: what sound pairs do if nothing is known
-_OWN = (1.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
+_OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
 _LEAST_PARTNERS = 3  # that a host must be bad with, or all if it has two
 _SURPRISE = 0.25  # below this probability a bad run needs an explanation
 _MOST_CAPPED = 3.0  # standard deviations above the usual rate
 _MOST_BAD = 0.9
+_MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
 
 
 class Outcome(IntEnum):
@@ -118,9 +120,7 @@ class FleetVerdict:
 def verdict_of(fleet: Fleet) -> FleetVerdict:
     """Name hosts first, then what is left to pairs."""
     diagnosis = _diagnosis(fleet)
-    slow_hosts = {part.name: part.confidence for part in diagnosis.accused if part.kind == "host"}
-    found = _Concentration(_units(fleet), fleet.hosts, dict(slow_hosts))
-    confidences = found.confidences
+    confidences = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis)).confidences
     for run in fleet.runs:  # a job of one host is evidence of that host alone
         if len(run.hosts) == 1 and run.state != RunState.WELL:
             confidences[run.hosts[0]] = max(confidences[run.hosts[0]], ACCUSE)
@@ -153,6 +153,26 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
     if not rows:
         return Diagnosis((), ())
     return localise(PairSamples.of(rows), Places(fleet.hosts, (None,) * len(fleet.hosts)))
+
+
+def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
+    """The hosts that the localisation accuses, with its confidence.
+
+    Most of a host's own figures must be slow, and those with other slow hosts as well: two hosts that are fast with each
+    other and slow with the rest are in another part of the network, not at fault.
+    """
+    compared = {group.key for group in fleet.groups if group.compared}
+    rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
+    accused = {part.name: part.confidence for part in diagnosis.accused if part.kind == "host"}
+    among = [run.share or 0.0 for run in rated if len(run.hosts) > 1 and accused.keys() >= set(run.hosts)]
+    if among and median(among) >= SLOW_SHARE:
+        return {}
+    found = {}
+    for host, confidence in accused.items():
+        shares = [run.share or 0.0 for run in rated if host in run.hosts]
+        if shares and median(shares) < SLOW_SHARE:
+            found[host] = confidence
+    return found
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
@@ -194,20 +214,19 @@ class _Concentration:
         for row, unit in enumerate(units):
             self._with[row, [self._number[host] for host in unit.hosts]] = True
         self.confidences = dict.fromkeys(hosts, 0.0) | named
-        self._named = [self._number[host] for host in named]
+        self._chance = np.array([self.confidences[host] for host in hosts])
         self._search(hosts)
 
     def _search(self, hosts: Sequence[str]) -> None:
-        while True:
-            tried = [index for index in range(len(hosts)) if index not in self._named]
-            found = {index: self._confidence(index) for index in tried}
-            best = max(found, key=lambda index: found[index], default=None)
-            if best is None or found[best] < SUSPECT:
-                for index, confidence in found.items():
-                    self.confidences[hosts[index]] = confidence
-                return
-            self.confidences[hosts[best]] = found[best]
-            self._named.append(best)
+        """All hosts in turn, each with what the others explain, until their confidences settle."""
+        given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
+        for _ in range(_MOST_PASSES):
+            before = self._chance.copy()
+            for index in range(len(hosts)):
+                self._chance[index] = given.get(index) or self._confidence(index)
+            if np.abs(self._chance - before).max() < _SETTLED:
+                break
+        self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
 
     def _confidence(self, host: int) -> float:
         """P(at fault | its runs)."""
@@ -220,11 +239,11 @@ class _Concentration:
         met = self._with[surprising].any(axis=0)
         partners = self._with[mine].any(axis=0)
         num_met, num_partners = int(met.sum()) - bool(met[host]), int(partners.sum()) - 1
-        unnamed = np.ones(len(met), dtype=bool)
-        unnamed[[host, *self._named]] = False
+        unnamed = self._chance < SUSPECT
+        unnamed[host] = False
         if num_met < min(_LEAST_PARTNERS, max(num_partners, 2)) or not (met & unnamed).any():
             return 0.0
-        log_odds = math.log((_PRIOR_AT_FAULT + len(self._named)) / len(self._number))
+        log_odds = math.log((_PRIOR_AT_FAULT + self._chance.sum() - self._chance[host]) / len(self._number))
         for kind in range(self._num_kinds):
             rows = mine & (self._kind == kind)
             if rows.any():
@@ -236,18 +255,19 @@ class _Concentration:
 
     def _expected(self, host: int) -> np.ndarray:
         """By unit and outcome, the probability if this host is sound: what is usual, and what named hosts add."""
+        chance = self._chance.copy()
+        chance[host] = 0.0
         rates = np.zeros((len(self._kind), len(Outcome)))
-        others = ~self._with[:, [host, *self._named]].any(axis=1)
+        others = ~self._with[:, host] * np.where(self._with, 1 - chance, 1.0).prod(axis=1)
         for kind in range(self._num_kinds):
             of_kind = self._kind == kind
             for outcome in (Outcome.SLOW, Outcome.LOST):
                 is_bad = self._outcome == outcome
-                num_bad, num_all = (is_bad & others & of_kind).sum(), (others & of_kind).sum()
-                usual = (num_bad + _BACKGROUND[0]) / (num_all + _BACKGROUND[1])
+                usual = (others[is_bad & of_kind].sum() + _BACKGROUND[0]) / (others[of_kind].sum() + _BACKGROUND[1])
                 rate = np.full(len(self._kind), usual)
-                for named in self._named:
+                for named in np.flatnonzero(chance > _NEGLIGIBLE):
                     own = self._with[:, named] & of_kind & ~self._with[:, host]
-                    rate += self._with[:, named] * (own & is_bad).sum() / max(own.sum(), 1)
+                    rate += chance[named] * self._with[:, named] * (own & is_bad).sum() / max(own.sum(), 1)
                 rates[of_kind, outcome] = np.minimum(rate[of_kind], _MOST_BAD / 2)
         rates[:, Outcome.WELL] = 1 - rates.sum(axis=1)
         return rates
