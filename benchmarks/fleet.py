@@ -140,11 +140,18 @@ def main() -> None:
             found["false"] += bool(falsely_named(cluster, verdict))
             found["accused"] += any(host.at_fault and host.host not in cluster.at_fault for host in verdict.hosts)
             sound = cluster.links | set(cluster.slow) | cluster.failing
-            found["pairs"] += not cluster.stray and any(set(pair.hosts) and pair.hosts not in sound for pair in verdict.pairs)
+            found["pairs"] += not cluster.stray and any(
+                set(pair.hosts) and pair.hosts not in sound for pair in verdict.pairs
+            )
         total += found
-        print(f"{fault:20} {args.clusters:5} clusters: " + ", ".join(f"{name} {found[name]}" for name in ("right", "false", "accused", "pairs")))
+        print(
+            f"{fault:20} {args.clusters:5} clusters: "
+            + ", ".join(f"{name} {found[name]}" for name in ("right", "false", "accused", "pairs"))
+        )
     num = args.clusters * len(FAULTS)
-    print(f"all: right {total['right'] / num:.1%}, a sound host named {total['false'] / num:.2%}, accused {total['accused'] / num:.2%}")
+    print(
+        f"all: right {total['right'] / num:.1%}, a sound host named {total['false'] / num:.2%}, accused {total['accused'] / num:.2%}"
+    )
     print(f"{time.monotonic() - began:.0f} s")
 
 

@@ -90,6 +90,7 @@ class Group:
     spread: float
     compared: bool
     counts: Mapping[RunState, int]
+    middle_run: FleetRun | None = None  # the one with the median rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,11 @@ class Fleet:
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}
         return len(found) >= LEAST_RUNS and len(sets) >= LEAST_HOST_SETS and len(found) >= self.num_unplaced
+
+    @property
+    def is_well(self) -> bool:
+        """Is no run slow, failed or missing?"""
+        return all(run.state == RunState.WELL for run in self.runs)
 
 
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
@@ -238,6 +244,7 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group
         spread,
         compared,
         Counter(run.state for run in runs),
+        sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
     )
     return group, runs
 

@@ -23,10 +23,10 @@ from statistics import median
 import numpy as np
 
 from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, JobKind, RunState
-from bench.diagnose.localise import ACCUSE, Diagnosis, PairSamples, localise
+from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Places
 
-SUSPECT = 0.5
+AT_FAULT, SUSPECT = 0.95, 0.25  # of simulated clusters none and 2 % had a sound host above (benchmarks/fleet.py)
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
 _BACKGROUND = (0.5, 50.0)  # bad runs, of all: what sound pairs do if nothing is known
 _OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
@@ -56,7 +56,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class HostEvidence:
-    """A host and its runs. `confidence`: the probability that it is at fault; `at_fault` from 0.99, `suspected` 0.5.
+    """A host and its runs. `confidence`: the probability that it is at fault; at fault from 0.95 on, suspected from 0.25.
 
     `ratio`: its bandwidth against its peers, if it is slow with all of them. `counts`: its runs by state. `partners`:
     how many it has; `slow_with`, `lost_with`: those it is slow with, and those its runs fail with or are missing.
@@ -74,12 +74,12 @@ class HostEvidence:
     @property
     def at_fault(self) -> bool:
         """Is it accused?"""
-        return self.confidence >= ACCUSE
+        return self.confidence >= AT_FAULT
 
     @property
     def suspected(self) -> bool:
-        """Is it more likely than not at fault, without proof?"""
-        return SUSPECT <= self.confidence < ACCUSE
+        """May it be at fault, without proof?"""
+        return SUSPECT <= self.confidence < AT_FAULT
 
     @property
     def num_bad(self) -> int:
@@ -105,11 +105,15 @@ class PairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """Hosts and pairs, those with most evidence first. `diagnosis`: of the runs that have figures."""
+    """Hosts and pairs, those with most evidence first. `diagnosis`: of the runs that have figures.
+
+    `weights`: by how much one slow job, or one without figures, multiplies the odds that its host is at fault.
+    """
 
     hosts: tuple[HostEvidence, ...]
     pairs: tuple[PairEvidence, ...]
     diagnosis: Diagnosis
+    weights: Mapping[Outcome, float]
 
     @property
     def named(self) -> tuple[HostEvidence, ...]:
@@ -120,16 +124,17 @@ class FleetVerdict:
 def verdict_of(fleet: Fleet) -> FleetVerdict:
     """Name hosts first, then what is left to pairs."""
     diagnosis = _diagnosis(fleet)
-    confidences = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis)).confidences
+    found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
+    confidences = found.confidences
     for run in fleet.runs:  # a job of one host is evidence of that host alone
         if len(run.hosts) == 1 and run.state != RunState.WELL:
-            confidences[run.hosts[0]] = max(confidences[run.hosts[0]], ACCUSE)
+            confidences[run.hosts[0]] = 1.0
     named = {host for host, confidence in confidences.items() if confidence >= SUSPECT}
     ratios = {part.name: _ratio(part.findings[0].facts) for part in diagnosis.accused if part.kind == "host"}
     hosts = [_host_evidence(fleet, host, confidences[host], ratios.get(host)) for host in fleet.hosts]
     hosts.sort(key=lambda each: (-_tier(each), -each.num_bad, -each.confidence, each.host))
     links = {tuple(sorted(part.ends)) for part in diagnosis.accused if part.kind == "link"}
-    return FleetVerdict(tuple(hosts), _pairs(fleet, named, links), diagnosis)
+    return FleetVerdict(tuple(hosts), _pairs(fleet, named, links), diagnosis, found.weights())
 
 
 def _tier(host: HostEvidence) -> int:
@@ -227,6 +232,15 @@ class _Concentration:
             if np.abs(self._chance - before).max() < _SETTLED:
                 break
         self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
+
+    def weights(self) -> dict[Outcome, float]:
+        """By how much one job of an outcome multiplies the odds, where the other end is not at fault."""
+        sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
+        found = {}
+        for outcome, own in ((Outcome.SLOW, _OWN[1]), (Outcome.LOST, _OWN[2])):
+            usual = (sound[self._outcome == outcome].sum() + _BACKGROUND[0]) / (sound.sum() + _BACKGROUND[1])
+            found[outcome] = own / sum(_OWN) / usual
+        return found
 
     def _confidence(self, host: int) -> float:
         """P(at fault | its runs)."""

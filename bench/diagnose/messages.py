@@ -61,3 +61,40 @@ class Conclusion(OptionalPartsCode):
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of its peers"
     SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before it could check its suspicions"
     HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before it had tested every host"
+
+
+class FleetConclusion(OptionalPartsCode):
+    """The answer about a folder of like runs."""
+
+    NAMED = (
+        "hosts-named",
+        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. >These {num_named:n host} explain {num_explained} of "
+        "{num_bad} slow, failed or missing runs.",
+    )
+    PAIRS_ONLY = (
+        "pairs-only",
+        "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
+        "{num_pairs:n pair}; no host has more than its share of them.",
+    )
+    ALL_WELL = "all-well", "ALL ALIKE: no run failed, and none is below {least_share:.0%} of its group."
+
+
+class FleetNote(OptionalPartsCode):
+    """What the reader of a folder's page must know."""
+
+    WEIGHTS = (
+        "weights",
+        "A job that is slow multiplies the odds that its host is at fault by {slow:.1f}, one without figures by "
+        "{lost:.1f}: what is rare among other hosts counts more. A pair counts once.",
+    )
+    NOT_COMPARED = (
+        "group-not-compared",
+        "{pattern} with {ranks_per_node:n rank} per node: rates differ too much for single faults (two network tiers or "
+        "contention), so only lost runs count.",
+    )
+    UNPLACED = (
+        "runs-unplaced",
+        "{num_runs:n run} with other hosts, sizes or unknown hosts <is_one?is><!is_one?are> not on this page: "
+        "add --pages to see all.",
+    )
+    NEXT = "next-step", "Each log by itself: add --pages. Measure the named hosts again with sound partners first."

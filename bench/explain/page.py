@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,9 +34,9 @@ def markdown(pages: Sequence[Page]) -> str:
     return "\n\n".join("\n".join(_markdown(page, len(pages) > 1)) for page in pages)
 
 
-def as_json(pages: Sequence[Page]) -> str:
-    """The pages with codes and facts beside their texts, in SI units."""
-    return json_document({"schema": SCHEMA, "pages": [_plain(page) for page in pages]})
+def as_json(pages: Sequence[Page], folder: Mapping[str, Any] | None = None) -> str:
+    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about like runs."""
+    return json_document({"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder})
 
 
 def _plain(page: Page) -> dict[str, Any]:
