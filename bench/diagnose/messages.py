@@ -29,6 +29,11 @@ class SlowPart(OptionalPartsCode):
         "slow-rank",
         f"rank {{rank}} of {{host}}, unlike the other ranks there,{_DIRECTIONS}<inside? inside the host>",
     )
+    HOST_OF_LOGS = (
+        "bad-host-of-logs",
+        "{num_bad} of {num_runs} runs with {host} are slow, failed or missing: slow with {num_slow} and lost with "
+        "{num_lost} of {num_partners:n partner}",
+    )
     LINK = (
         "slow-link",
         f"<{{first}} to {{second}} runs {_ratio('forward')}><both? and ><{{second}} to {{first}} runs "
