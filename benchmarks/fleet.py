@@ -150,7 +150,8 @@ def main() -> None:
         )
     num = args.clusters * len(FAULTS)
     print(
-        f"all: right {total['right'] / num:.1%}, a sound host named {total['false'] / num:.2%}, accused {total['accused'] / num:.2%}"
+        f"all: right {total['right'] / num:.1%}, a sound host named {total['false'] / num:.2%}, "
+        f"accused {total['accused'] / num:.2%}"
     )
     print(f"{time.monotonic() - began:.0f} s")
 

@@ -166,10 +166,10 @@ def _folder(
 
 
 def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
-    from bench.figures import _fleet
+    from bench.figures import _fleet, _style
 
     try:
-        _fleet.pairs(fleet, verdict).savefig(path)
+        _style.write(_fleet.pairs(fleet, verdict), path)
     except OSError as error:
         raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
 

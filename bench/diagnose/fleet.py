@@ -1,4 +1,4 @@
-"""Runs of like jobs on many hosts, as evidence: what each group of jobs reaches, and which runs are slow, failed or missing.
+"""Runs of like jobs on many hosts, as evidence: what each group of jobs reaches, and which runs are slow or lost.
 
 One run is one table of a log: a host alone, a pair of hosts, or more. Runs of one tool, operation, number of nodes and
 ranks per node are a group. A run has one figure, its best bus bandwidth, and is compared with its own group only.
@@ -77,8 +77,10 @@ class FleetRun:
 class Group:
     """Runs of one operation and size of job. Rates in bytes per second.
 
-    `spread`: robust standard deviation of one figure, as a share. `compared`: False if so many runs are slow that their
-    rates say nothing about single links (two network tiers, contention); only lost runs are then evidence.
+    `noise`: standard deviation of the logarithm of one figure. `spread`: half of what the middle 68 % of the figures
+    span, as a share of their median; larger than the noise if there are slow runs or two tiers.
+    `compared`: False if so many runs are slow that their rates say nothing about single hosts and links (two network
+    tiers, contention); then only lost runs are evidence. `middle_run`: the one with the median rate.
     """
 
     key: GroupKey
@@ -87,10 +89,11 @@ class Group:
     usual_rate: float | None
     low_rate: float | None
     high_rate: float | None
+    noise: float
     spread: float
     compared: bool
     counts: Mapping[RunState, int]
-    middle_run: FleetRun | None = None  # the one with the median rate
+    middle_run: FleetRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +220,12 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group
     """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
     runs = _with_usual_ends(runs)
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
-    usual, spread, compared = None, 0.0, False
+    usual, noise, compared = None, 0.0, False
     if rated:
         usual = _usual_rate(rated)
         logs = [math.log((run.rate or usual) / usual) for run in rated]
-        spread = _noise(logs)
-        limit = min(math.log(SLOW_SHARE), -distance * spread)
+        noise = _noise(logs)
+        limit = min(math.log(SLOW_SHARE), -distance * noise)
         slow = {id(run) for run, log in zip(rated, logs, strict=True) if log < limit}
         compared = len(rated) >= LEAST_HOST_SETS and _single_faults(rated, slow)
         runs = [
@@ -233,7 +236,7 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group
             )
             for run in runs
         ]
-    rates = [run.rate for run in rated if run.rate]
+    rates = sorted(run.rate for run in rated if run.rate)
     group = Group(
         key,
         sum(run.state != RunState.MISSING for run in runs),
@@ -241,7 +244,8 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group
         median(rates) if rates else None,
         min(rates, default=None),
         max(rates, default=None),
-        spread,
+        noise,
+        _spread(rates),
         compared,
         Counter(run.state for run in runs),
         sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
@@ -289,8 +293,16 @@ def _noise(logs: Sequence[float]) -> float:
     return max(_LEAST_NOISE, min(sizes, default=0.0))
 
 
+def _spread(rates: Sequence[float]) -> float:
+    """Half of what the middle 68 % of sorted figures span, as a share of the median."""
+    if not rates:
+        return 0.0
+    low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
+    return (high - low) / 2 / median(rates)
+
+
 def _single_faults(runs: Sequence[FleetRun], slow: set[int]) -> bool:
-    """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts that are slow with all."""
+    """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts slow with all."""
     by_host: dict[str, list[bool]] = {}
     for run in runs:
         for host in run.hosts:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from bench.core.codes import Coded
@@ -14,9 +14,9 @@ from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, Outcome, Pa
 from bench.diagnose.messages import FleetConclusion, FleetNote
 
 _WIDTH = 110
-_MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 8, 20, 10
-_MOST_PARTNERS = 6
-_MOST_FILES = 2
+# What is shown; JSON has all. The page of 17 hosts fits two screens.
+_MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 6, 20, 10
+_MOST_PARTNERS, _MOST_FILES = 5, 1
 
 
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
@@ -25,7 +25,7 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -
     lines += _aligned(_group_rows(fleet, normal))
     names = short_names(fleet.hosts)
     if verdict.pairs or verdict.named:
-        lines += ["", "Hosts, most evidence first"]
+        lines.append("")
         lines += _host_lines(verdict, names)
         lines += _pair_lines(verdict, names)
     lines += ["", *_matrix_lines(fleet, verdict, names), ""]
@@ -48,7 +48,7 @@ def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]
         lines += ["", "## Hosts, most evidence first", ""]
         lines += _markdown_table([_HOST_COLUMNS, *(_host_row(host) for host in _shown_hosts(verdict))])
         lines += ["", *(f"- {host.host}: {_evidence(host, names)}" for host in verdict.named[:_MOST_NAMED])]
-        lines += ["", "## Pairs that these hosts do not explain", ""]
+        lines += ["", "## Pairs that no named host explains", ""]
         lines += [f"- {_pair(pair, names)}" for pair in _open_pairs(verdict)[:_MOST_PAIRS]] or ["none"]
     lines += ["", "## Matrix", "", "```", *_matrix_lines(fleet, verdict, names), "```", ""]
     return "\n".join([*lines, *(f"- {note.text}" for note in notes(fleet, verdict))])
@@ -103,7 +103,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
         found.append(Coded.of(FleetNote.WEIGHTS, **weights))
     if fleet.num_unplaced:
         found.append(Coded.of(FleetNote.UNPLACED, num_runs=fleet.num_unplaced, is_one=fleet.num_unplaced == 1))
-    found.append(Coded.of(FleetNote.NEXT))
+    found.append(Coded.of(FleetNote.NEXT, named=bool(verdict.named)))
     return found
 
 
@@ -111,9 +111,9 @@ def short_names(hosts: Sequence[str]) -> dict[str, str]:
     """Host names without what all of them begin and end with; numbers stay whole."""
     if len(hosts) < 2:
         return {host: host for host in hosts}
-    begin = re.sub(r"\d+$", "", os.path.commonprefix(list(hosts)))
+    begin = re.sub(r"\d+$", "", _common_begin(hosts))
     rest = [host[len(begin) :] for host in hosts]
-    end = os.path.commonprefix([name[::-1] for name in rest])[::-1]
+    end = _common_begin([name[::-1] for name in rest])[::-1]
     end = re.sub(r"^[^.]*", "", end)  # a domain
     short = [name[: len(name) - len(end)] for name in rest]
     if not all(short):
@@ -121,16 +121,35 @@ def short_names(hosts: Sequence[str]) -> dict[str, str]:
     return dict(zip(hosts, short, strict=True))
 
 
+def _common_begin(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    for place, letter in enumerate(first):
+        if not last.startswith(letter, place):
+            return first[:place]
+    return first
+
+
 def _title(fleet: Fleet) -> str:
     found = [run for run in fleet.runs if run.state != RunState.MISSING]
     files = len({run.source for run in found})
     sets = {run.hosts for run in fleet.runs if len(run.hosts) == 2}
     pairs = f", {len(sets)} pairs" if sets else ""
-    tools = sorted({run.group.kind.tool for run in found})
+    tools = sorted({run.group.kind.tool.replace("_", "-") for run in found})
     return f"{len(found)} like runs in {files} logs by {', '.join(tools)}: {len(fleet.hosts)} hosts{pairs}"
 
 
-_GROUP_COLUMNS = ("group", "runs", "median", "lowest", "highest", "spread", "slow", "failed", "no figures", "missing")
+_GROUP_COLUMNS = (
+    "group",
+    "runs",
+    "median GB/s",
+    "lowest",
+    "highest",
+    "spread",
+    "slow",
+    "failed",
+    "no figures",
+    "missing",
+)
 _HOST_COLUMNS = (
     "host",
     "verdict",
@@ -180,7 +199,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
     shown = _shown_hosts(verdict)
     yield from _aligned([_HOST_COLUMNS, *(_host_row(host) for host in shown)])
     for host in verdict.named[:_MOST_NAMED]:
-        yield from _wrapped(f"  {names[host.host]}: {_evidence(host, names)}", "    ", most=2)
+        yield from _wrapped(f"  {names[host.host]}: {_evidence(host, names)}", "    ")
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
@@ -200,7 +219,7 @@ def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
 def _files(runs: Sequence[FleetRun]) -> str:
     """The first files, those of lost runs first."""
     ordered = sorted(runs, key=lambda run: (run.state not in LOST, run.share or 0.0))
-    files = list(dict.fromkeys(os.path.basename(run.source) for run in ordered if run.source))
+    files = list(dict.fromkeys(PurePath(run.source).name for run in ordered if run.source))
     more = f", and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
     return f" [{', '.join(files[:_MOST_FILES])}{more}]" if files else ""
 
@@ -218,12 +237,10 @@ def _pair_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
     pairs = _open_pairs(verdict)
     if not pairs:
         return
-    yield ""
-    yield f"Pairs that these hosts do not explain: {len(pairs)}"
+    more = f", the worst {_MOST_PAIRS}" if len(pairs) > _MOST_PAIRS else ""
+    yield f"Pairs that no named host explains: {len(pairs)}{more}"
     for pair in pairs[:_MOST_PAIRS]:
         yield from _wrapped(f"  {_pair(pair, names)}", "    ", most=1)
-    if len(pairs) > _MOST_PAIRS:
-        yield f"  and {len(pairs) - _MOST_PAIRS} more"
 
 
 def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
@@ -293,10 +310,9 @@ def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _wrapped(text: str, indent: str, most: int | None = None) -> list[str]:
-    wrapped = textwrap.wrap(
+    return textwrap.wrap(
         text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, max_lines=most
     )
-    return wrapped
 
 
 def _facts(line: Coded) -> dict[str, Any]:
@@ -313,6 +329,7 @@ def _plain_group(group: Group, normal: str | None) -> dict[str, Any]:
         "median_bytes_per_s": group.usual_rate,
         "lowest_bytes_per_s": group.low_rate,
         "highest_bytes_per_s": group.high_rate,
+        "noise": group.noise,
         "spread": group.spread,
         "compared": group.compared,
         "counts": {str(state): group.counts.get(state, 0) for state in RunState},

@@ -56,7 +56,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class HostEvidence:
-    """A host and its runs. `confidence`: the probability that it is at fault; at fault from 0.95 on, suspected from 0.25.
+    """A host and its runs. `confidence`: P(at fault); it is accused from 0.95 on, and suspected from 0.25.
 
     `ratio`: its bandwidth against its peers, if it is slow with all of them. `counts`: its runs by state. `partners`:
     how many it has; `slow_with`, `lost_with`: those it is slow with, and those its runs fail with or are missing.
@@ -89,7 +89,7 @@ class HostEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PairEvidence:
-    """A set of hosts with bad runs. `explained_by`: named hosts among them; `link`: the localisation accuses the link."""
+    """A set of hosts with bad runs. `explained_by`: named hosts among them; `link`: its link is slow in most runs."""
 
     hosts: tuple[str, ...]
     num_runs: int
@@ -147,13 +147,13 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
     A figure holds for both directions. Figures above the usual are cut: a faster tier does not make the others slow.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
-    spreads = {group.key: group.spread for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
+    noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
     rows: list[tuple[int, int, float, int, int]] = []
     for run in fleet.runs:
-        if run.share is None or run.group not in spreads or run.state in LOST:
+        if run.share is None or run.group not in noises or run.state in LOST:
             continue
         first, second = (number[host] for host in run.hosts)
-        share = min(run.share, math.exp(_MOST_CAPPED * spreads[run.group]))
+        share = min(run.share, math.exp(_MOST_CAPPED * noises[run.group]))
         rows += [(first, second, share, 0, 0), (second, first, share, 0, 0)]
     if not rows:
         return Diagnosis((), ())
@@ -163,8 +163,8 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
     """The hosts that the localisation accuses, with its confidence.
 
-    Most of a host's own figures must be slow, and those with other slow hosts as well: two hosts that are fast with each
-    other and slow with the rest are in another part of the network, not at fault.
+    Most of a host's own figures must be slow, and those with other slow hosts as well: two hosts that are fast with
+    each other and slow with the rest are in another part of the network, not at fault.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]

@@ -73,8 +73,8 @@ class FleetConclusion(OptionalPartsCode):
 
     NAMED = (
         "hosts-named",
-        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. >These {num_named:n host} explain {num_explained} of "
-        "{num_bad} slow, failed or missing runs.",
+        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. >These {num_named:n host} explain {num_explained} "
+        "of {num_bad} slow, failed or missing runs.",
     )
     PAIRS_ONLY = (
         "pairs-only",
@@ -89,17 +89,20 @@ class FleetNote(OptionalPartsCode):
 
     WEIGHTS = (
         "weights",
-        "A job that is slow multiplies the odds that its host is at fault by {slow:.1f}, one without figures by "
-        "{lost:.1f}: what is rare among other hosts counts more. A pair counts once.",
+        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost one (failed, without "
+        "figures, missing) by {lost:.1f}: what is rare among other hosts counts more. A pair counts once.",
     )
     NOT_COMPARED = (
         "group-not-compared",
-        "{pattern} with {ranks_per_node:n rank} per node: rates differ too much for single faults (two network tiers or "
-        "contention), so only lost runs count.",
+        "{pattern} with {ranks_per_node:n rank} per node: rates differ too much for single faults (two network tiers "
+        "or contention), so only lost runs count.",
     )
     UNPLACED = (
         "runs-unplaced",
         "{num_runs:n run} with other hosts, sizes or unknown hosts <is_one?is><!is_one?are> not on this page: "
         "add --pages to see all.",
     )
-    NEXT = "next-step", "Each log by itself: add --pages. Measure the named hosts again with sound partners first."
+    NEXT = (
+        "next-step",
+        "Each run by itself: add --pages.<named? Measure the named hosts again with sound partners first.>",
+    )
