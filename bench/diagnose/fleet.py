@@ -74,7 +74,7 @@ class FleetRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Runs of one operation and size of job. Rates in bytes per second.
 
     `noise`: standard deviation of the logarithm of one figure. `spread`: half of what the middle 68 % of the figures
@@ -101,7 +101,7 @@ class Fleet:
     """All runs with their states, missing ones included, and their groups."""
 
     hosts: tuple[str, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     runs: tuple[FleetRun, ...]
     num_unplaced: int  # runs without known hosts, or too few of a kind
 
@@ -216,7 +216,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
     return runs + [FleetRun(key, hosts, source, state=RunState.MISSING) for hosts, source in sorted(expected.items())]
 
 
-def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group, list[FleetRun]]:
+def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
     """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
     runs = _with_usual_ends(runs)
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
@@ -237,7 +237,7 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[Group
             for run in runs
         ]
     rates = sorted(run.rate for run in rated if run.rate)
-    group = Group(
+    group = RunGroup(
         key,
         sum(run.state != RunState.MISSING for run in runs),
         len({run.hosts for run in runs}),

@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from bench.core.codes import Coded
-from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, Group, GroupKey, RunState
-from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, Outcome, PairEvidence
+from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, RunGroup, GroupKey, RunState
+from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome, PairEvidence
 from bench.diagnose.messages import FleetConclusion, FleetNote
 
 _WIDTH = 110
@@ -99,7 +99,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
             facts = {"pattern": group.key.pattern, "ranks_per_node": group.key.kind.ranks_per_node}
             found.append(Coded.of(FleetNote.NOT_COMPARED, **facts))
     if verdict.pairs:
-        weights = {"slow": verdict.weights[Outcome.SLOW], "lost": verdict.weights[Outcome.LOST]}
+        weights = {"slow": verdict.weights[JobOutcome.SLOW], "lost": verdict.weights[JobOutcome.LOST]}
         found.append(Coded.of(FleetNote.WEIGHTS, **weights))
     if fleet.num_unplaced:
         found.append(Coded.of(FleetNote.UNPLACED, num_runs=fleet.num_unplaced, is_one=fleet.num_unplaced == 1))
@@ -319,7 +319,7 @@ def _facts(line: Coded) -> dict[str, Any]:
     return {name: value for name, value in line.facts.items() if value is not None}
 
 
-def _plain_group(group: Group, normal: str | None) -> dict[str, Any]:
+def _plain_group(group: RunGroup, normal: str | None) -> dict[str, Any]:
     return {
         "tool": group.key.kind.tool,
         "pattern": group.key.pattern,

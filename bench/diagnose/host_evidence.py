@@ -24,7 +24,7 @@ import numpy as np
 
 from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, JobKind, RunState
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
-from bench.diagnose.places import Places
+from bench.diagnose.places import Array, Places
 
 AT_FAULT, SUSPECT = 0.95, 0.25  # of simulated clusters none and 2 % had a sound host above (benchmarks/fleet.py)
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
@@ -33,11 +33,11 @@ _OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
 _LEAST_PARTNERS = 3  # that a host must be bad with, or all if it has two
 _SURPRISE = 0.25  # below this probability a bad run needs an explanation
 _MOST_CAPPED = 3.0  # standard deviations above the usual rate
-_MOST_BAD = 0.9
+_MOST_BAD = 0.45  # of the jobs, by each outcome: also between two hosts at fault a job may be well
 _MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
 
 
-class Outcome(IntEnum):
+class JobOutcome(IntEnum):
     """What a job of a set of hosts was, all its operations together."""
 
     WELL = 0
@@ -51,7 +51,7 @@ class Unit:
 
     hosts: tuple[str, ...]
     kind: JobKind
-    outcome: Outcome
+    outcome: JobOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class FleetVerdict:
     hosts: tuple[HostEvidence, ...]
     pairs: tuple[PairEvidence, ...]
     diagnosis: Diagnosis
-    weights: Mapping[Outcome, float]
+    weights: Mapping[JobOutcome, float]
 
     @property
     def named(self) -> tuple[HostEvidence, ...]:
@@ -188,13 +188,15 @@ def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
 
 def _units(fleet: Fleet) -> list[Unit]:
     """The jobs of several hosts, each with the worst outcome of its runs; a set of hosts is bad only once."""
-    worst: dict[tuple[tuple[str, ...], JobKind], Outcome] = {}
+    worst: dict[tuple[tuple[str, ...], JobKind], JobOutcome] = {}
     for run in fleet.runs:
         if len(run.hosts) < 2:
             continue
-        outcome = Outcome.LOST if run.state in LOST else Outcome.SLOW if run.state == RunState.SLOW else Outcome.WELL
+        outcome = (
+            JobOutcome.LOST if run.state in LOST else JobOutcome.SLOW if run.state == RunState.SLOW else JobOutcome.WELL
+        )
         key = run.hosts, run.group.kind
-        worst[key] = max(worst.get(key, Outcome.WELL), outcome)
+        worst[key] = max(worst.get(key, JobOutcome.WELL), outcome)
     known_bad: set[tuple[str, ...]] = set()
     units = []
     for (hosts, kind), outcome in sorted(worst.items(), key=lambda item: (item[0][1], item[0][0])):
@@ -206,10 +208,10 @@ def _units(fleet: Fleet) -> list[Unit]:
 
 
 class _Concentration:
-    """Name one host after the other, the most certain first, until none is more likely than not at fault."""
+    """How the bad runs concentrate on hosts: the probability of each to be at fault, given those of the others."""
 
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
-        """`named`: hosts at fault by other evidence, with their confidence."""
+        """`named`: hosts that are slow with all their partners, with their confidence."""
         self._number = {host: index for index, host in enumerate(hosts)}
         kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}
         self._num_kinds = len(kinds)
@@ -233,11 +235,11 @@ class _Concentration:
                 break
         self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
 
-    def weights(self) -> dict[Outcome, float]:
+    def weights(self) -> dict[JobOutcome, float]:
         """By how much one job of an outcome multiplies the odds, where the other end is not at fault."""
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
-        for outcome, own in ((Outcome.SLOW, _OWN[1]), (Outcome.LOST, _OWN[2])):
+        for outcome, own in ((JobOutcome.SLOW, _OWN[1]), (JobOutcome.LOST, _OWN[2])):
             usual = (sound[self._outcome == outcome].sum() + _BACKGROUND[0]) / (sound.sum() + _BACKGROUND[1])
             found[outcome] = own / sum(_OWN) / usual
         return found
@@ -262,32 +264,32 @@ class _Concentration:
             rows = mine & (self._kind == kind)
             if rows.any():
                 sound = np.log(expected[rows, self._outcome[rows]]).sum()
-                counts = np.bincount(self._outcome[rows], minlength=len(Outcome))
+                counts = np.bincount(self._outcome[rows], minlength=len(JobOutcome))
                 factor = _log_chance(counts) - sound
                 log_odds += np.logaddexp(0.0, factor) - math.log(2)  # it may be at fault in some kinds of job only
         return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
 
-    def _expected(self, host: int) -> np.ndarray:
+    def _expected(self, host: int) -> Array:
         """By unit and outcome, the probability if this host is sound: what is usual, and what named hosts add."""
         chance = self._chance.copy()
         chance[host] = 0.0
-        rates = np.zeros((len(self._kind), len(Outcome)))
-        others = ~self._with[:, host] * np.where(self._with, 1 - chance, 1.0).prod(axis=1)
+        rates = np.zeros((len(self._kind), len(JobOutcome)))
+        others: Array = ~self._with[:, host] * np.where(self._with, 1 - chance, 1.0).prod(axis=1)
         for kind in range(self._num_kinds):
             of_kind = self._kind == kind
-            for outcome in (Outcome.SLOW, Outcome.LOST):
+            for outcome in (JobOutcome.SLOW, JobOutcome.LOST):
                 is_bad = self._outcome == outcome
                 usual = (others[is_bad & of_kind].sum() + _BACKGROUND[0]) / (others[of_kind].sum() + _BACKGROUND[1])
                 rate = np.full(len(self._kind), usual)
                 for named in np.flatnonzero(chance > _NEGLIGIBLE):
                     own = self._with[:, named] & of_kind & ~self._with[:, host]
                     rate += chance[named] * self._with[:, named] * (own & is_bad).sum() / max(own.sum(), 1)
-                rates[of_kind, outcome] = np.minimum(rate[of_kind], _MOST_BAD / 2)
-        rates[:, Outcome.WELL] = 1 - rates.sum(axis=1)
+                rates[of_kind, outcome] = np.minimum(rate[of_kind], _MOST_BAD)
+        rates[:, JobOutcome.WELL] = 1 - rates.sum(axis=1)
         return rates
 
 
-def _log_chance(counts: np.ndarray) -> float:
+def _log_chance(counts: Array) -> float:
     """log P(outcomes | at fault), its rates integrated out: Dirichlet-multinomial of one order of the outcomes."""
     prior = np.array(_OWN)
     found = math.lgamma(prior.sum()) - math.lgamma(prior.sum() + counts.sum())

@@ -7,16 +7,19 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from bench.core.errors import UsageError
 from bench.diagnose.fleet import LOST, Fleet
+from bench.diagnose.fleet_page import short_names
 from bench.diagnose.host_evidence import FleetVerdict
 from bench.diagnose.localise import Accused
-from bench.diagnose.places import Places
+from bench.diagnose.places import Array, Places
 from bench.figures import _style
 from bench.figures.pairs import PairMap, annotate, draw_map, frame
+from bench.results.document import Summary
 
-_MOST_ANNOTATED = 20
+_MOST_LABELLED = 24
 _MOST_NAMED = 6
 
 
@@ -39,32 +42,35 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     places = Places(fleet.hosts, (None,) * len(number))
     figure, [panel] = _style.panels(1, height_in=6.2)
     order = range(len(number))
-    draw_map(
-        figure, panel, places, order, grid, PairMap("lowest of all groups", "% of usual", "viridis", [], float, True)
-    )
-    if len(number) <= _MOST_ANNOTATED:
-        annotate(panel, np.where(lost > 0, math.nan, grid))
+    shown = PairMap("lowest of all groups", "% of usual", "viridis", [], _no_value, symmetric=True)
+    draw_map(figure, panel, places, order, grid, shown)
     _mark_lost(panel, lost)
+    if len(number) <= _MOST_LABELLED:
+        annotate(panel, np.where(lost > 0, math.nan, grid), "{:.0f}")
+        names = short_names(fleet.hosts)
+        panel.set_xticks(order, [names[host] for host in fleet.hosts], rotation=90)
+        panel.set_yticks(order, [names[host] for host in fleet.hosts])
+    panel.set_xlabel("host", fontsize=_style.TEXT)
+    panel.set_ylabel("host", fontsize=_style.TEXT)
     for host in verdict.named:
         frame(panel, Accused("host", host.host, host.confidence, (), (host.host,)), places, order, 1)
     remarks = ["darker is slower; xN: N runs failed, without figures or missing; grey: no figure"]
     if verdict.named:
-        names = [host.host for host in verdict.named]
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        remarks.append(f"framed, at fault or suspected: {', '.join(names[:_MOST_NAMED])}{more}")
+        framed = [host.host for host in verdict.named]
+        more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""
+        remarks.append(f"framed, at fault or suspected: {', '.join(framed[:_MOST_NAMED])}{more}")
     _style.finish(figure, f"Pairs of {len(number)} hosts, from other tools' logs", [], (), remarks)
     return figure
 
 
-def _mark_lost(panel: Axes, lost: np.ndarray) -> None:
-    """Write the number of lost runs of each pair that has some."""
+def _no_value(row: Summary) -> float:
+    return math.nan
+
+
+def _mark_lost(panel: Axes, lost: Array) -> None:
+    """White cells with the number of lost runs, for pairs that have some."""
+    colour = _style.COLOURS[1]
     for src, dst in np.argwhere(lost):
-        panel.text(
-            dst,
-            src,
-            f"x{lost[src, dst]}",
-            ha="center",
-            va="center",
-            fontsize=_style.SMALL_TEXT,
-            color=_style.COLOURS[1],
-        )
+        panel.add_patch(Rectangle((dst - 0.5, src - 0.5), 1, 1, facecolor="white", edgecolor="#dddddd"))
+        words = f"x{lost[src, dst]}"
+        panel.text(dst, src, words, ha="center", va="center", fontsize=_style.SMALL_TEXT, color=colour)

@@ -244,8 +244,8 @@ def _norm(low: float, high: float) -> Normalize:
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
-def annotate(panel: Axes, grid: Any) -> None:
-    """Write the figure of every cell."""
+def annotate(panel: Axes, grid: Any, form: str = "") -> None:
+    """Write the figure of every cell, with three digits or in a format of its own."""
     [image] = panel.images
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):
@@ -255,7 +255,7 @@ def annotate(panel: Axes, grid: Any) -> None:
             panel.text(
                 dst,
                 src,
-                _digits(value),
+                form.format(value) if form else _digits(value),
                 ha="center",
                 va="center",
                 fontsize=_style.SMALL_TEXT,
