@@ -25,6 +25,7 @@ _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
 _SMALL_SAMPLE = 3.0  # the noise of n figures is taken 1 + 3/n times as large as they show
 _MOST_SLOW = 0.25  # of a group's runs, beyond hosts that are slow with all: more is no fault of single links
 _MOSTLY = 0.75  # of a host's runs are slow: the host is
+_NEAR = 0.05  # runs this close to the usual rate refine it
 _COMPLETE = 0.95  # of all pairs are there: a missing one is evidence
 _TOKEN = re.compile(r"[A-Za-z0-9]")
 
@@ -220,22 +221,14 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
     """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
     runs = _with_usual_ends(runs)
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
-    usual, noise, compared = None, 0.0, False
-    if rated:
-        usual = _usual_rate(rated)
-        logs = [math.log((run.rate or usual) / usual) for run in rated]
-        noise = _noise(logs)
-        limit = min(math.log(SLOW_SHARE), -distance * noise)
-        slow = {id(run) for run, log in zip(rated, logs, strict=True) if log < limit}
-        compared = len(rated) >= LEAST_HOST_SETS and _single_faults(rated, slow)
-        runs = [
-            replace(
-                run,
-                share=run.rate / usual if run.rate else None,
-                state=RunState.SLOW if compared and id(run) in slow else run.state,
-            )
-            for run in runs
-        ]
+    level = _level(rated, distance)
+    if level is not None:
+        judged = []
+        for run in runs:
+            share = run.rate / level.usual if run.rate else None
+            slow = id(run) in level.slow and level.compared
+            judged.append(replace(run, share=share, state=RunState.SLOW if slow else run.state))
+        runs = judged
     rates = sorted(run.rate for run in rated if run.rate)
     group = RunGroup(
         key,
@@ -244,9 +237,9 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
         median(rates) if rates else None,
         min(rates, default=None),
         max(rates, default=None),
-        noise,
+        level.noise if level else 0.0,
         _spread(rates),
-        compared,
+        level is not None and level.compared,
         Counter(run.state for run in runs),
         sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
     )
@@ -269,6 +262,41 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What is usual in a group, the noise of one figure, and the runs that are slow (by id)."""
+
+    usual: float
+    noise: float
+    slow: frozenset[int]
+    compared: bool
+
+
+def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
+    """What the runs reach, and which are slow; None if there are too few.
+
+    If many runs are slow that no host explains, they are a slower tier of the network. Then this tier is what is usual,
+    and only what is slower still is slow.
+    """
+    if len(rated) < LEAST_HOST_SETS:
+        return None
+    level = _at(_usual_rate(rated), rated, distance)
+    if level.compared:
+        return level
+    mostly = _slow_with_all(rated, level.slow)
+    tier = [run.rate for run in rated if run.rate and id(run) in level.slow and not mostly.intersection(run.hosts)]
+    return _at(median(tier), rated, distance) if tier else level
+
+
+def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
+    """The runs that are slow against a rate."""
+    logs = [math.log((run.rate or usual) / usual) for run in rated]
+    noise = _noise(logs)
+    limit = min(math.log(SLOW_SHARE), -distance * noise)
+    slow = frozenset(id(run) for run, log in zip(rated, logs, strict=True) if log < limit)
+    return _Level(usual, noise, slow, _single_faults(rated, slow))
+
+
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
     """The median over hosts of the median of their runs, so that one slow host of three does not set it."""
     by_host: dict[str, list[float]] = {}
@@ -277,8 +305,7 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
             by_host.setdefault(host, []).append(run.rate or 0.0)
     middles = sorted(sorted(rates)[len(rates) // 2] for rates in by_host.values())
     start = middles[len(middles) // 2]
-    near = [run.rate for run in runs if run.rate and abs(math.log(run.rate / start)) < -math.log(SLOW_SHARE)]
-    return median(near) if near else start
+    return median([run.rate for run in runs if run.rate and abs(math.log(run.rate / start)) < _NEAR])
 
 
 def _noise(logs: Sequence[float]) -> float:
@@ -301,18 +328,26 @@ def _spread(rates: Sequence[float]) -> float:
     return (high - low) / 2 / median(rates)
 
 
-def _single_faults(runs: Sequence[FleetRun], slow: set[int]) -> bool:
+def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts slow with all."""
-    by_host: dict[str, list[bool]] = {}
-    for run in runs:
-        for host in run.hosts:
-            by_host.setdefault(host, []).append(id(run) in slow)
-    mostly = {host for host, flags in by_host.items() if sum(flags) >= _MOSTLY * len(flags)}
-    if 2 * len(mostly) >= len(by_host):
-        return False
-    # Slow hosts are slow with each other as well; hosts in another tier of the network are not.
-    among = [id(run) in slow for run in runs if len(run.hosts) > 1 and mostly.issuperset(run.hosts)]
-    if among and 2 * sum(among) < len(among):
-        return False
+    mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
-    return sum(others) <= max(1.0, _MOST_SLOW * len(others))
+    return 2 * len(mostly) < len({host for run in runs for host in run.hosts}) and sum(others) <= max(
+        1.0, _MOST_SLOW * len(others)
+    )
+
+
+def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
+    """The hosts most of whose runs are slow, also those with each other.
+
+    Hosts that are slow with the rest and fast with each other are in another part of the network.
+    """
+    found = {host for run in runs for host in run.hosts}
+    for among in (False, True):
+        flags: dict[str, list[bool]] = {host: [] for host in found}
+        for run in runs:
+            for host in found.intersection(run.hosts):
+                if not among or (len(run.hosts) > 1 and found.issuperset(run.hosts)):
+                    flags[host].append(id(run) in slow)
+        found = {host for host, own in flags.items() if sum(own) >= _MOSTLY * len(own)}
+    return found

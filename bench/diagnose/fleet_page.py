@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bench.core.codes import Coded
-from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, RunGroup, GroupKey, RunState
+from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, RunGroup, RunState
 from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome, PairEvidence
 from bench.diagnose.messages import FleetConclusion, FleetNote
 

@@ -16,7 +16,7 @@ from bench.core.codes import Code, Coded
 from bench.core.errors import UsageError
 from bench.core.units import format_size
 from bench.diagnose import pair_evidence
-from bench.diagnose.fleet import fleet_of
+from bench.diagnose.fleet import LEAST_RUNS, fleet_of
 from bench.diagnose.host_evidence import verdict_of
 from bench.diagnose.localise import Accused, Diagnosis, Suspect
 from bench.diagnose.messages import SlowPart
@@ -129,6 +129,8 @@ def diagnosed(run: GateInput) -> Diagnosis | None:
 
 def _of_logs(run: GateInput) -> Diagnosis | None:
     """The diagnosis of imported logs of like jobs on different hosts; None if they are too few."""
+    if sum(bool(header.imported) for header in run.document.headers.values()) < LEAST_RUNS:
+        return None
     runs = explain_stored.imported(run.attempts)
     fleet = fleet_of((str(header.imported["source"]), each) for each, header in runs)
     if not fleet.is_one:
