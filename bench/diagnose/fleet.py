@@ -25,6 +25,7 @@ _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
 _SMALL_SAMPLE = 3.0  # the noise of n figures is taken 1 + 3/n times as large as they show
 _MOST_SLOW = 0.25  # of a group's runs, beyond hosts that are slow with all: more is no fault of single links
 _MOSTLY = 0.75  # of a host's runs are slow: the host is
+_DOUBTFUL = 0.6  # of the distance below which a run is slow: many so far below are a tier that noise hides
 _NEAR = 0.05  # runs this close to the usual rate refine it
 _COMPLETE = 0.95  # of all pairs are there: a missing one is evidence
 _TOKEN = re.compile(r"[A-Za-z0-9]")
@@ -81,7 +82,8 @@ class RunGroup:
     `noise`: standard deviation of the logarithm of one figure. `spread`: half of what the middle 68 % of the figures
     span, as a share of their median; larger than the noise if there are slow runs or two tiers.
     `compared`: False if so many runs are slow that their rates say nothing about single hosts and links (two network
-    tiers, contention); then only lost runs are evidence. `middle_run`: the one with the median rate.
+    tiers, contention); then only lost runs are evidence. `slow_below`: the rate below which a run is slow.
+    `middle_run`: the one with the median rate.
     """
 
     key: GroupKey
@@ -94,6 +96,7 @@ class RunGroup:
     spread: float
     compared: bool
     counts: Mapping[RunState, int]
+    slow_below: float | None = None
     middle_run: FleetRun | None = None
 
 
@@ -157,10 +160,10 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames) -> FleetRun | No
             rates.append(rate)
     wrong = any(row.num_wrong for row in run.rows)
     state, why = RunState.WELL, None
-    if not rates and run.status != FAILED:
-        state, why = RunState.NO_FIGURES, run.failure
-    elif wrong or run.status != OK:
+    if wrong or run.status == FAILED or (rates and run.status != OK):
         state, why = RunState.FAILED, run.failure
+    elif not rates:
+        state, why = RunState.NO_FIGURES, run.failure
     key = GroupKey(JobKind(run.tool, nodes, run.num_ranks // nodes), run.pattern)
     return FleetRun(key, hosts, source, max(rates, default=None), state, why=why, line=run.line)
 
@@ -241,6 +244,7 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
         _spread(rates),
         level is not None and level.compared,
         Counter(run.state for run in runs),
+        level.slow_below if level else None,
         sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
     )
     return group, runs
@@ -264,11 +268,13 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What is usual in a group, the noise of one figure, and the runs that are slow (by id)."""
+    """What is usual in a group, the noise of one figure, and the runs that are slow, or may be (by id)."""
 
     usual: float
     noise: float
+    slow_below: float
     slow: frozenset[int]
+    doubtful: frozenset[int]
     compared: bool
 
 
@@ -283,8 +289,8 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     level = _at(_usual_rate(rated), rated, distance)
     if level.compared:
         return level
-    mostly = _slow_with_all(rated, level.slow)
-    tier = [run.rate for run in rated if run.rate and id(run) in level.slow and not mostly.intersection(run.hosts)]
+    mostly = _slow_with_all(rated, level.doubtful)
+    tier = [run.rate for run in rated if run.rate and id(run) in level.doubtful and not mostly.intersection(run.hosts)]
     return _at(median(tier), rated, distance) if tier else level
 
 
@@ -294,7 +300,8 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)
     slow = frozenset(id(run) for run, log in zip(rated, logs, strict=True) if log < limit)
-    return _Level(usual, noise, slow, _single_faults(rated, slow))
+    doubtful = frozenset(id(run) for run, log in zip(rated, logs, strict=True) if log < _DOUBTFUL * limit)
+    return _Level(usual, noise, usual * math.exp(limit), slow, doubtful, _single_faults(rated, doubtful))
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
@@ -332,9 +339,8 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
     """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts slow with all."""
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
-    return 2 * len(mostly) < len({host for run in runs for host in run.hosts}) and sum(others) <= max(
-        1.0, _MOST_SLOW * len(others)
-    )
+    most = max(1.0, _MOST_SLOW * len(others))
+    return 2 * len(mostly) < len({host for run in runs for host in run.hosts}) and sum(others) <= most
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:

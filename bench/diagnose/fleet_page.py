@@ -17,6 +17,7 @@ _WIDTH = 110
 # What is shown; JSON has all. The page of 17 hosts fits two screens.
 _MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 6, 20, 10
 _MOST_PARTNERS, _MOST_FILES = 5, 1
+_WIDE = 0.8  # of the median: if only slower runs are called slow, the reader must know
 
 
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
@@ -95,9 +96,10 @@ def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
     """What the reader must know."""
     found = []
     for group in fleet.groups:
-        if not group.compared:
+        limit = group.slow_below if group.compared else None
+        if limit is None or limit < _WIDE * (group.usual_rate or 0.0):
             facts = {"pattern": group.key.pattern, "ranks_per_node": group.key.kind.ranks_per_node}
-            found.append(Coded.of(FleetNote.NOT_COMPARED, **facts))
+            found.append(Coded.of(FleetNote.RATES_DIFFER, spread=group.spread, limit=limit, **facts))
     if verdict.pairs:
         weights = {"slow": verdict.weights[JobOutcome.SLOW], "lost": verdict.weights[JobOutcome.LOST]}
         found.append(Coded.of(FleetNote.WEIGHTS, **weights))
@@ -210,7 +212,8 @@ def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
         parts.append(f"at {host.ratio:.2f} of its peers with all partners")
     if shares:
         where = f" with {_some(host.slow_with, names)}" if host.slow_with else ""
-        parts.append(f"slow{where} ({min(shares):.2f} to {max(shares):.2f} of usual)")
+        least, most = f"{min(shares):.2f}", f"{max(shares):.2f}"
+        parts.append(f"slow{where} ({least}{f' to {most}' if most != least else ''} of usual)")
     if host.lost_with:
         parts.append(f"no whole run with {_some(host.lost_with, names)}")
     return "; ".join(parts) + _files(host.bad_runs)
@@ -248,7 +251,7 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
     counts = {state: sum(run.state == state for run in pair.bad_runs) for state in (*LOST, RunState.SLOW)}
     words = [f"{number} {state.template}" for state, number in counts.items() if number]
     share = f", down to {pair.least_share:.2f} of usual" if counts[RunState.SLOW] and pair.least_share else ""
-    link = "; the link is slow in most runs" if pair.link else ""
+    link = ", so the link is" if pair.link else ""
     ends = "-".join(names[host] for host in pair.hosts)
     return f"{ends}: {' and '.join(words)} of {pair.num_runs}{share}{link}{_files(pair.bad_runs)}"
 
@@ -332,6 +335,7 @@ def _plain_group(group: RunGroup, normal: str | None) -> dict[str, Any]:
         "noise": group.noise,
         "spread": group.spread,
         "compared": group.compared,
+        "slow_below_bytes_per_s": group.slow_below,
         "counts": {str(state): group.counts.get(state, 0) for state in RunState},
         "median_is": normal,
     }

@@ -92,10 +92,10 @@ class FleetNote(OptionalPartsCode):
         "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost one (failed, without "
         "figures, missing) by {lost:.1f}: what is rare among other hosts counts more. A pair counts once.",
     )
-    NOT_COMPARED = (
-        "group-not-compared",
-        "{pattern} with {ranks_per_node:n rank} per node: rates differ too much for single faults (two network tiers "
-        "or contention), so only lost runs count.",
+    RATES_DIFFER = (
+        "rates-differ",
+        "{pattern} with {ranks_per_node:n rank} per node: rates spread by {spread:.0%} (two network tiers, contention "
+        "or noise), so only <limit?runs below {limit:rate}, and >lost runs<limit?,> count.",
     )
     UNPLACED = (
         "runs-unplaced",
