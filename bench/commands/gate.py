@@ -88,8 +88,10 @@ def _import() -> Any:
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
     """The run to judge: as named, or logs of other tools as a run in a folder that is deleted afterwards."""
     path = Path(args.run)
-    is_run = path.suffix == ".jsonl" or (path.is_dir() and (any(path.glob("*.jsonl")) or (path / "plan.json").exists()))
-    if is_run or not path.exists():
+    is_run = path.suffix == ".jsonl" or not path.exists()
+    if path.is_dir():
+        is_run = any(path.glob("*.jsonl")) or (path / "plan.json").exists() or not any(path.iterdir())
+    if is_run:
         yield args.run
         return
     with tempfile.TemporaryDirectory(prefix="bench-gate-") as folder:

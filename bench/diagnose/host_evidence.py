@@ -26,7 +26,7 @@ from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, JobKind, Run
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Array, Places
 
-AT_FAULT, SUSPECT = 0.95, 0.25  # of simulated clusters none and 2 % had a sound host above (benchmarks/fleet.py)
+AT_FAULT, SUSPECT = 0.95, 0.25  # a sound host is above in 0.2 and 1.6 % of simulated clusters (benchmarks/fleet.py)
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
 _BACKGROUND = (0.5, 50.0)  # bad runs, of all: what sound pairs do if nothing is known
 _OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
