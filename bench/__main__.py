@@ -1,6 +1,6 @@
-"""`python -m bench <command>`: runs one file of commands/; an error becomes one line and an exit code.
+"""Run `python -m bench <command>` from its file in commands/; turn an error into one line and an exit code.
 
-Only the named command is imported, so `--help` and `list` answer at once.
+Only the named command is imported, so `--help` and `list` are fast.
 """
 # PYTHON_ARGCOMPLETE_OK
 
@@ -34,7 +34,7 @@ _DEBUG = "show the traceback of an error"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (core/errors.py). `--help` and `--version` raise SystemExit."""
+    """Run one command. Returns its exit code (core/errors.py); `--help` and `--version` raise SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()
     try:
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # otherwise Python reports the same error at exit
+        )  # else Python reports the same error again at exit
         return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in words:
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if "_ARGCOMPLETE" in os.environ:  # the shell asks how to complete a command line
+    if "_ARGCOMPLETE" in os.environ:  # the shell requests completions of a command line
         import argcomplete
 
         argcomplete.autocomplete(_parser(plugins.names("command")))
@@ -77,7 +77,7 @@ def _run(words: list[str]) -> int:
 
 
 def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
-    """The parser of all commands. Those in `loaded` are imported and have their options."""
+    """The parser of all commands. Only commands in `loaded` are imported and have options."""
     parser = Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
     parser.add_argument("--debug", action="store_true", help=_DEBUG)
@@ -117,7 +117,7 @@ def _error_of(error: BaseException) -> tuple[int, str]:
 
 
 def _end_in_order_when_terminated() -> None:
-    """Make SIGTERM, and SIGHUP unless it is ignored (nohup), end the command as Ctrl-C does. Ignore a second one."""
+    """Make SIGTERM, and SIGHUP unless ignored (nohup), end the command like Ctrl-C. A second signal is ignored."""
 
     def terminate(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)

@@ -69,7 +69,7 @@ class AllToAllV(Pattern):
         )
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """The blocks over the busiest boundary and direction. Nothing can be combined on the way."""
+        """Bytes of the blocks across the busiest boundary and direction. Nothing can be combined on the way."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         flows = ((i, j, num_bytes) for i, row in enumerate(blocks) for j, num_bytes in enumerate(row))
         return busiest_boundary(flows, shape.num_ranks, num_parts)

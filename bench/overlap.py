@@ -19,7 +19,7 @@ from bench.core.pattern import AllReducePattern
 
 
 class OverlapPattern(AllReducePattern):
-    """Send S, receive S; every rank gets the whole reduction, and computes meanwhile."""
+    """Send S, receive S; every rank gets the whole reduction, and multiplies matrices at the same time."""
 
     name = "overlap"
     overlaps = True

@@ -1,19 +1,20 @@
-"""What copies of ours reach on one GPU, beside what its link, its memory and its own copy can do: ratios of one run.
+"""Ratios of our copies on one GPU to the rates of its link, its memory and its own copy engine, in one run.
 
     python -m benchmarks.gpu_copies               # all parts: a minute or two, three at most
     python -m benchmarks.gpu_copies links memory  # some of them
 
-`links`: host and GPU, pinned, against the PCIe link as it runs under load, after encoding (at least 0.85), or against
-nvbandwidth where BENCH_NVBANDWIDTH_PATH names its folder (within 2 %); of the same batches of 16, events against the
-host's clock (within 2 %); both ways at once, each way's own rate. `memory`: the copying kernel against the GPU's own
-copy within its memory (at least 0.95), bytes read plus written, and both against the memory's peak. `processes`: two
-processes on one GPU through CUDA IPC against one process that holds both ends (within 5 %). `nccl`: what a call of NCCL
-costs with one rank, and what of it is ours.
+`links`: copies between pinned host memory and the GPU. Their rate is compared with the PCIe link under load, after
+encoding (at least 0.85), or with nvbandwidth if BENCH_NVBANDWIDTH_PATH names its folder (within 2 %). GPU events are
+compared with the host's clock for the same batches of 16 (within 2 %). Copies in both directions at once show the rate
+of each direction. `memory`: the copying kernel compared with the GPU's own copy within its memory (at least 0.95),
+bytes read plus written, and both compared with the memory's peak. `processes`: two processes on one GPU through CUDA
+IPC, compared with one process that holds both ends (within 5 %). `nccl`: the cost of an NCCL call with one rank, and
+our part of it.
 
-Every byte that was copied is compared. A line is printed as soon as it is known; what fails says so, and the rest goes
-on. Exit code 0: all is reached, or could not be told here and says why; 1: a line is missed, or all came to no end in
-time (stderr then begins with "Timeout", and says where it was); 3: no GPU or no CuPy; 4: something failed, whatever
-else is missed.
+Every copied byte is compared. Each line is printed as soon as it is measured; after a failure the other parts still
+run. Exit code 0: every target is reached, or cannot be measured here for a printed reason; 1: a target is missed, or
+the time limit was reached (stderr then begins with "Timeout" and shows the stack); 3: no GPU or no CuPy; 4: something
+failed, even if targets are also missed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from bench.hardware import catalogue, live
 from bench.probes import nvml, sysfs
 from bench.transports.cuda_copy import CudaCopy
 from benchmarks import gpu_started
-from benchmarks.gpu_lines import FAILED, MISSED, NOT_TOLD, Line, NotHereError, attempt, failed
+from benchmarks.gpu_lines import FAILED, MISSED, UNKNOWN, Line, NotHereError, attempt, failed
 
 MIB = 1 << 20
 SETS, BATCH, BATCHES, MOST_S = 2, 16, 21, 3.0
@@ -57,21 +58,21 @@ ALONE, ME = RankInfo(0, 1, 0, 1, "direct"), Group("me", (0,))
 
 
 class Bench:
-    """The parts, each a sequence of lines; what was found before stands beside what comes later."""
+    """The parts, each a sequence of lines. Later lines may use the results of earlier ones."""
 
     def __init__(self, sizes: Sequence[int], began: float) -> None:
-        """`sizes`: bytes of the copies; those between processes are of the second largest."""
+        """`sizes`: bytes of the copies. Copies between processes use the second largest."""
         self._sizes, self._began = sizes, began
         self._some = sorted(sizes)[-2:][0]
-        self._own_s: dict[int, float] = {}  # of the GPU's own copy, by its size
+        self._own_s: dict[int, float] = {}  # rate of the GPU's own copy, by size
 
     def links(self) -> Iterator[Line]:
-        """Host and GPU."""
+        """Copies between host and GPU."""
         transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
         try:
             link, source = link_rate(transport)
-        except Exception as error:  # the rates are still worth while
-            link, source = None, f"no link is told here ({error})"
+        except Exception as error:  # the rates are still useful
+            link, source = None, f"the link is unknown here ({error})"
         for size in self._sizes:
             for way, ends in WAYS.items():
                 what = f"{way}, {format_size(size)}"
@@ -90,7 +91,7 @@ class Bench:
         try:
             theirs = gpu_started.nvbandwidth(TESTS[way], size, self._left_s())
         except NotHereError as error:
-            return Line(f"{what} / nvbandwidth", None, (0.98, 1.02), str(error), NOT_TOLD)
+            return Line(f"{what} / nvbandwidth", None, (0.98, 1.02), str(error), UNKNOWN)
         except (MeasurementError, OSError) as error:
             return failed(f"{what} / nvbandwidth", error)
         if theirs is not None:
@@ -98,7 +99,7 @@ class Bench:
         return Line(f"{what} / PCIe link", link and rate / link, (0.85, 1.0), f"{gbs(rate)}; {source}")
 
     def memory(self) -> Iterator[Line]:
-        """Within the GPU."""
+        """Copies within the GPU."""
         engines = {engine: CudaCopy(ALONE, Options(engine=engine)) for engine in ("ce", "sm")}
         peak, source = memory_peak(engines["ce"])
         for size in self._sizes:
@@ -122,7 +123,7 @@ class Bench:
             transport.close()
 
     def processes(self) -> Iterator[Line]:
-        """Two on one GPU."""
+        """Two processes on one GPU."""
         size = self._some
         what = f"two processes by IPC / one process, {format_size(size)}"
 
@@ -136,7 +137,7 @@ class Bench:
         yield attempt(what, against_one, (0.95, 1.05))
 
     def nccl(self) -> Iterator[Line]:
-        """The software of a call."""
+        """The software cost of a call."""
         what = "a call of NCCL, one rank, 8 bytes"
 
         def cost() -> Line:
@@ -144,13 +145,13 @@ class Bench:
             ours = us["issue_s"] - us["bare_issue_s"]
             return Line(what, words=(
                 f"issued in {us['issue_s']:.2f} us, torch's own call in {us['bare_issue_s']:.2f}: ours {ours:+.2f}; "
-                f"one by itself {us['isolated_s']:.2f} us by events, {us['isolated_host_s']:.2f} on the host's clock"
+                f"an isolated call {us['isolated_s']:.2f} us by events, {us['isolated_host_s']:.2f} on the host's clock"
             ))  # fmt: skip
 
         yield attempt(what, cost)
 
     def _left_s(self) -> float:
-        """For a program that is started now."""
+        """Seconds left for a program that starts now."""
         return max(1.0, min(CHILD_S, DEADLINE_S - 5 - (monotonic() - self._began)))
 
 
@@ -164,8 +165,8 @@ def main() -> int:
                         help="sizes of the copies, MiB (%(default)s)")  # fmt: skip
     args = parser.parse_args()
     bench = Bench([size * MIB for size in args.megabytes], monotonic())
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))  # with the program that runs beside
-    # A call of CUDA that never comes back can not be interrupted, only ended, with where it was.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))  # also ends the child program
+    # A CUDA call that never returns cannot be interrupted. The process can only be ended, with its stack printed.
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=2)
     try:
         return judged(bench, args.parts or parts)
@@ -186,7 +187,7 @@ def whole_numbers(text: str) -> list[int]:
 
 
 def judged(bench: Bench, parts: Sequence[str]) -> int:
-    """The lines of those parts, printed as they come; the exit code. Raises RefusedError where nothing can be done."""
+    """Print the lines of these parts as they come. Returns the exit code; raises RefusedError if no part can run."""
     transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
     for name, value in transport.facts().items():
         print(f"# {name}: {value}")
@@ -200,7 +201,7 @@ def judged(bench: Bench, parts: Sequence[str]) -> int:
             for line in getattr(bench, part)():
                 print(line, flush=True)
                 verdicts.append(line.verdict)
-        except Exception as error:  # whatever it is, the other parts are still to be measured
+        except Exception as error:  # measure the other parts after any error
             print(failed(part, error), flush=True)
             verdicts.append(FAILED)
     counted = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
@@ -209,7 +210,7 @@ def judged(bench: Bench, parts: Sequence[str]) -> int:
 
 
 def compiled(transport: CudaCopy, size: int, *ways: tuple[int | None, int | None]) -> Compiled:
-    """Copies side by side, one for each way; ends as in `core.program.Copy`."""
+    """Simultaneous copies, one for each direction; ends as in `core.program.Copy`."""
     copies = [Copy(0, 0, size, *ends, k * size, k * size) for k, ends in enumerate(ways)]
     steps, num_bytes = (CopyStep(tuple(copies)),), size * len(ways)
     buffers = transport.allocate(num_bytes, num_bytes, SETS, steps)
@@ -217,7 +218,7 @@ def compiled(transport: CudaCopy, size: int, *ways: tuple[int | None, int | None
 
 
 def batches(transport: CudaCopy, copies: Compiled) -> Iterator[Timing]:
-    """Batches back to back after one to warm up, for some seconds at most; raises MeasurementError for wrong data."""
+    """Batches back to back after a warm-up batch, for a few seconds. Raises MeasurementError for wrong data."""
     buffers, noise = copies.keep[0], CopyData(dtype_of("uint8"), (0,), 1).sent(0)
     size = buffers.send_bytes
     for index in range(SETS):
@@ -235,7 +236,7 @@ def batches(transport: CudaCopy, copies: Compiled) -> Iterator[Timing]:
 
 
 def timings(transport: CudaCopy, size: int, source_on: int | None, target_on: int | None) -> list[Timing]:
-    """Of copies one way."""
+    """Timings of copies in one direction."""
     copies = compiled(transport, size, (source_on, target_on))
     found = list(batches(transport, copies))
     copies.native.close()
@@ -243,12 +244,12 @@ def timings(transport: CudaCopy, size: int, source_on: int | None, target_on: in
 
 
 def middle(found: Sequence[Timing]) -> float:
-    """Seconds of one copy, the median of batches."""
+    """Seconds of one copy: the median over batches."""
     return median(timing.seconds[0] for timing in found)
 
 
 def both_ways(transport: CudaCopy, size: int) -> Line:
-    """Each way's own rate while the other is under way, until its own end."""
+    """The rate of each direction, until its own end, while the other direction also copies."""
     copies = compiled(transport, size, *WAYS.values())
     ends_s = [copies.native.ends_s() for _ in batches(transport, copies)]
     copies.native.close()
@@ -261,33 +262,33 @@ def both_ways(transport: CudaCopy, size: int) -> Line:
 
 
 def link_rate(transport: CudaCopy) -> tuple[float | None, str]:
-    """Bytes per second of the link of this GPU after encoding, read while copies run; and where it comes from."""
+    """(bytes per second of this GPU's link after encoding, read while copies run; source of the figure)."""
     bus = transport.facts()["gpu_pci_bus"]
-    for _ in range(2):  # the first look also loads NVML, and copies may be done before it is there
-        transport.stir()
+    for _ in range(2):  # the first reading also loads NVML, and the copies may end before that
+        transport.keep_link_active()
         found = nvml.gpus(under_load=True)
         transport.sync()
     # NVML writes the domain with eight digits, CUDA with four.
     gpu = next((one for one in found.gpus if one.pci_bus and one.pci_bus.lower().lstrip("0") == bus.lstrip("0")), None)
     rate = None if gpu is None else live.pcie_rate(gpu)
     if gpu is None or rate is None:
-        return None, f"NVML does not tell the link of this GPU{f' ({found.reason})' if found.reason else ''}"
+        return None, f"NVML does not report the link of this GPU{f' ({found.reason})' if found.reason else ''}"
     return rate, f"{live.pcie_source((gpu,), Inventory(gpus=found.gpus))}: {gbs(rate)}"
 
 
 def memory_peak(transport: CudaCopy) -> tuple[float | None, str]:
-    """Bytes per second of this GPU's memory, and where they come from."""
+    """(bytes per second of this GPU's memory, source of the figure)."""
     facts = transport.facts()
-    model, told = catalogue.gpu_printed(facts["gpu"]), facts["gpu_memory_peak_bytes_per_s"]
+    model, reported = catalogue.gpu_printed(facts["gpu"]), facts["gpu_memory_peak_bytes_per_s"]
     sheet = None if model is None else catalogue.gpu(model).memory_bytes_per_s
-    clock = "no clock told by the driver" if told == "unknown" else f"{gbs(float(told))} by its clock"
+    clock = "the driver reports no memory clock" if reported == "unknown" else f"{gbs(float(reported))} by its clock"
     if sheet is not None:
         return sheet, f"{model}: {gbs(sheet)}, {clock}"
-    return (None if told == "unknown" else float(told)), clock
+    return (None if reported == "unknown" else float(reported)), clock
 
 
 def gbs(bytes_per_s: float) -> str:
-    """A rate in words."""
+    """A rate as text."""
     return f"{bytes_per_s / 1e9:.1f} GB/s"
 
 

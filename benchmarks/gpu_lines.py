@@ -1,21 +1,21 @@
-"""The lines that `gpu_copies` prints: a figure, what it must be, and a verdict in a word."""
+"""The lines that `gpu_copies` prints: a figure, its target, and a one-word verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-OK, MISSED, FAILED, NOT_TOLD, PRINTED = "ok", "MISSED", "FAILED", "not told", "printed"
+OK, MISSED, FAILED, UNKNOWN, PRINTED = "ok", "MISSED", "FAILED", "unknown", "printed"
 Asked = tuple[float, float] | None  # at least, at most; None where the figure is only printed
 
 
 class NotHereError(Exception):
-    """What was to be measured is not possible on this machine; the message is why."""
+    """A measurement that is not possible on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure. `state` says why there is none: FAILED, or NOT_TOLD, `words` being the reason."""
+    """One figure. Without a figure, `state` is FAILED or UNKNOWN and `words` gives the reason."""
 
     what: str
     ratio: float | None = None
@@ -25,11 +25,11 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """The verdict in one word."""
         if self.state or self.asked is None:
             return self.state or PRINTED
         if self.ratio is None:
-            return NOT_TOLD
+            return UNKNOWN
         return OK if self.asked[0] <= self.ratio <= self.asked[1] else MISSED
 
     def __str__(self) -> str:
@@ -39,15 +39,15 @@ class Line:
 
 
 def attempt(what: str, make: Callable[[], Line], asked: Asked = None) -> Line:
-    """A line, or that it failed, or why it can not be told here."""
+    """A line, or that it failed, or why it cannot be measured here."""
     try:
         return make()
     except NotHereError as error:
-        return Line(what, None, asked, str(error), NOT_TOLD)
+        return Line(what, None, asked, str(error), UNKNOWN)
     except Exception as error:
         return failed(what, error)
 
 
 def failed(what: str, error: BaseException) -> Line:
-    """The line of what raised this."""
+    """The line for a part that raised this error."""
     return Line(what, words=next(iter(str(error).splitlines()), type(error).__name__), state=FAILED)

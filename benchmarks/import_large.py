@@ -1,11 +1,11 @@
-"""What does a large log cost to import? Seconds and peak memory of `bench import` on text of its own making.
+"""Seconds and peak memory of `bench import` for large synthetic logs.
 
     python -m benchmarks.import_large --megabytes 100
 
-Two forms: `stored` is the plain command, which keeps a run and prints a table, `json` prints a document and keeps none.
-Two kinds of log. `interleaved`: runs of all_reduce_perf of 64 ranks, whose rows stand between the library's own
-messages of every rank, all of them behind mpirun's tags. `rows`: the same without the messages, so that most lines are
-rows. Each is read by a process of its own, whose peak of resident memory is the kernel's figure.
+Two forms: `stored` is the plain command, which stores a run and prints a table; `json` prints a document and stores
+none. Two kinds of log: `interleaved` has runs of all_reduce_perf with 64 ranks, rows between the library's messages of
+every rank, and mpirun's tags on all lines; `rows` has no messages, so most lines are rows. A process of its own reads
+each log; the kernel reports its peak resident memory.
 """
 
 # ruff: noqa: E501 - lines as the tool prints them
@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NUM_RANKS = 64
-MESSAGES_PER_ROW = 64  # what NCCL_DEBUG=INFO prints is mostly one line for each rank
+MESSAGES_PER_ROW = 64  # most NCCL_DEBUG=INFO messages appear once per rank
 
 
 def log(megabytes: float, messages: int) -> Iterator[str]:
-    """Lines of runs, one after the other, until there are so many bytes."""
+    """Lines of consecutive runs, up to the given size."""
     written, run = 0, 0
     while written < megabytes * 1e6:
         for line in _run(run, messages):

@@ -1,10 +1,10 @@
-"""Is the slow part named, and nobody else? Simulated clusters with noise, and what the verdict costs.
+"""Does localisation name the slow part and no other? Simulated clusters with noise, and the cost of a verdict.
 
     python -m benchmarks.localise --runs 300
 
-A pair's bandwidth is the least of what its two ends and its link can do, times noise: lognormal of a few percent, and
-now and then a measurement that is much too slow. Each run draws a cluster, a fault (or none) and the noise anew, and a
-ladder asks for rounds until it has its verdict. Then whole matrices of 1,024 hosts, and ladders there.
+A pair's bandwidth is the minimum over its two ends and its link, times lognormal noise of a few percent; now and then a
+measurement is much too slow. Each run draws a new cluster, a fault (or none) and noise, and a ladder requests rounds
+until it has a verdict. Then follow whole matrices of 1,024 hosts, and ladders there.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FAULTS = ("none", "host", "two hosts", "nic", "egress", "ingress", "link", "host
 
 @dataclass
 class Cluster:
-    """What is true. Faults: (host, nic) -> (share of the speed when sending, when receiving); of links by hosts."""
+    """The true cluster. Faults: (host, nic) -> (share of the speed when sending, when receiving); links by hosts."""
 
     places: Places
     ports: dict[tuple[str, str | None], tuple[float, float]] = field(default_factory=dict)
     links: dict[frozenset[str], float] = field(default_factory=dict)
     uplinks: dict[str, float] = field(default_factory=dict)
-    across: float = 1.0  # what pairs in different racks can do
+    across: float = 1.0  # bandwidth of pairs in different racks
     sigma: float = 0.03
     tail: float = 0.02  # share of measurements that are much too slow
-    guilty: set[tuple[str, str]] = field(default_factory=set)
+    faulty_parts: set[tuple[str, str]] = field(default_factory=set)
 
     def measure(self, pairs: Pairs, noise: Any) -> list[float]:
         """Bytes per second of pairs that send at the same time."""
@@ -58,7 +58,7 @@ class Cluster:
 
 
 def climb(cluster: Cluster, seed: int) -> tuple[Diagnosis, int]:
-    """The verdict of a ladder, and after how many rounds."""
+    """(verdict of a ladder, number of its rounds)."""
     noise = np.random.default_rng(seed)
     rows: list[tuple[int, int, float, int, int]] = []
     step = 0
@@ -75,7 +75,7 @@ def climb(cluster: Cluster, seed: int) -> tuple[Diagnosis, int]:
 
 
 def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
-    """A cluster with a fault of a kind."""
+    """A random cluster with a fault of this kind."""
     dice = random.Random(f"{fault}-{seed}")
     few = fault in ("link", "host and link")
     num = num_hosts or dice.choice((4, 6, 8, 16) if few else (4, 8, 16, 64) if fault != "many" else (64, 256))
@@ -93,31 +93,31 @@ def draw(fault: str, seed: int, num_hosts: int | None = None) -> Cluster:
     bad = dice.sample(names, num_bad)
     both = (1.0 if fault == "ingress" else SPEED, 1.0 if fault == "egress" else SPEED)
     for host in bad:
-        # What leaves the rack is slower anyway: a part must be slower than that to be seen there.
+        # Traffic that leaves the rack is slower anyway, so a part must be even slower to be visible.
         share = tuple(each * cluster.across if each < 1 else 1.0 for each in both)
         cluster.ports |= {port: share for port in ports if port[0] == host}  # type: ignore[misc]
-        cluster.guilty.add(("host", host))
+        cluster.faulty_parts.add(("host", host))
     if fault == "nic":
         host, nic = dice.choice(ports)
         cluster.ports[host, nic] = both
-        cluster.guilty.add(("nic", f"{host}:{nic}"))
+        cluster.faulty_parts.add(("nic", f"{host}:{nic}"))
     if fault in ("link", "host and link"):
         a, b = dice.sample([name for name in names if name not in bad], 2)
         cluster.links[frozenset((a, b))] = SPEED
-        cluster.guilty.add(("link", f"{a}-{b}"))
+        cluster.faulty_parts.add(("link", f"{a}-{b}"))
     if fault == "rack":
         rack = dice.choice(sorted(set(racks.values())))
         cluster.uplinks[rack] = SPEED
-        cluster.guilty.add(("link", f"uplink of {rack}"))
+        cluster.faulty_parts.add(("link", f"uplink of {rack}"))
     return cluster
 
 
 def named(verdict: Diagnosis) -> set[tuple[str, str]]:
-    """(kind, name) of the accused."""
+    """(kind, name) of the parts that the verdict calls slow."""
     return {(one.kind, one.name) for one in verdict.accused}
 
 
-def alike(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
+def both_orders(names: set[tuple[str, str]]) -> set[tuple[str, str]]:
     """A link has two names: h1-h2 and h2-h1."""
     return {(kind, "-".join(sorted(name.split("-"))) if kind == "link" else name) for kind, name in names}
 
@@ -142,21 +142,21 @@ def matrix(num_hosts: int, bad: Mapping[int, float], links: Mapping[tuple[int, i
 
 
 def runs(num_runs: int, first_seed: int) -> tuple[int, int, int, Counter[str]]:
-    """(slow parts, how many of them were named, runs that accused somebody else, misses by fault)."""
+    """(number of slow parts, number of named ones, runs that accused a healthy part, misses by fault)."""
     parts = hits = false = 0
     missed: Counter[str] = Counter()
     for run in range(num_runs):
         fault = FAULTS[run % len(FAULTS)]
         cluster = draw(fault, first_seed + run)
         verdict, _ = climb(cluster, first_seed + run)
-        truth, told = alike(cluster.guilty), alike(named(verdict))
-        parts += len(truth)
-        hits += len(truth & told)
-        if truth - told:
-            missed[f"missed: {fault}"] += len(truth - told)
-        if told - truth:
+        true_parts, named_parts = both_orders(cluster.faulty_parts), both_orders(named(verdict))
+        parts += len(true_parts)
+        hits += len(true_parts & named_parts)
+        if true_parts - named_parts:
+            missed[f"missed: {fault}"] += len(true_parts - named_parts)
+        if named_parts - true_parts:
             false += 1
-            missed[f"false: {fault} {sorted(told - truth)}"] += 1
+            missed[f"false: {fault} {sorted(named_parts - true_parts)}"] += 1
     return parts, hits, false, missed
 
 
@@ -174,15 +174,15 @@ def main() -> None:
         print(f"    {count} {what}")
     for num_bad in (0, 1, 8):
         cluster = draw("many", 7, 1024)
-        cluster.ports, cluster.guilty = {}, set()
+        cluster.ports, cluster.faulty_parts = {}, set()
         for host in random.Random(num_bad).sample(sorted(set(cluster.places.hosts)), num_bad):
             cluster.ports |= {port: (SPEED, SPEED) for port in cluster.places.ports() if port[0] == host}
-            cluster.guilty.add(("host", host))
+            cluster.faulty_parts.add(("host", host))
         began = time.process_time()
         verdict, rounds = climb(cluster, num_bad)
         took = time.process_time() - began
         print(f"ladder, 1024 hosts, {num_bad} bad: {rounds} rounds, {took:.2f} s with the simulation, "
-              f"right: {alike(named(verdict)) == cluster.guilty}")  # fmt: skip
+              f"right: {both_orders(named(verdict)) == cluster.faulty_parts}")  # fmt: skip
     for bad, links in (
         ({}, {}),
         ({3: SPEED}, {}),
@@ -192,9 +192,9 @@ def main() -> None:
         began = time.process_time()
         verdict = localise(evidence, places)
         took = time.process_time() - began
-        truth = {("host", f"h{k}") for k in bad} | {("link", f"h{a}-h{b}") for a, b in links}
+        true_parts = {("host", f"h{k}") for k in bad} | {("link", f"h{a}-h{b}") for a, b in links}
         print(f"matrix, 1024 hosts, {len(evidence)} rows, {len(bad)} bad hosts, {len(links)} bad links: {took:.2f} s, "
-              f"right: {alike(named(verdict)) == alike(truth)}")  # fmt: skip
+              f"right: {both_orders(named(verdict)) == both_orders(true_parts)}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Our MPI figures beside a C program's, size by size: the ratio of the means, with its interval over launches.
+"""Compare our MPI figures with a C program's, size by size: the ratio of the means, with an interval over launches.
 
     python -m benchmarks.mpi_parity --launches 20
-    python -m benchmarks.mpi_parity --launches 20 --osu /opt/osu     # the OSU programs as well, where they are
+    python -m benchmarks.mpi_parity --launches 20 --osu /opt/osu     # with the OSU programs, too
 
-Same mpirun, MPI library, thread level (single), element type, page alignment, barrier policy and statistic: the mean
-over ranks of each rank's mean (of the first rank for ping-pong). The programs take turns, launch by launch, so each
-ratio is of neighbours in time: its interval is a t interval on the logarithms of those ratios. mpi_reference.c, beside
-this file, is compiled by the mpicc that belongs to the mpirun.
+All programs use the same mpirun, MPI library, thread level (single), element type, page alignment, barrier policy and
+statistic: the mean over ranks of each rank's mean (for ping-pong the first rank's mean). The programs alternate from
+launch to launch, so each ratio compares neighbouring launches. The interval is a t interval on the logarithms of these
+ratios. The mpicc of the same MPI compiles mpi_reference.c, in this folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PATTERNS = ("allreduce", "broadcast", "alltoall", "pingpong")
-# OSU's sizes of alltoall are of one rank's block; its default type is MPI_CHAR, whose sum is far slower than float's.
+# For alltoall OSU's size is one rank's block. OSU's default type is MPI_CHAR, whose sum is far slower than float's.
 OSU = {"allreduce": ("osu_allreduce", "-T", "mpi_float"), "broadcast": ("osu_bcast",), "alltoall": ("osu_alltoall",),
        "pingpong": ("osu_latency",)}  # fmt: skip
 NUM_RANKS = 2
@@ -31,7 +31,7 @@ Means = dict[int, float]  # payload bytes -> microseconds
 
 
 def main() -> int:
-    """Alternate the programs, then print a line for each pattern and size. 0: every interval meets 0.95 to 1.05."""
+    """Alternate the programs, then print a line per pattern and size. Returns 0 if all intervals meet 0.95 to 1.05."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=20, metavar="N", help="of each program (20)")
     parser.add_argument("--calls", type=int, default=1000, metavar="N", help="timed calls of each size (1000)")
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def compare(pattern: str, args: argparse.Namespace, reference: Path) -> list[str]:
-    """One pattern's table; returns the sizes that are outside, in words."""
+    """Print one pattern's table. Returns the sizes outside the range, as text."""
     taken: dict[str, list[Means]] = {"ours": [], "C": [], "OSU": []}
     for launch in range(args.launches):
         programs = ["ours", "C", *["OSU"] * bool(args.osu)]
@@ -103,13 +103,13 @@ def run(program: str, pattern: str, args: argparse.Namespace, reference: Path) -
 
 
 def pairs(text: str) -> Means:
-    """Lines of a size and a time; all others are left out."""
+    """The lines that consist of a size and a time."""
     words = (line.split() for line in text.splitlines() if line and not line.startswith("#"))
     return {int(one[0]): float(one[1]) for one in words if len(one) >= 2 and one[0].isdecimal()}
 
 
 def interval(logs: Sequence[float]) -> tuple[float, float, float]:
-    """95 % t interval of the mean of logarithms, and its middle, as ratios."""
+    """95 % t interval and middle of the mean of logarithms, as ratios."""
     from scipy.stats import t
 
     middle = statistics.fmean(logs)
@@ -118,7 +118,7 @@ def interval(logs: Sequence[float]) -> tuple[float, float, float]:
 
 
 def text_of(command: Sequence[str]) -> str:
-    """What a command prints."""
+    """A command's stdout."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")

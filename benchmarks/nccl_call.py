@@ -1,11 +1,11 @@
-"""What a call of NCCL costs the host on one GPU, and what of it is ours: allreduce of 8 bytes, one rank.
+"""The host's cost of an NCCL call on one GPU, and our part of it: allreduce of 8 bytes, one rank.
 
     python -m benchmarks.nccl_call
 
-One rank sends nothing, so what is left is the software: torch's, NCCL's, and our loop around it. One JSON document of
-seconds per call: `issue_s` of our loop until 50 calls were issued, `bare_issue_s` of torch's own function called the
-same number of times, each the least of 20 batches in turns; `isolated_s` of single calls by the GPU's events and
-`isolated_host_s` until the host saw their end, medians of 200. Exit code 3 without a GPU or NCCL.
+One rank sends no data, so only software remains: torch, NCCL and our loop around them. Prints one JSON document of
+seconds per call. `issue_s`: our loop issues 50 calls; `bare_issue_s`: torch's own function, called as often; both are
+the minimum of 20 alternating batches. `isolated_s`: single calls by the GPU's events; `isolated_host_s`: until the host
+saw their end; both are medians of 200. Exit code 3 without a GPU or NCCL.
 """
 
 from __future__ import annotations

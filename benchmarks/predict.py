@@ -1,4 +1,4 @@
-"""What predictions cost: 16,384 GPUs with every algorithm and a full sweep of sizes, and the validation.
+"""The cost of predictions: 16,384 GPUs with every algorithm and a full sweep of sizes, and the validation.
 
     python -m benchmarks.predict [instance]
 

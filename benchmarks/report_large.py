@@ -1,4 +1,4 @@
-"""How long a report of 10,000,000 raw samples takes, and how much memory.
+"""Time and memory of a report of 10,000,000 raw samples.
 
     python -m benchmarks.report_large
 
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def write(path: Path, num_rows: int, per_row: int) -> None:
-    """Log-normal times that follow one another (lag-1 correlation 0.5), of sizes and modes in turn."""
+    """Write log-normal times with lag-1 correlation 0.5, for sizes and modes in turn."""
     draw = np.random.default_rng(1)
     writer = jsonl.Writer(path, HEADER)
     for row in range(max(num_rows, 1)):

@@ -1,13 +1,13 @@
-"""What 1,024 nodes of 8 ranks cost on one machine: to plan, to hold, to model and to report.
+"""The cost of 1,024 nodes of 8 ranks on one machine: plan, memory of rank 0, model and report.
 
     python -m benchmarks.scale [plan] [memory] [model] [report]
 
 plan: every scenario on 1,024 nodes by each launcher, CPU seconds and memory of `python -m bench plan`.
-memory: what rank 0 holds while 8,192 simulated ranks tell it their samples, row after row, and every pair of 128 or 256
-ranks theirs; nothing is measured, only the ranks' answers are made up.
+memory: memory of rank 0 while it gathers invented samples of 8,192 ranks, row after row, and of all pairs of 128 or 256
+ranks.
 model: seconds of one size of each pattern on 8,192 modelled ranks.
 report: report, compare and plot of results with 8,192 ranks in the header, and of all pairs of 64 and 128 ranks.
-Each part runs in processes of its own, whose peak memory is told.
+Each part runs in processes of its own and prints their peak memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PATTERNS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", 
 
 
 def main() -> None:
-    """One line for each thing that was tried."""
+    """Print one line for each measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts: dict[str, Callable[[], None]] = {"plan": plan, "memory": memory, "model": model, "report": report}
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all of them")
@@ -57,29 +57,29 @@ def main() -> None:
         parts[name]()
 
 
-def told(what: str, work: Callable[[], Any], below: bool = False) -> None:
-    """Do it in a process of its own; print CPU seconds and peak memory (`below`: of what it starts), what it says."""
+def measured(what: str, work: Callable[[], Any], below: bool = False) -> None:
+    """Run `work` in a process of its own; print its CPU seconds, peak memory (`below`: its children's) and result."""
     results: Any = multiprocessing.Queue()
 
     def child() -> None:
-        said = work()
+        result = work()
         used = resource.getrusage(resource.RUSAGE_CHILDREN if below else resource.RUSAGE_SELF)
-        results.put((used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, said))
+        results.put((used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, result))
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     process.join()
     if process.exitcode:
         raise SystemExit(f"{what}: failed")
-    seconds, mib, said = results.get()
-    print(f"{what}: {seconds:.2f} s of CPU, {mib:.0f} MiB{f', {said}' if said else ''}", flush=True)
+    seconds, mib, result = results.get()
+    print(f"{what}: {seconds:.2f} s of CPU, {mib:.0f} MiB{f', {result}' if result else ''}", flush=True)
 
 
 def bench(what: str, *words: str) -> None:
-    """`python -m bench` with these words."""
+    """Run `python -m bench` with these words."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "bench", *words]
-    told(what, partial(_call, command, env), below=True)
+    measured(what, partial(_call, command, env), below=True)
 
 
 def _call(command: list[str], env: dict[str, str]) -> None:
@@ -87,7 +87,7 @@ def _call(command: list[str], env: dict[str, str]) -> None:
 
 
 def plan() -> None:
-    """Every scenario by each launcher; measured and modelled."""
+    """Plan every scenario with each launcher, measured and modelled."""
     ways = (("slurm",), ("mpirun",), ("torchrun",), ("slurm", "--model"), ("mpirun", "--format", "json"))
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "bench.yaml"
@@ -99,17 +99,17 @@ def plan() -> None:
 
 
 class Answers(Channel):
-    """Rank 0's side of a world whose other ranks answer what it says, one after another a little later."""
+    """Rank 0's channel in a simulated world: the other ranks reply with rank 0's own values."""
 
     def __init__(self, num_ranks: int) -> None:
         """`num_ranks`: of the world."""
         self._num = num_ranks
 
     def gather(self, value: Any) -> list[Any]:
-        """As many values as rank 0 gave, of every rank, each an object of its own, as they come out of a pickle."""
+        """Slightly different copies of rank 0's value, one per rank, as separate objects like unpickled ones."""
         seconds = value.seconds if isinstance(value, Timing) else value
-        told = [tuple(one * (1 + 1e-5 * rank) for one in seconds) for rank in range(self._num)]
-        return [Timing(own, "made up") for own in told] if isinstance(value, Timing) else told
+        gathered = [tuple(one * (1 + 1e-5 * rank) for one in seconds) for rank in range(self._num)]
+        return [Timing(own, "made up") for own in gathered] if isinstance(value, Timing) else gathered
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's own."""
@@ -117,7 +117,7 @@ class Answers(Channel):
 
 
 class MadeUp:
-    """A transport whose calls take what is made up: never the same, so that sampling goes on to its limit."""
+    """A transport with invented times. They always differ, so sampling continues to its limit."""
 
     def __init__(self, num_ranks: int) -> None:
         """`num_ranks`: of the world."""
@@ -129,18 +129,18 @@ class MadeUp:
 
 
 def memory() -> None:
-    """Rank 0 of 8,192 ranks in one group, more rows and more samples; and of all pairs, more ranks."""
-    told("memory: the program alone", partial(len, ""))
+    """Memory of rank 0: 8,192 ranks in one group with more and more samples and rows; then all pairs."""
+    measured("memory: the program alone", partial(len, ""))
     world = World(NODES, PER_NODE)
     for num_rows, num_samples in ((1, 100), (1, 1000), (1, 10000), (4, 1000)):
         what = f"memory: {world.num_ranks} ranks, {num_rows} rows of {num_samples} samples"
-        told(what, partial(_hold, world, "world", num_rows, num_samples))
+        measured(what, partial(_hold, world, "world", num_rows, num_samples))
     for num_ranks in (128, 256):
-        told(f"memory: all pairs of {num_ranks} ranks", partial(_hold, World(num_ranks, 1), "pairs", 1, 30))
+        measured(f"memory: all pairs of {num_ranks} ranks", partial(_hold, World(num_ranks, 1), "pairs", 1, 30))
 
 
 def _hold(world: World, topology: str, num_rows: int, num_samples: int) -> str:
-    """What rank 0 does with its rows but for printing: gather, keep, write, derive."""
+    """Process rows as rank 0 does, without printing: gather, keep, write, derive."""
     transport: Any = MadeUp(world.num_ranks)
     case = Case("allreduce", iterations=num_samples, warmup=5)
     rows, kept = summary.DocumentBuilder(50_000), 0
@@ -169,7 +169,7 @@ def _hold(world: World, topology: str, num_rows: int, num_samples: int) -> str:
 
 
 def header(world: World, topology: str) -> Header:
-    """A header with facts of every node, and of every rank, as a real run writes it."""
+    """A header with facts of every node and rank, as in a real run."""
     per = world.ranks_per_node
     pattern = "pairs" if topology == "pairs" else "allreduce"
     node = {"cpu": "AMD EPYC 7R13", "num_cpus": 96, "memory_bytes": 1 << 40}
@@ -188,7 +188,7 @@ def model() -> None:
     for name in PATTERNS:
         words = [name, "--transport", "model", "--instance", "p5.48xlarge", "--nodes", str(NODES),
                  "--ranks-per-node", str(PER_NODE), "--sizes", "16M", "--mode", "isolated"]  # fmt: skip
-        told(f"model {name}, one round of {NODES * PER_NODE} ranks", partial(_first_row, words))
+        measured(f"model {name}, one round of {NODES * PER_NODE} ranks", partial(_first_row, words))
 
 
 def _first_row(words: list[str]) -> None:
@@ -197,13 +197,13 @@ def _first_row(words: list[str]) -> None:
 
 
 def report() -> None:
-    """What reads a results file."""
+    """Measure the commands that read a results file."""
     runs = [(f"{NODES * PER_NODE} ranks, 60 rows of 1000 samples", World(NODES, PER_NODE), "world", 60)]
     runs += [(f"all pairs of {num} ranks", World(num, 1), "pairs", 2) for num in (64, 128)]
     for what, world, topology, num_rows in runs:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "made-up.jsonl")
-            told(f"{what}: to write", partial(_write, Path(path), world, topology, num_rows))
+            measured(f"{what}: to write", partial(_write, Path(path), world, topology, num_rows))
             bench(f"{what}: report", "report", path)
             bench(f"{what}: report --format json", "report", path, "--format", "json")
             bench(f"{what}: plot", "plot", path, "--plots", folder)
@@ -220,7 +220,7 @@ def _write(path: Path, world: World, topology: str, num_rows: int) -> str:
 
 
 def _records(world: World, topology: str, row: int) -> Iterator[Record]:
-    """World: 1,000 samples, the ranks' means and counts; pairs: 30 samples each."""
+    """Records of a row. World: 1,000 samples with the ranks' means and counts; pairs: 30 samples each."""
     for groups in rounds(world, topology):
         for group in groups:
             num = 30 if topology == "pairs" else 1000

@@ -1,10 +1,10 @@
-"""Is a rank that is 10 % slower found, and a rank that is not left alone? Real MPI launches, in turns.
+"""Does `compare` find a rank that is 10 % slower, and no difference otherwise? Real MPI launches in alternation.
 
     python -m benchmarks.slow_rank --launches 5
 
-The slower rank calls MPI_Barrier on MPI_COMM_SELF (which moves nothing) so often before each allreduce that its call
-takes 10 % longer; slow_rank_child.py starts `bench.allreduce` with that one change. Three runs take turns, launch by
-launch: BASE, the same again, and the slower one; then each is compared with BASE as `bench compare` does.
+Before each allreduce the slow rank calls MPI_Barrier on MPI_COMM_SELF, which moves nothing, until its call takes 10 %
+longer. slow_rank_child.py starts `bench.allreduce` with this one change. Three runs alternate from launch to launch:
+BASE, an identical run, and the slower run. Each is then compared with BASE as by `bench compare`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bench.store import jsonl
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 ROOT = Path(__file__).resolve().parent.parent
 SLOW_RANK = 1
-NOTHING_S = "BENCH_SLOW_RANK_SECONDS"  # how much longer each call of the slow rank shall take
+NOTHING_S = "BENCH_SLOW_RANK_SECONDS"  # relative extra time of each call of the slow rank
 
 
 def main() -> None:
-    """Measure in turns, compare, print a verdict for each size."""
+    """Measure alternately, compare, and print a verdict for each size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--launches", type=int, default=5, metavar="N", help="of each run (5)")
     parser.add_argument("--sizes", nargs="+", default=["64", "512", "2K", "8K"], help="64 B to 8 KiB")
@@ -37,12 +37,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for size in args.sizes:
             typical_s = median_of(launched(Path(folder) / "first.jsonl", size, 1, 0.0))
-            told: dict[str, list[Any]] = {"BASE": [], "same": [], "slower": []}
+            launches: dict[str, list[Any]] = {"BASE": [], "same": [], "slower": []}
             for launch in range(1, args.launches + 1):
-                for name in told if launch % 2 else reversed(told):
+                for name in launches if launch % 2 else reversed(launches):
                     extra_s = typical_s * args.percent / 100 if name == "slower" else 0.0
-                    told[name] += launched(Path(folder) / f"{size}-{name}-{launch}.jsonl", size, launch, extra_s)
-            base, same, slower = (summary.document(runs) for runs in told.values())
+                    launches[name] += launched(Path(folder) / f"{size}-{name}-{launch}.jsonl", size, launch, extra_s)
+            base, same, slower = (summary.document(runs) for runs in launches.values())
             print(f"{size:>4}  {typical_s * 1e6:7.3f} us   same: {words(base, same)}")
             print(f"{'':19}slower: {words(base, slower)}", flush=True)
 
@@ -59,13 +59,13 @@ def launched(path: Path, size: str, launch: int, extra_s: float) -> list[Any]:
     return [(f"allreduce-{launch}", attempt.header, attempt.records)]
 
 
-def median_of(told: list[Any]) -> float:
-    """Seconds of the one row."""
-    return float(summary.document(told).summaries[0].median_s or 0.0)
+def median_of(runs: list[Any]) -> float:
+    """Median seconds of the only row."""
+    return float(summary.document(runs).summaries[0].median_s or 0.0)
 
 
 def words(base: Document, new: Document) -> str:
-    """`1.102 [1.080..1.120] p 0.008 slower`, and how far the launches of BASE are apart."""
+    """The result as text, `1.102 [1.080..1.120] p 0.008 slower`, with the spread of BASE's launches."""
     (row,) = compare.compare(base, new).rows
     found, spread = row.estimate, launches.between(row.base_launches_s)
     if found is None or row.p_corrected is None:

@@ -1,4 +1,4 @@
-"""`bench.allreduce`, but one rank begins every call with barriers of its own, which take a given time."""
+"""Run `bench.allreduce` with one slow rank, which starts every call with barriers that take a given time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core.program import Step
 from bench.rank.main import run_pattern
-from bench.rank.place import place
+from bench.rank.placement import place
 from bench.transports import _mpi_loop
 from bench.transports._mpi_steps import Builder
 from benchmarks.slow_rank import NOTHING_S, SLOW_RANK
@@ -18,10 +18,10 @@ _MANY = 20_000
 
 
 def slowed(builder: Builder, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
-    """As many barriers on MPI_COMM_SELF as last the wanted time, then the program of `steps`."""
+    """Barriers on MPI_COMM_SELF that take the given time, then the program of `steps`."""
     program = _program(builder, steps, loop)
     if len(steps) != 1 or steps[0].op != "allreduce" or builder._comm.Get_size() < 2:  # type: ignore[union-attr]
-        return program  # the calibration's
+        return program  # calls of the calibration
     from mpi4py import MPI
 
     alone = loop.step("barrier", comm=MPI.COMM_SELF)

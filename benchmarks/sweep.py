@@ -1,10 +1,10 @@
-"""How soon a default sweep is there, and how many timed calls it takes for one precision at every size.
+"""The duration of a default sweep, and the number of timed calls for equal precision at every size.
 
     python -m benchmarks.sweep
 
-Starts `mpirun -n 2 python -m bench.allreduce`, 8 B to 1 MiB, and reads when its rows appear. Then takes OSU's fixed
-numbers of calls (1000 up to 8 KiB, 100 above) and the adaptive sweep's at the same sizes: fixed counts leave another
-precision at each size, so the precision to be reached everywhere is the worst that they leave.
+Starts `mpirun -n 2 python -m bench.allreduce`, 8 B to 1 MiB, and records when its rows appear. Then compares OSU's
+fixed numbers of calls (1000 up to 8 KiB, 100 above) with the adaptive sweep's at the same sizes. Fixed counts give a
+different precision at each size; the worst of these is the target for every size.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ from bench.store import jsonl
 SIZES = "8:1M:2"
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 ROOT = Path(__file__).resolve().parent.parent
-FIXED_SMALL, FIXED_LARGE, LARGE_BYTES = 1000, 100, 8192  # OSU 7.4: iterations of collectives, and the size above which
+FIXED_SMALL, FIXED_LARGE, LARGE_BYTES = (
+    1000,
+    100,
+    8192,
+)  # OSU 7.4: iterations of small and of large messages
 
 
 def main() -> None:
-    """Print when rows come, then the calls of each size."""
+    """Print when rows appear, then the calls of each size."""
     began = time.monotonic()
     rows = []
     with subprocess.Popen(words(), stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -57,7 +61,7 @@ def words(*more: str) -> list[str]:
 
 
 def measured(calls: int | None = None) -> dict[int, list[float]]:
-    """Samples of the isolated mode by size: adaptive, or a fixed number."""
+    """Samples of isolated mode by size, with an adaptive or a fixed number of calls."""
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records.jsonl"
         fixed = ("--iterations", str(calls)) if calls else ()
@@ -68,13 +72,13 @@ def measured(calls: int | None = None) -> dict[int, list[float]]:
 
 
 def half_width(samples: list[float]) -> float:
-    """Half of the median's interval, relative; infinite where there is none."""
+    """Relative half-width of the median's interval; infinite without an interval."""
     around = stats.interval(samples)
     return float("inf") if around is None else (around[1] - around[0]) / 2 / stats.median(samples)
 
 
 def calls_for(samples: list[float], target: float) -> int:
-    """The calls after which the adaptive rule would have stopped for this target: 30, 40, ... of them."""
+    """Number of calls (30, 40, ...) after which the adaptive rule would have stopped for this target."""
     for num in range(30, len(samples), 10):
         if stats.effective_size(samples[:num]) >= stats.LEAST_EFFECTIVE_TO_STOP and half_width(samples[:num]) <= target:
             return num

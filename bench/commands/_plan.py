@@ -1,4 +1,4 @@
-"""Options that `run`, `plan`, `doctor` and `diagnose` share, and the plan request that they make."""
+"""Shared options of `run`, `plan`, `doctor` and `diagnose`, and the plan request that they define."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.core.units import option_duration
 
 
 def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which scenario, where, and what to change in it."""
+    """Add the options that select a scenario and a cluster and override the scenario's settings."""
     parser.add_argument(
         "scenario", nargs="?", default="main", help="name of a file in scenarios/, or a path (default main)"
     )
@@ -22,11 +22,11 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", action="store_true", help="model the cluster's links instead of measuring")
     parser.add_argument("--budget", metavar="TIME", help="time budget of a launch instead of the scenario's: 30s, 2m")
     parser.add_argument("--tool-path", type=Path, metavar="DIR", help="folder of programs for a scenario's `tools:`")
-    parser.add_argument("--launches", metavar="N", help="how often each job is launched, instead of the scenario's")
+    parser.add_argument("--launches", metavar="N", help="number of launches of each job, instead of the scenario's")
 
 
 def request(args: argparse.Namespace) -> PlanRequest:
-    """The plan request in parsed arguments. Raises UsageError naming the option."""
+    """The plan request of parsed arguments. Raises UsageError naming the option."""
     return PlanRequest(
         args.scenario,
         args.cluster,

@@ -1,4 +1,4 @@
-"""Compare two runs: which rows became slower or faster, with what confidence, and what else changed."""
+"""Compare two runs: rows that became slower or faster, with confidence intervals, and other changes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for name in ("base", "new"):
         parser.add_argument(name, metavar=name.upper(), help="a run's path or name, a .jsonl file, or latest")
     parser.add_argument(
-        "--delta", type=_fraction, default=0.05, metavar="X", help="the change that matters (default 5%%)"
+        "--delta", type=_fraction, default=0.05, metavar="X", help="the smallest change that matters (default 5%%)"
     )
     parser.add_argument(
         "--fail-on",
         choices=("slower", "never"),
         default="slower",
-        help="exit with 1 if a row became slower (default), or never",
+        help="when to exit with 1: if a row became slower (default), or never",
     )
     parser.add_argument(
         "--allow-diff",
@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print NEW against BASE; return 1 if a row became slower."""
+    """Print the comparison of NEW with BASE. Returns 1 if a row became slower."""
     paths = [report.path_of(argparse.Namespace(run=name, results=args.results)) for name in (args.base, args.new)]
     documents = [collect.document(path) for path in paths]
     comparison = compare.compare(*documents, delta=args.delta, allow_diff=args.allow_diff)
@@ -64,7 +64,7 @@ def _fraction(text: str) -> float:
 
 
 def _command(paths: list[Path]) -> str:
-    """The command that measures these scenarios on these clusters often enough for verdicts."""
+    """A command that measures these scenarios on these clusters with enough launches for a verdict."""
     words = []
     for path in paths:
         if path.is_dir() and (path / "plan.json").exists():

@@ -1,4 +1,4 @@
-"""Name the slow host, NIC or link of a run, or measure a cluster to find it; exit 1 if one is found."""
+"""Name the slow host, NIC or link of a run, or measure a cluster to find it. Exit code 1 if one is found."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
         path, failed = _measured(args)
     except (Interrupted, KeyboardInterrupt):
         for folder in sorted(_folders(args.results) - before):
-            with contextlib.suppress(BenchError):  # nothing was measured yet, or it is undecided
+            with contextlib.suppress(BenchError):  # no verdict yet, or an undecided one
                 _print_verdict(args, folder, None)
             print(f"to see the verdict again: python -m bench diagnose {folder}", file=sys.stderr)
         raise
@@ -73,7 +73,7 @@ def _folders(results: Path) -> set[Path]:
 
 
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on a run. `failed`: why jobs of its measurement failed, if any did."""
+    """Print the verdict on a run. `failed`: why jobs of the run failed, if any did."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -106,7 +106,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Headers by job, summaries and notes, as plain data. Raises UsageError if the path is none of the three inputs."""
+    """Headers by job, summaries and notes, as plain data. Raises UsageError if the path is not one of the inputs."""
     if path.is_file():
         try:
             parsed = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """How long the jobs took, with their launches, if the run recorded it."""
+    """Seconds that the jobs took, including their starts, if the run recorded them."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

@@ -1,11 +1,12 @@
 """Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
 
-`python -m bench doctor --cluster lab` prints one line per host, a remedy for everything that would stop a run, then a
-page about each machine: its hardware, the rates that its links should have, and what is wrong with them. The exit code
-is 3 if a run would be refused, 1 if something is wrong with a machine's links, else 0. `--load` copies for some seconds
-during the check, because idle links report lower rates. `--facts FILE` checks another machine, from a results file or
-from the output of `nvidia-smi topo -m`, `nvidia-smi -q` or `lspci -vvv` there. `--instance TYPE` compares with the
-catalogue's entry of that type.
+`python -m bench doctor --cluster lab` prints one line per host and a remedy for every problem that would stop a run.
+Then comes a page about each machine: its hardware, the expected rates of its links, and their faults. The exit code is
+3 if a run would be refused, 1 if a machine's links have a fault, else 0.
+
+`--load` copies for some seconds during the check, because idle links report lower rates. `--facts FILE` checks another
+machine from a results file, or from its output of `nvidia-smi topo -m`, `nvidia-smi -q` or `lspci -vvv`. `--instance
+TYPE` compares with the catalogue's entry of that type.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check and print; the exit code says whether a run would start and whether the links are as they should be."""
+    """Check and print. The exit code tells whether a run would start and whether the links are healthy."""
     if args.facts is not None:
         return _report("", {}, [], _machines(_recorded(args.facts), {}, _instance(args.instance)), args)
     own = _instance(args.instance)
@@ -100,7 +101,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> Nodes:
-    """The nodes in a file: those of a results file's header, else the one of a program's output."""
+    """The nodes in a file: all nodes of a results file, or the one node of a program's output."""
     stdin = str(path) == "-"
     name = "stdin" if stdin else path.name
     try:
@@ -127,7 +128,7 @@ def _recorded(path: Path) -> Nodes:
 def _machines(
     nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: str | None
 ) -> dict[str, dict[str, Any]]:
-    """Each host's facts, promises and findings; the first host also has the differences between hosts."""
+    """Each host's facts, expected rates and findings; the first host also has the differences between hosts."""
     between = health.findings_between(nodes)
     machines = {}
     for number, (host, node) in enumerate(nodes.items()):

@@ -1,4 +1,4 @@
-"""Is this number normal? A page about a run or a log: what is possible, what others got, and the likeliest reasons."""
+"""Is this number normal? Explain a run or a log: what is possible, what others got, and the likeliest reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from bench.explain import stored as explain_stored
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader
 from bench.explain.messages import ResultVerdict
-from bench.hardware import catalogue
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
 from bench.logs.foreign import OK, ForeignRun, Line
@@ -57,12 +56,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the pages, or one page for logs of like runs on different hosts.
 
-    Exit code 1 if a run failed, was cut, has wrong elements or is above what is possible, a log held no run, or a run
+    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, or if a run
     of like ones is slow or missing.
     """
     options = _import().options_of(args)
-    if options.instance:
-        catalogue.instance(options.instance)  # report a wrong name before anything is read
     patterns = all_patterns()
     stored = {name: _stored(name, args.results) for name in args.paths}
     found: list[tuple[Page, bool]] = []
@@ -92,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """`bench import`, whose name is no identifier: explain reads the same logs with the same options."""
+    """The module of `bench import` (not a valid identifier); explain reads the same logs with the same options."""
     return plugins.load("command", "import")
 
 
@@ -121,7 +118,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     troubles = imports.troubles([log for log, _ in logs])
     if not any(log.runs for log, _ in logs):
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
-    # Here the user's number of nodes overrides a log's; the number of ranks does not.
+    # The user's number of nodes overrides the log's; the number of ranks does not.
     found = [run for log, _ in logs for run in log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
@@ -177,7 +174,7 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each run of each log, and whether the run is whole and correct."""
+    """A page for each run of each log, and whether the run is complete and correct."""
     for log, hints in logs:
         ends = [*(run.line for run in log.runs[1:]), float("inf")]
         begin = 1.0
@@ -202,12 +199,17 @@ def _page(
     per_node = -(-ranks // nodes) if ranks and nodes else None
     platform = next((hint.value for hint in hints if hint.kind == "platform"), None)
     if machine is None:
-        machine = _with_rates(machine_of(options.instance or None, run.gpus, run.hosts, per_node, platform), options)
+        named = options.own or options.instance or None
+        machine = _as_given(machine_of(named, run.gpus, run.hosts, per_node, platform), options, per_node)
     return page(run, machine, patterns.get(run.pattern or ""), hints, options.num_nodes)
 
 
-def _with_rates(machine: LogMachine, options: imports.ImportOptions) -> LogMachine:
-    """The machine with the link rates of its entry in bench.yaml."""
+def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
+    """The machine with what bench.yaml and the user's options say about its links."""
+    links = options.of_node(machine.links, ranks_per_node)
+    if links is not machine.links:
+        how = f"{machine.how}; NICs and GPUs of a node as given"
+        machine = replace(machine, links=links, likely=None, how=how)
     if not options.links or machine.links is None:
         return machine
     links = machine.links.with_rates(dict(options.links))
@@ -217,7 +219,7 @@ def _with_rates(machine: LogMachine, options: imports.ImportOptions) -> LogMachi
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each job of ours and each imported run, and whether the run is whole and correct."""
+    """A page for each job of ours and each imported run, and whether the run is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         print(f"bench: warning: {sentence}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Fit latency + size / bandwidth to the curves of a run, with intervals, or say that the model does not fit."""
+"""Fit latency + size / bandwidth to the curves of a run, with intervals, or report that the model does not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the model of every curve, and why some have none."""
+    """Print the model of every curve, or why it has none."""
     path = report.path_of(args)
     document = collect.document(path)
     curves = model.curves(document.headers, document.summaries)

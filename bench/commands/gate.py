@@ -1,4 +1,4 @@
-"""Judge a run by a rules file; exit 1 with the name of each failure, unless every requested row is there and good."""
+"""Judge a run by a rules file. Exit code 1, with the name of each failure, unless every requested row is good."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a rules file: its path, or its name in rules/",
     )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the verdict as JUnit XML")
-    parser.add_argument("--baseline", metavar="RUN", help="the run that `not slower than baseline` means")
+    parser.add_argument("--baseline", metavar="RUN", help="the baseline of rules with `not slower than baseline`")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     _import().add_log_arguments(parser)
     output.add_output_arguments(parser, output.BY_HAND)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the verdict; the exit code is 0 only if the run passed."""
+    """Print the verdict. Returns 0 only if the run passed."""
     _check(args.junit)
     try:
         args.rules = _only(args.rules)
@@ -120,7 +120,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 
 
 def _print_for_github(lines: Sequence[str]) -> None:
-    """Print to stderr, which the runner also reads: stdout may be one JSON document."""
+    """Print to stderr, which the runner also reads, because stdout may be one JSON document."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)

@@ -14,8 +14,10 @@ from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
-from bench.core.option_parsers import whole
+from bench.core.option_parsers import nics, whole
 from bench.core.record import Record
+from bench.hardware import catalogue
+from bench.hardware.catalogue import Instance
 from bench.logs import imports, page
 from bench.logs.foreign import OK, ForeignRun
 from bench.logs.readers import _lines
@@ -23,9 +25,9 @@ from bench.results import output
 from bench.results.run_report import RunReport
 from bench.results.summary import DocumentBuilder
 
-# Rows that are shown beside those with wrong data, to people and to programs. A run keeps all.
+# Limits of shown rows, for tables and for programs, besides rows with wrong data. A run stores all rows.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
-_MOST_WORLDS = 4  # named in one sentence
+_MOST_WORLDS = 4  # numbers named in one sentence
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,18 +46,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options for what a log may not state: its ranks and nodes, and the links that bound it."""
+    """Add options for facts that a log may lack: its ranks and nodes, and the links that bound it."""
     unstated = "if the log does not state it"
     parser.add_argument("--num-ranks", type=whole(1, "--num-ranks"), metavar="N", help=f"number of ranks, {unstated}")
     parser.add_argument("--num-nodes", type=whole(1, "--num-nodes"), metavar="N", help=f"number of nodes, {unstated}")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="NAME", help="entry of bench.yaml whose links bound the rows")
     where.add_argument("--instance", metavar="TYPE", help="instance type whose links bound the rows (see bench list)")
+    parser.add_argument("--nics", type=nics, metavar="NxRATE", help="NICs of each node and their Gb/s: 8x400G")
+    parser.add_argument("--gpus-per-node", type=whole(1, "--gpus-per-node"), metavar="N", help="GPUs of each node")
     parser.add_argument("--config", type=Path, metavar="FILE", help="bench.yaml to read (default ./bench.yaml)")
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read, store and print; 1 if a run failed, was cut or has wrong elements, or a log gave nothing."""
+    """Read, store and print. Returns 1 if a run failed, was truncated or has wrong elements, or a log held no run."""
     options = options_of(args)
     try:
         logs, troubles = _read(args.paths, options)
@@ -79,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
         shown = args.format == "table" and args.output is None
         print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
     lost = any(log.is_reported for log in logs)
-    return EXIT_VERDICT if lost or not all(map(is_well, runs)) else EXIT_DONE
+    return EXIT_VERDICT if lost or not all(map(is_correct, runs)) else EXIT_DONE
 
 
 def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, name: str) -> Path:
@@ -96,7 +100,7 @@ def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, 
 
 
 def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
-    """The logs, and a sentence for each file that gave nothing. Raises UsageError if all gave nothing."""
+    """The logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
     readers = imports.readers()
     logs = [imports.read(source, readers, _lines.results, options) for source in imports.sources(paths)]
     troubles = imports.troubles(logs)
@@ -107,14 +111,24 @@ def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[im
 
 def options_of(args: argparse.Namespace) -> imports.ImportOptions:
     """The options of `add_log_arguments`. Raises UsageError for an unknown cluster or instance type."""
+    given = {"nics": args.nics, "gpus_per_node": args.gpus_per_node}
     if args.cluster is None:
-        return imports.ImportOptions(args.num_ranks, args.num_nodes, args.instance or "")
+        own = _own_type(args.instance, args.config)
+        return imports.ImportOptions(args.num_ranks, args.num_nodes, args.instance or "", own=own, **given)
     cluster = clusters.cluster(config_paths.config_file(args.config), args.cluster)
-    return imports.ImportOptions(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links)
+    return imports.ImportOptions(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links, **given)
+
+
+def _own_type(name: str | None, config: Path | None) -> Instance | None:
+    """The site's own instance type of this name in bench.yaml; None if the catalogue's is meant."""
+    if name is None or name in catalogue.instances():
+        return None
+    site = clusters.load_site(config_paths.config_file(config))
+    return site.instance(name)  # UsageError names the nearest type
 
 
 def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) -> list[str]:
-    """A sentence for each option that differs from what the logs state; the logs count."""
+    """A sentence for each option that is ignored because the logs state another value."""
     sentences = []
     for name, given in (("ranks", options.num_ranks), ("nodes", options.num_nodes)):
         stated = {getattr(run, f"num_{name}") for run in runs} - {None, given}
@@ -124,8 +138,8 @@ def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) 
     return sentences
 
 
-def is_well(run: ForeignRun) -> bool:
-    """Did it end well, without wrong elements?"""
+def is_correct(run: ForeignRun) -> bool:
+    """Whether the run succeeded without wrong elements."""
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 

@@ -23,7 +23,7 @@ _WORDS_OF_YAML = ("true", "false", "null")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The facts of the entry. `instance`: the type's name in the catalogue, None if it is not there."""
+    """Facts for the entry. `instance`: the type's name in the catalogue; None if the catalogue lacks it."""
 
     host: str
     num_cpus: int
@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Add the entry; the rest of the file stays the same, byte for byte."""
+    """Add the entry. The rest of the file stays unchanged, byte for byte."""
     found = probe()
     name = args.name or re.sub(r"[^A-Za-z0-9._-]+", "-", found.host).strip("-._") or "local"
     if not _NAME.fullmatch(name):
@@ -72,7 +72,7 @@ def probe() -> Probed:
         gpus=tuple(gpu.name for gpu in gpus),
         product=product,
         instance=product if product in catalogue.instances() else None,
-        slurm=shutil.which("srun") is not None and batch.answers(),
+        slurm=shutil.which("srun") is not None and batch.slurmctld_answers(),
     )
 
 
@@ -89,9 +89,9 @@ def entry_lines(name: str, found: Probed) -> list[str]:
 
 
 def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes, str]:
-    """The file's new content, and the entry as it is in it.
+    """The file's new content, and the entry's lines in it.
 
-    Raises UsageError if the name is taken, or if the file is written in a way that does not allow an addition.
+    Raises UsageError if the name is taken, or if the file's layout does not allow an addition.
     """
     has_content = any(line.strip() and not line.lstrip().startswith(b"#") for line in old.splitlines())
     before = yaml_file.read(old, path) if has_content else None
@@ -115,7 +115,7 @@ def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes,
 
 
 def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
-    """The number of lines before the entry, and its indentation."""
+    """(number of lines before the new entry, its indentation)."""
     lines = old.splitlines()
     if before is None or "clusters" not in before.value:
         return len(lines), 2
@@ -123,7 +123,7 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
     own = before.places[("clusters",)].key_line
     at = next((line - 1 for line in tops if line > own), len(lines))
     while at > own and (not lines[at - 1].strip() or lines[at - 1].startswith(b"#")):
-        at -= 1  # blank lines and comments at the margin belong to what follows
+        at -= 1  # blank lines and unindented comments belong to the next section
     first = next(iter(before.value["clusters"] or ()), None)
     return at, 2 if first is None else before.places[("clusters", first)].key_column - 1
 

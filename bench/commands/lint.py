@@ -1,4 +1,4 @@
-"""Is a run fit to publish? Short for `gate RUN --rules publication`; exit 1, with the rows, if it breaks a rule."""
+"""Check that a run is fit to publish; short for `gate RUN --rules publication`. Exit code 1 if it breaks a rule."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _row(fault: GateFault) -> dict[str, Any]:
 
 
 def _csv_rows(finding: PublicationFinding) -> Iterator[dict[str, Any]]:
-    """A line for each fault, or one for a rule without any."""
+    """A line for each fault, or one line for a rule without faults."""
     whole: dict[str, Any] = {
         "rule": finding.rule.number,
         "title": finding.rule.template,

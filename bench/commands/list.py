@@ -1,4 +1,4 @@
-"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, and what cannot run here."""
+"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances; mark what cannot run here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = "bench.list/1"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One word that the user can type. `unavailable`: why it cannot be used on this machine; None if it can."""
+    """A name that the user can type. `unavailable`: why it cannot run on this machine; None if it can."""
 
     kind: str
     name: str
@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListReport(Report):
-    """Entries by the word of their kind."""
+    """Entries by kind."""
 
     found: dict[str, list[Entry]]
 
@@ -140,7 +140,7 @@ def _instances() -> Iterator[Entry]:
         yield Entry("instance", name, f"{found.provider}: {gpus}, {network}")
 
 
-# Word the user types -> what it shows, in the order of the whole list.
+# Kind -> its entries, in the order of the whole list.
 _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,

@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def words(planned: Plan) -> str:
-    """The plan as text: comments, and shell lines to paste, or to give to sbatch if Slurm starts the ranks."""
+    """The plan as text: comments, and shell lines to paste into a shell, or into sbatch if Slurm starts the ranks."""
     what = "modelled on" if planned.modelled else "on"
     lines = []
     if batch.needed(planned.jobs, os.environ):
@@ -54,6 +54,6 @@ def _rows(job: Job) -> str:
 
 
 def estimate(planned: Plan) -> str:
-    """One line: the time of everything, and the budget for measuring."""
+    """One line: the total time, and the budget for measuring."""
     budget = f"; budget for measuring {format_duration(planned.budget_s)} a launch" if planned.budget_s else ""
     return f"estimate: {format_duration(planned.estimate_s)} in all, including the start of ranks{budget}"

@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def warn(*documents: Document) -> None:
-    """Print the notes of documents to stderr, none twice."""
+    """Print the notes of documents to stderr, each once."""
     for text in dict.fromkeys(note.text for document in documents for note in document.notes):
         print(f"bench: warning: {text}", file=sys.stderr)
 

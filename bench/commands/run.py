@@ -18,7 +18,7 @@ from bench.config import paths
 from bench.controller import plan, preflight, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
-from bench.controller.run import Ran
+from bench.controller.run import RunResult
 from bench.core import plugins
 from bench.core.errors import (
     EXIT_DONE,
@@ -43,12 +43,12 @@ _SCENARIO = "main"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench run`."""
     _plan.add_plan_arguments(parser)
-    parser.set_defaults(scenario=None)  # so that --resume knows whether one was named
+    parser.set_defaults(scenario=None)  # None shows --resume that the user named no scenario
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
     parser.add_argument("--no-preflight", action="store_true", help="ask no hosts before the run; ranks still check")
-    parser.add_argument("--resume", metavar="RUN", help="measure what this run (path, name, or latest) still misses")
+    parser.add_argument("--resume", metavar="RUN", help="measure what this run (path, name, or latest) still lacks")
     parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run, report, plot; the exit code says whether everything was measured and correct."""
+    """Run, report and plot. The exit code tells whether everything was measured and correct."""
     if args.retest and args.resume:
         raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
     if not args.no_plots:
@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
-        document = of_folder.newest(ran.folder, document)  # the retest replaces what failed before
+        document = of_folder.newest(ran.folder, document)  # the retest replaces earlier failures
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn
@@ -84,14 +84,14 @@ def main(args: argparse.Namespace) -> int:
     return code
 
 
-def nothing_measured(ran: Ran) -> BenchError:
-    """The error of a run whose jobs all failed before their first row, with each reason once."""
+def nothing_measured(ran: RunResult) -> BenchError:
+    """The error if all jobs failed before their first row, with each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
 
 
-def exit_code(document: Document, ran: Ran) -> int:
+def exit_code(document: Document, ran: RunResult) -> int:
     """4 if something failed or was wrong, 3 if nothing could be measured, else 0."""
     if ran.failed and not document.summaries and ran.refused == set(ran.failed):
         return EXIT_REFUSED
@@ -120,7 +120,7 @@ def draw(document: Document, folder: Path) -> list[Path]:
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
-    """The plots, and why there are none: the results are kept and printed in any case."""
+    """(plots, why there are none or None). A failure to plot does not affect the results."""
     if args.no_plots:
         return [], None
     try:
@@ -130,7 +130,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
 
 
 def _check_plots(folder: Path) -> None:
-    """Check before anything is measured that plots can be drawn and written. Raises BenchError."""
+    """Check before the measurement that plots can be drawn and written. Raises BenchError."""
     if importlib.util.find_spec("matplotlib") is None:
         raise NotInstalledError(
             f"no plots can be drawn: Python package matplotlib is not installed for {sys.executable}: install it, or "
@@ -144,8 +144,8 @@ def _check_plots(folder: Path) -> None:
         raise RefusedError(f"--plots {folder} cannot be written ({nearest} is read-only): {remedy}")
 
 
-def started(args: argparse.Namespace) -> Ran:
-    """Plan the scenario on the cluster, check the place, and run every job in a new folder."""
+def started(args: argparse.Namespace) -> RunResult:
+    """Plan the scenario on the cluster, check the hosts, and run every job in a new folder."""
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)
     for remark in planned.plan.remarks:
@@ -157,19 +157,19 @@ def started(args: argparse.Namespace) -> Ran:
         return controller.start(planned.plan, planned.scenario.text, context)
 
 
-def _retested(args: argparse.Namespace) -> Ran:
+def _retested(args: argparse.Namespace) -> RunResult:
     """Measure again what failed a run's gate, into the same folder."""
     folder = runs.find(args.results, args.retest)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
         _say(f"nothing to measure again: {reasons[0]}")
-        return Ran(folder, {})
+        return RunResult(folder, {})
     with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
         return retest.retest(folder, again, reasons, context)
 
 
-def _resumed(args: argparse.Namespace) -> Ran:
-    """Measure what a run still misses."""
+def _resumed(args: argparse.Namespace) -> RunResult:
+    """Measure the rows that a run still lacks."""
     folder = runs.find(args.results, args.resume)
     stored = runs.read_plan(folder)
     if stored.get("imported"):
@@ -185,7 +185,7 @@ def _resumed(args: argparse.Namespace) -> Ran:
 
 
 def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
-    """The site of a stored plan, as seen from this machine now."""
+    """The site of a stored plan, inspected again from this machine."""
     tools = {job["tool"] for job in stored["jobs"] if job.get("tool")}
     return plan.site_of(controller.cluster_of(stored["cluster"]), tools, args.tool_path)
 
@@ -202,7 +202,7 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
 
 @contextlib.contextmanager
 def _progress() -> Iterator[tuple[controller.Say, controller.Say]]:
-    """(say, tick): print lines that stay; show what is going on now, on a terminal only."""
+    """(say, tick): print a line that stays; show the current state, on a terminal only."""
     if not sys.stderr.isatty():
         yield _say, lambda state: None
         return
@@ -210,7 +210,7 @@ def _progress() -> Iterator[tuple[controller.Say, controller.Say]]:
 
     console = Console(stderr=True, highlight=False, markup=False)
     with console.status("") as status:
-        yield partial(console.print, soft_wrap=True), status.update  # a command to copy stays in one piece
+        yield partial(console.print, soft_wrap=True), status.update  # never break a command that users copy
 
 
 def _say(sentence: str) -> None:

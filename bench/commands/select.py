@@ -1,4 +1,4 @@
-"""Choose machines for a training job: step time, bottleneck and cost of each, and whether their ratio decides it."""
+"""Rank machines for a training job: step time, bottleneck and cost of each, and which differences are certain."""
 
 from __future__ import annotations
 
@@ -13,38 +13,49 @@ from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.option_parsers import whole
 from bench.hardware.catalogue import Instance
-from bench.predict import derivation, from_args, select, select_page, workload_file
+from bench.predict import from_args, select, workload_file
 from bench.predict.candidate import SelectionQuestion
 from bench.predict.cost import check_region, given_prices
+from bench.predict.messages import Refusal
 from bench.predict.predict import EfficiencyEvidence
 from bench.predict.select import Selection
+from bench.predict.select_page import SelectReport
 from bench.predict.workload import Workload
-from bench.results import grid, output
-from bench.results.table import as_json
+from bench.results import output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench select`."""
+    """Declare the options of `bench select`."""
     parser.add_argument(
-        "--workload", required=True, metavar="NAME", help="a file in workloads/, by name or path; several: A,B"
+        "--workload", required=True, metavar="NAME", help="workload files, by name in workloads/ or by path: A,B"
     )
     parser.add_argument(
-        "--instances", default="all", metavar="A,B", help="instance types, of bench.yaml too (default: all)"
+        "--instances", default="all", metavar="A,B", help="instance types, also those of bench.yaml (default: all)"
     )
     parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
     parser.add_argument(
         "--gpus", type=whole(1, "--gpus"), metavar="N", help="GPUs of each node that take part (default: all)"
     )
-    parser.add_argument("--runs", nargs="+", type=Path, default=[], metavar="DIR", help="own runs to predict from")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as training.batch=32")
-    parser.add_argument("--by", choices=select.BY, default="cost", help="what to rank by (default cost)")
-    parser.add_argument("--price", action="append", default=[], metavar="INSTANCE=USD", help="your dollars per hour")
-    parser.add_argument("--region", help="prices of one region only")
-    parser.add_argument("--price-date", type=_date, metavar="DATE", help="prices as they were on this day (2025-03-31)")
-    parser.add_argument("--explain", metavar="INSTANCE", help="how one machine's figures come, line by line")
-    parser.add_argument("--plot", type=output.drawing, metavar="FILE", help="draw the answer (.png, .svg or .pdf)")
-    output.add_output_arguments(parser, output.BY_HAND)
+    parser.add_argument(
+        "--runs", nargs="+", type=Path, default=[], metavar="DIR", help="your runs, as evidence for the predictions"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a key of the workload, such as training.batch=32",
+    )
+    parser.add_argument("--by", choices=select.BY, default="cost", help="rank by this (default cost)")
+    parser.add_argument(
+        "--price", action="append", default=[], metavar="INSTANCE=USD", help="your price in dollars per hour"
+    )
+    parser.add_argument("--region", help="use prices of this region only")
+    parser.add_argument("--price-date", type=_date, metavar="DATE", help="use the prices of this day (2025-03-31)")
+    parser.add_argument("--explain", metavar="INSTANCE", help="print the derivation of one machine's figures")
+    parser.add_argument("--plot", type=output.drawing, metavar="FILE", help="draw the result (.png, .svg or .pdf)")
+    output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -57,28 +68,28 @@ def main(args: argparse.Namespace) -> int:
     check_region(args.region, [site.instance(name) for name in site.instances])
     selections = []
     for name in args.workload.split(","):
-        asked = workload_file.load_workload(name.strip(), paths.workloads_folder(), args.set)
-        selections.append(_selected(args, asked, evidence, rates, prices, machines))
+        workload = workload_file.load_workload(name.strip(), paths.workloads_folder(), args.set)
+        selections.append(_selected(args, workload, evidence, rates, prices, machines))
     if args.plot is not None:
         if len(selections) > 1:
-            raise UsageError("--plot draws one workload: name one")
+            raise UsageError.of(Refusal.PLOT_OF_SEVERAL, num_workloads=len(selections))
         _draw(selections[0], args.plot)
-    output.emit(_rendered(args, selections), args)
+    output.show(SelectReport(selections, args.explain), args)
     for note in evidence.notes:
-        print(f"bench: warning: {note}", file=sys.stderr)
+        print(f"bench: warning: {note.text}", file=sys.stderr)
     return EXIT_DONE
 
 
 def _selected(
     args: argparse.Namespace,
-    asked: Workload,
+    workload: Workload,
     evidence: EfficiencyEvidence,
     rates: dict[tuple[str, str], float],
     prices: dict[str, float],
     machines: list[tuple[Instance, int]],
 ) -> Selection:
     question = SelectionQuestion(
-        workload=asked,
+        workload=workload,
         evidence=evidence,
         today=datetime.now(UTC).date(),
         region=args.region,
@@ -91,44 +102,17 @@ def _selected(
 
 
 def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Instance, int]]:
-    """(instance, nodes) in the order of the command line; an unknown name is refused with the nearest one."""
+    """(instance, nodes) in the order of the command line. Raises UsageError for an unknown name."""
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]
     if args.explain is not None and args.explain not in names:
-        raise UsageError(f"--explain {args.explain!r} is none of --instances{plugins.nearest(args.explain, names)}")
+        hint = plugins.nearest(args.explain, names)
+        raise UsageError.of(Refusal.EXPLAIN_NOT_LISTED, instance=args.explain, hint=hint)
     machines = [(site.instance(name), nodes) for name in names for nodes in args.nodes]
     for machine, nodes in machines:
         per_node = args.gpus or machine.gpus
-        from_args.check_most(nodes * per_node, f"{nodes} x {per_node} of {machine.name} are ")
+        from_args.check_most(nodes * per_node, f"{nodes} x {per_node} of {machine.name}")
     return machines
-
-
-def _rendered(args: argparse.Namespace, selections: list[Selection]) -> str:
-    if args.format == "json":
-        plain = [select_page.plain(each) for each in selections]
-        return as_json(plain[0] if len(plain) == 1 else {"schema": select_page.SCHEMA, "selections": plain})
-    if args.format == "csv":
-        return grid.as_csv(
-            [
-                {"workload": each.question.workload.name} | machine
-                for each in selections
-                for machine in select_page.plain(each)["machines"]
-            ]
-        )
-    render = select_page.markdown if args.format == "markdown" else select_page.table
-    text = "\n".join(render(each) for each in selections)
-    if args.explain is None:
-        return text
-    told = [
-        line
-        for each in selections
-        for one in each.candidates
-        if one.instance.name == args.explain
-        for line in derivation.lines(one)
-    ]
-    told = told or [f"{args.explain} was left out: see above"]
-    fence = "```" if args.format == "markdown" else None
-    return "\n".join([text, *filter(None, (fence, *told, fence))])
 
 
 def _draw(selection: Selection, path: Path) -> None:
@@ -146,4 +130,4 @@ def _date(word: str) -> date:
     try:
         return date.fromisoformat(word)
     except ValueError:
-        raise UsageError(f"--price-date {word!r} is not a day such as 2025-03-31") from None
+        raise UsageError.of(Refusal.DATE_INVALID, typed=word) from None

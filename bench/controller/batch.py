@@ -1,8 +1,8 @@
-"""All jobs of a run in one allocation of Slurm: submitted by sbatch, watched by squeue, ended with the controller.
+"""Run all jobs of a run in one Slurm allocation: submit it with sbatch, watch it with squeue, cancel it with scancel.
 
-In the allocation a second controller runs what is missing (`run --resume FOLDER`), launch by launch with srun, with
-the deadlines, supervision and outcomes of every run. The controller outside passes its output on, and reports how the
-allocation itself ended.
+Inside the allocation a second controller (`run --resume FOLDER`) starts each launch with srun. It applies the same
+deadlines and stores the same outcomes as without Slurm. The outer controller forwards the inner one's output and
+reports how the allocation ended.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from bench.store.heartbeat import ERROR_LINE
 Say = Callable[[str], None]
 
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 2.0, 600.0
-_FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # thousands of users ask the same slurmctld
-_ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; of slurmctld until it is given up
+_FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # poll slowly, because many users share one slurmctld
+_ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; without any reply from slurmctld
 _FILES_S = 5.0  # a shared file system may show the last lines late
-# Reasons to wait (squeue's %r) that never go away.
+# Pending reasons (squeue's %r) that never go away.
 _NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|"
     r"DependencyNeverSatisfied|ReservationDeleted|JobHeld\w+|(Assoc|QOS)Max\w*PerJobLimit"
@@ -58,9 +58,9 @@ _CODES = {
 
 @dataclass(frozen=True, slots=True)
 class AllocationEnd:
-    """How an allocation ended. `failure` is None if the inner controller reported everything.
+    """How an allocation ended.
 
-    `refused`: nothing could run.
+    `failure` is None if the inner controller reported every outcome. `refused`: no job could run.
     """
 
     failure: Coded | None
@@ -69,7 +69,7 @@ class AllocationEnd:
 
 @dataclass(frozen=True, slots=True)
 class _SlurmState:
-    """Slurm's state of a job that has ended; `nodes` is empty if it never had any."""
+    """Slurm's state of a finished job. `nodes` is empty if the job never got nodes."""
 
     state: str
     exit_code: int | None
@@ -77,19 +77,19 @@ class _SlurmState:
 
 
 def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
-    """Whether Slurm must start jobs and this process is not inside an allocation."""
+    """Whether some job needs Slurm and this process is outside an allocation."""
     return "SLURM_JOB_ID" not in env and any(job.launcher == "slurm" for job in jobs)
 
 
 def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str = "") -> str:
-    """The script for sbatch: nodes for the largest job and time for all of them; it runs `lines`."""
+    """The sbatch script that runs `lines`. It requests nodes for the largest job and time for all jobs."""
     room = World(max(job.world.num_nodes for job in jobs), max(job.world.ranks_per_node for job in jobs))
     limit_s = _LIMIT_FACTOR * sum(job.estimate_s for job in jobs) + _LIMIT_SLACK_S
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
 
 
 def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float) -> list[str]:
-    """The lines that run what a run's folder still misses, on the first node of an allocation."""
+    """Shell lines that resume the run in `folder` on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
     variables = {"PYTHONPATH": path}
     for installed in tools.values():
@@ -103,10 +103,10 @@ def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Insta
 
 
 def run(jobs: Sequence[Job], text: str, folder: Path, cluster: str, say: Say, tick: Say) -> AllocationEnd:
-    """Submit a script for these jobs and watch it to its end. An exception of `tick`, and Ctrl-C, cancels it.
+    """Submit the script `text` and wait until its Slurm job ends. Ctrl-C or an exception of `tick` cancels the job.
 
-    Raises RefusedError if Slurm does not accept it or reports that it can never start; MeasurementError if slurmctld
-    no longer answers.
+    Raises RefusedError if Slurm rejects the job or reports that it can never start. Raises MeasurementError if
+    slurmctld stops answering.
     """
     job_id = _submit(text, folder, cluster)
     say(f"Slurm job {job_id}: submitted")
@@ -137,12 +137,12 @@ INTERRUPTED = Coded.of(OutcomeCode.INTERRUPTED)
 
 
 def interrupted() -> dict[str, Any]:
-    """The outcome of a job whose controller was ended."""
+    """The outcome of a job whose controller was interrupted."""
     return {"exit_code": None, "seconds": None, "what": INTERRUPTED.text, "code": INTERRUPTED.code, "facts": {}}
 
 
 def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[str, Any]:
-    """The outcomes, with the allocation's failure added to each job that failed: it may be the reason."""
+    """All outcomes. Each failed job also names the allocation's failure, which may be the cause."""
     merged: dict[str, Any] = dict(runs.read_outcomes(folder))
     if failure is None:
         return merged
@@ -160,7 +160,7 @@ def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[s
 
 
 def _reported(folder: Path) -> set[str]:
-    """The jobs whose end the inner controller has reported."""
+    """Names of the jobs whose outcome the inner controller has stored."""
     found = runs.read_outcomes(folder)
     return {name for name, outcome in found.items() if outcome.get("code") != OutcomeCode.INTERRUPTED}
 
@@ -180,14 +180,14 @@ def _failure(job_id: str, ended: _SlurmState, error: str, folder: Path) -> Coded
 
 
 class _Tail:
-    """The lines of a growing file, each returned once."""
+    """Follow a growing file: each line is returned once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
         self.error = ""  # the inner controller's error, if it had one
 
     def lines(self) -> list[str]:
-        """New whole lines, without errors: these are kept for the report of the end."""
+        """New complete lines. Error lines are kept in `error` for the final report."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -218,7 +218,7 @@ def _submit(text: str, folder: Path, cluster: str) -> str:
 
 
 def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
-    """Why Slurm would not accept these jobs, by its own test, which submits nothing; None if it would."""
+    """Why Slurm would reject these jobs (`sbatch --test-only`, which submits nothing); None if it would accept them."""
     with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
         file.write(script(jobs, cluster, []))
         file.flush()
@@ -230,7 +230,7 @@ def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
 
 
 def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, str]]:
-    """Why sbatch refused a job: (code, facts), from what it printed."""
+    """(code, facts) of a job that sbatch rejected, from its output."""
     errors = []
     for line in printed.splitlines():
         if line.startswith("sbatch: error: "):
@@ -240,7 +240,7 @@ def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, st
 
 
 def _watch(job_id: str, output: _Tail, say: Say, tick: Say) -> None:
-    """Wait until squeue no longer knows the job."""
+    """Wait until squeue no longer lists the job."""
     reason_shown, wait_s, answered = "", _FIRST_POLL_S, time.monotonic()
     while True:
         state, reason = _state(job_id)
@@ -264,7 +264,7 @@ def _watch(job_id: str, output: _Tail, say: Say, tick: Say) -> None:
 
 
 def _state(job_id: str) -> tuple[str, str]:
-    """Slurm's state and reason; '' if the job has left the queue, '?' if slurmctld did not answer."""
+    """(state, pending reason). The state is '' if the job has left the queue, '?' if slurmctld did not answer."""
     code, out, err = _ask("squeue", "-h", "-j", job_id, "-o", "%T|%r")
     if code != 0:
         return ("" if "Invalid job id" in err else "?"), ""
@@ -273,7 +273,7 @@ def _state(job_id: str) -> tuple[str, str]:
 
 
 def _state_at_end(job_id: str) -> _SlurmState:
-    """The state of a job that has ended: slurmctld's if it still knows the job, else accounting's."""
+    """Final state of a job, from slurmctld if it still lists the job, else from accounting (sacct)."""
     code, out, _ = _ask("scontrol", "show", "job", "-o", job_id)
     if code == 0:
         found = dict(word.split("=", 1) for word in out.split() if "=" in word)
@@ -297,20 +297,20 @@ def _exit_code(text: str) -> int | None:
 
 
 def _failed_nodes(nodes: str) -> str:
-    """`n3 (down: power lost)` of each node that is not usable now."""
+    """The nodes that are down, failed or drained now, such as `n3 (down: power lost)`."""
     _, out, _ = _ask("sinfo", "-h", "-N", "-n", nodes, "-o", "%N|%T|%E")
     rows = dict.fromkeys(tuple(line.split("|", 2)) for line in out.splitlines() if line.count("|") == 2)
     failed = [row for row in rows if row[1].startswith(("down", "fail", "drain"))]
     return ", ".join(f"{name} ({state}: {why})" for name, state, why in failed)
 
 
-def answers() -> bool:
-    """Whether slurmctld answers. A machine may have Slurm's programs and belong to no cluster."""
+def slurmctld_answers() -> bool:
+    """Whether slurmctld answers. A machine can have Slurm's programs without belonging to a cluster."""
     return _ask("sinfo", "-h")[0] == 0
 
 
 def _ask(*words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a Slurm command; exit code 127 without an answer."""
+    """Exit code, stdout and stderr of a Slurm command. The exit code is 127 if it cannot start or times out."""
     try:
         done = subprocess.run(
             words,

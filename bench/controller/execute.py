@@ -1,8 +1,8 @@
-"""Run one job in a session of its own, watch it, and leave nothing of it behind.
+"""Run one job in a session of its own, watch it, and end all its processes.
 
-The command runs under a shell with the cluster's set-up lines. Its ranks write the results file; their output goes to
-the job's log. Every process of the job has BENCH_JOB=<id> in its environment. By this id the controller finds processes
-that a launcher left behind, and ends no others.
+The command runs under a shell after the cluster's set-up lines. Its ranks write the results file; their output goes to
+the job's log. Every process of the job has BENCH_JOB=<id> in its environment. The controller finds leftover processes
+by this id and ends only those.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
 
 _POLL_S = 0.1
-_LOOK_S = 1.0  # between checks of all ranks' heartbeats
+_HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
-# What a launcher, or the shell that starts it, prints of its own failure: `run.py: error: unrecognized arguments: --x`.
+# A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 _RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
-# torchrun gives its ranks, each a session of its own, 30 s to end before it kills them, so it must not be killed first.
+# torchrun waits 30 s for its ranks (in sessions of their own) before it kills them, so it must not be killed earlier.
 _WAIT_THEN_END = """
 read -r _ && exit
 kill -s TERM -- "-$0"
@@ -52,10 +52,11 @@ kill -s KILL -- "-$0"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended. `what` (words), `code` and `facts` say why it failed; `what` is None if it ended well.
+    """How a job ended.
 
-    `exit_code` is the launcher's. `rank` and `host` are those at fault, if known. `refused`: the ranks found before the
-    first row that they are not what was requested.
+    `what` (text), `code` and `facts` give the failure; `what` is None if the job succeeded. `exit_code` is the
+    launcher's. `rank` and `host` are those that caused the failure, if known. `refused`: the ranks refused to measure
+    before the first row.
     """
 
     job: str
@@ -78,10 +79,10 @@ class Outcome:
 def run(
     job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float, on_poll: Callable[[float], None]
 ) -> Outcome:
-    """Run a job to its end. `on_poll` gets the seconds so far; an exception that it raises ends the job.
+    """Run a job to its end. `on_poll` gets the elapsed seconds; if it raises an exception, the job ends.
 
-    The job is ended if one of its ranks gives no sign of life for `deadline_s`, or if it takes far longer than
-    estimated. The stdout of another tool's job is stored separately (runs.output_file) for the tool's parser.
+    The controller ends the job if a rank writes no heartbeat for `deadline_s`, or if the job takes far longer than
+    estimated. The stdout of another tool goes to a file of its own (runs.output_file) for the tool's parser.
     """
     beats = runs.heartbeat_folder(folder, job.name)
     beats.mkdir(exist_ok=True)
@@ -90,7 +91,7 @@ def run(
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
     hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
-    silence = _Silence(beats, deadline_s if not job.tool else limit_s)
+    silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
     late: Coded | None = None
     evidence: FailureEvidence | None = None
@@ -135,15 +136,15 @@ def run(
 
 
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
-    """Whether the launcher reports that a rank was refused: torchrun's own exit code is another one."""
+    """Whether the launcher reports that a rank exited as refused. torchrun's own exit code differs from its ranks'."""
     if evidence is None or evidence.launcher is None:
         return False
     how = evidence.launcher.how
     return how.code == BlameCode.EXITED and how.facts["exit_code"] == EXIT_REFUSED
 
 
-class _Silence:
-    """How long each rank has given no new sign of life, by this machine's clock alone."""
+class _SilenceTimer:
+    """Seconds since each rank's last heartbeat changed, by this machine's clock only."""
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
         self._folder, self._deadline_s = folder, deadline_s
@@ -151,9 +152,9 @@ class _Silence:
         self._looked = self._began = time.monotonic()
 
     def late(self) -> Coded | None:
-        """What has taken too long; None if nothing has."""
+        """The timeout that has passed; None if none has."""
         now = time.monotonic()
-        if now - self._looked < min(_LOOK_S, self._deadline_s / 4):
+        if now - self._looked < min(_HEARTBEATS_EVERY_S, self._deadline_s / 4):
             return None
         self._looked = now
         beats = heartbeat.read_all(self._folder)
@@ -174,7 +175,7 @@ class _Silence:
         return Coded.of(OutcomeCode.SILENCE, silent_s=max(late)) if late else None
 
     def silent_s(self) -> dict[int, float]:
-        """How long each rank that ever gave a sign of life has given no new one."""
+        """Seconds since the last new heartbeat of each rank that ever wrote one."""
         return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
 
 
@@ -229,17 +230,17 @@ def _start(
 
 
 def _expected(job: Job) -> str:
-    """The world of a job as its ranks' `--expect`, with the names of its hosts if their order is known."""
+    """The job's world in the form of `--expect`, with host names if their order is known."""
     hosts = "" if any("--rdzv-backend" in word for word in job.command) else ",".join(job.hosts)
     return f"{hosts or job.world.num_nodes}x{job.world.ranks_per_node}"
 
 
 @contextlib.contextmanager
 def ended_with_controller(group: int) -> Iterator[None]:
-    """Inside, a process group is ended (TERM, later KILL) when this process dies: by SIGKILL, or without memory.
+    """Context that ends a process group (TERM, later KILL) if this process dies, even by SIGKILL or the OOM killer.
 
-    A shell waits at the end of a pipe that only this process holds open: it needs no CPU time while a job measures, and
-    a controller that is only stopped (Ctrl-Z) is still there. Raises RefusedError if no process can be started.
+    A shell blocks on a pipe that only this process holds open, so it uses no CPU time while a job measures. A stopped
+    controller (Ctrl-Z) does not end the group. Raises RefusedError if the shell cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -270,7 +271,7 @@ def _guard(group: int, reading: int) -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:
-    """TERM, then KILL, of the job's process group and of all processes with its id, on every host.
+    """Send TERM, then KILL, to the job's process group and to all processes with its id, on every host.
 
     Returns the hosts that did not answer.
     """
@@ -290,7 +291,7 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """What this attempt's ranks and launcher have printed so far."""
+    """Output of this attempt's ranks and launcher so far."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
@@ -303,9 +304,9 @@ def _explain(
     folder: Path,
     job: Job,
 ) -> Failure | None:
-    """Why a job failed, with rank and host if known; None if it did not fail.
+    """Why a job failed, with rank and host if known; None if it succeeded.
 
-    A job with all its rows did not fail, whatever its launcher reports: every row may have been skipped.
+    A job with all its rows succeeded whatever its launcher reports, because every row may have been skipped.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
@@ -322,14 +323,14 @@ def _explain(
     own = _OWN_WORDS.findall(_printed(folder, job, 0))
     saying = f", saying {own[-1]!r}," if own else ""
     facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
-    if job.tool:  # its rows hold what it could measure
+    if job.tool:  # a job with all its rows succeeded
         output = str(runs.output_file(folder, job.name))
         return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
     return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher=Path(job.command[0]).name, **facts)
 
 
 def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence | None) -> Failure:
-    """Why a job that the controller ended took too long."""
+    """Why the controller had to end a job that exceeded a timeout."""
     if cause is not None:
         return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
     doing = root_cause.doing(evidence) if evidence is not None else ""
@@ -347,7 +348,7 @@ def _is_whole(folder: Path, job: Job) -> bool:
 
 
 def _cut_short(beats: Path) -> bool:
-    """Whether a rank ended without having done everything. Some launchers report exit code 0 for that."""
+    """Whether a rank ended early. Some launchers report exit code 0 for that."""
     return any(not beat.ended_well for beat in heartbeat.read_all(beats))
 
 

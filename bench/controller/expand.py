@@ -1,8 +1,8 @@
-"""A scenario on a cluster becomes a plan: the jobs to launch, what is skipped and why, and the estimated time.
+"""Expand a scenario on a cluster into a plan: jobs to launch, skipped jobs with reasons, and the estimated time.
 
-Pure: the same input gives the same plan, and nothing is started. The time budget is that of one launch of all jobs,
-which share it equally. A job with more rows than its share can hold (MIN_ROW_S each) measures fewer sizes, evenly
-thinned, with a remark in the plan.
+Pure: the same input gives the same plan, and nothing is started. The time budget covers one launch of all jobs; each
+job gets an equal share. If a job's rows (MIN_ROW_S each) exceed its share, its sizes are thinned evenly and the plan
+has a remark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
-# The model has messages over links, but no copies, products, or what products take from messages.
+# The model simulates messages over links, but neither copies nor matrix products nor their effect on messages.
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
 MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
 _MOST_AUTO_RANKS = 8
@@ -61,13 +61,13 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
                 specs.append(spec)
             else:
                 skipped.append((spec, reason))
-    specs = list(dict.fromkeys(specs))  # lists of a scenario may name the same thing twice
+    specs = list(dict.fromkeys(specs))  # a scenario's lists may repeat an entry
     share_s = scenario.budget_s / len(specs) if scenario.budget_s and specs else None
     jobs: list[Job] = []
     remarks = _spare_hosts(cluster)
     names: set[str] = set()
     for launch in range(1, scenario.launches + 1):
-        # Forth and back, launch by launch: a drifting machine affects all jobs alike.
+        # Alternate the order from launch to launch, so a drifting machine affects all jobs equally.
         for spec in specs if launch % 2 else reversed(specs):
             case = _fitted(spec, share_s, site)
             remarks += _thinned(spec.case, case, share_s)
@@ -75,25 +75,25 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
             names.add(name)
             job = job_of(replace(spec, name=name, case=case, launch=launch), site)
             jobs.append(job)
-            remarks += _out_of_proportion(job, share_s, len(specs))
+            remarks += _over_budget(job, share_s, len(specs))
     return Plan(
         scenario.name,
         cluster,
         modelled,
         tuple(jobs),
-        _together(skipped),
+        _merge_skips(skipped),
         tuple({_key(remark): remark for remark in remarks}.values()),
         scenario.budget_s,
     )
 
 
 def _key(coded: Coded) -> tuple[str, str]:
-    """What two coded values have in common if they mean the same."""
+    """Key that is equal for two values of the same meaning."""
     return coded.code, repr(sorted(coded.facts.items()))
 
 
 def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: bool) -> Iterator[JobSpec]:
-    """Every combination of a measurement's lists, still without a name."""
+    """Every combination of a measurement's lists, not yet named."""
     cluster, machine, patterns = site.cluster, site.machine, site.patterns
     m = measurement
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
@@ -119,7 +119,7 @@ def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: b
                 **dict(zip(factors, chosen, strict=True)),
             )
             case = _with_preset(case)
-            if case.dtype != "float32":  # only float32 has two kinds of product
+            if case.dtype != "float32":  # only float32 products can use TF32
                 case = replace(case, tf32=False)
             if modelled:
                 case = replace(case, nodes=world.num_nodes, ranks_per_node=world.ranks_per_node)
@@ -134,7 +134,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
-    """The values to try of a factor; its default if it does not matter for this pattern and transport."""
+    """The values of a factor to measure; only its default if the pattern or transport ignores it."""
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
     if unused or (varied.several and not applies(varied, pattern, transport)):
@@ -143,7 +143,7 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 
 
 def _with_preset(case: Case) -> Case:
-    """The case with the settings that its `like` fixes. Raises UsageError if it sets one of them otherwise."""
+    """The case with the settings that `like` fixes. Raises UsageError if the case sets one of them differently."""
     fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
         given = getattr(case, name)
@@ -153,7 +153,7 @@ def _with_preset(case: Case) -> Case:
 
 
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
-    """The pattern's only one; the first choice for GPUs if there are any, else every host transport that can run."""
+    """Transports of `auto`: the pattern's only one, else the first GPU transport, else every usable host transport."""
     if pattern.transport is not None:
         return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
@@ -174,7 +174,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
 
 
 def _spare_hosts(cluster: Cluster) -> list[CodedRemark]:
-    """A remark if the cluster names more hosts than it has nodes."""
+    """A remark if `hosts:` has more names than `nodes:` allows."""
     spare = cluster.hosts[cluster.nodes :]
     if not spare:
         return []
@@ -198,7 +198,7 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
     its = traits(case.transport)
     if its.modelled and case.pattern in NOT_MODELLED:
         return Coded.of(PlanSkipCode.NOT_MODELLED)
-    # A cluster with an instance type is a claim about this machine, which the preflight checks.
+    # An instance type describes this machine; preflight checks whether that is true.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return Coded.of(PlanSkipCode.UNAVAILABLE, transport=case.transport, why=machine.lacks[case.transport])
     if (ignored := ignored_option(case, case.transport)) is not None:
@@ -211,7 +211,7 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
 
 
 def _unsupported_world(spec: JobSpec, site: Site) -> Coded | None:
-    """Why the job's world, or its groups, cannot be made here."""
+    """Why this cluster cannot form the job's world or its groups."""
     case, world, cluster, pattern = spec.case, spec.world, site.cluster, site.patterns[spec.case.pattern]
     if world.num_nodes > cluster.nodes:
         return Coded.of(
@@ -265,7 +265,7 @@ def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
 
 
 def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
-    """Whether the scenario wants more ranks than there are."""
+    """Whether the scenario requires more ranks than the job has."""
     num_ranks = spec.world.num_ranks
     if num_ranks >= measurement.least_ranks:
         return None
@@ -275,7 +275,7 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 
 
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
-    """The case with its share of the budget, and its sizes thinned if they would not fit."""
+    """The case with its share of the budget; its sizes are thinned if they would not fit."""
     case = spec.case
     if share_s is None or traits(case.transport).modelled:
         return case
@@ -293,8 +293,8 @@ def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRema
     return [CodedRemark.of(RemarkCode.SIZES_THINNED, **facts)]
 
 
-def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
-    """A remark if a job's rows, thinned as far as possible, still exceed its share of the budget."""
+def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
+    """A remark if a job exceeds its share of the budget even after thinning."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
         return []
@@ -314,8 +314,8 @@ def _out_of_proportion(job: Job, share_s: float | None, num_jobs: int) -> list[C
     return [remark]
 
 
-def _together(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
-    """One skip for all patterns that are left out on one transport for the same reason."""
+def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
+    """Merge the skips of patterns that one transport skips for the same reason."""
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
     for spec, reason in skipped:
@@ -327,7 +327,7 @@ def _together(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
 
 
 def _name(spec: JobSpec, launch: int, taken: set[str]) -> str:
-    """A job's name from what distinguishes it: allreduce-mpi-2x8, with a number if that is not enough."""
+    """A unique job name from its factors, such as allreduce-mpi-2x8; duplicates get a number."""
     case, world = spec.case, spec.world
     words = [case.pattern, spec.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
     default = replace(_DEFAULT, **preset_fields(case.like, case.pattern))

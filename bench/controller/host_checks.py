@@ -1,7 +1,7 @@
-"""What the replies of a cluster's hosts mean for a run: pure functions from facts to findings.
+"""Judge the replies of a cluster's hosts before a run: pure functions from facts to findings.
 
-A finding that refuses would end the run, make it hang, or make its results those of something else. Other findings are
-printed and the run goes on. Each finding names the host and the remedy.
+A finding refuses the run if it would make the run fail, hang or measure the wrong thing. Other findings are printed,
+and the run starts. Each finding names the host and the remedy.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _Failed = dict[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class NamedNic:
-    """A network device that the cluster names, and where: `nics:`, or a variable as its library reads it."""
+    """A network device that the cluster names. `where`: in `nics:`, or in a variable that the library reads."""
 
     where: str
     name: str
-    adapter: bool = False  # whether it may be an RDMA port, which is no network interface
-    begins: bool = False  # whether it means all names that begin with it (NCCL)
+    adapter: bool = False  # whether it may be an RDMA port, which is not a network interface
+    begins: bool = False  # whether it is a prefix that matches several devices (NCCL)
 
     def among(self, facts: Facts) -> bool:
         """Whether a host has it."""
@@ -49,7 +49,7 @@ class NamedNic:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the jobs of a plan need of each host. `port`: where ranks meet on the first host; None if they do not."""
+    """Requirements of a plan's jobs on each host. `port`: the rendezvous port of the first host, if ranks use one."""
 
     hosts: tuple[str, ...]
     ranks_per_node: int = 1
@@ -61,12 +61,12 @@ class Wanted:
     source: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     devices: tuple[NamedNic, ...] = ()
-    node: bool = False  # whether the hosts' hardware is asked for, too
+    node: bool = False  # whether hosts also report their hardware
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightFinding:
-    """Something that is wrong (`refuses`) or may matter. `hosts`: those that it is about. `what` is its words."""
+    """A problem that prevents the run (`refuses`) or may matter. `hosts`: the affected hosts. `what`: its text."""
 
     hosts: tuple[str, ...]
     what: str
@@ -76,18 +76,18 @@ class PreflightFinding:
 
     @classmethod
     def of(cls, code: Code, hosts: Sequence[str], refuses: bool = True, **facts: Any) -> PreflightFinding:
-        """A code with its facts. The template may also use `host` (the first) and `named` ("hosts h1, h2")."""
+        """Make a finding from a code. Its template may also use `host` (the first) and `named` ("hosts h1, h2")."""
         known = {"host": hosts[0] if hosts else "", "named": named_hosts(hosts) if hosts else "", **facts}
         return cls(tuple(hosts), code.words(known), refuses, code, facts)
 
     @classmethod
     def refused(cls, reason: Coded) -> PreflightFinding:
-        """A reason to refuse that is about no host."""
+        """A finding that prevents the run and concerns no host."""
         return cls((), reason.text, True, reason.code, reason.facts)
 
 
 def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
-    """Everything that is wrong with hosts that answered: host by host, then between them."""
+    """All findings about the hosts that answered: host by host, then between hosts."""
     found = []
     for host, times in Counter(wanted.hosts).items():
         if times > 1:
@@ -96,7 +96,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
         found += _of_host(host, own, wanted)
     found += _devices(facts, wanted)
     same = list(_same_machine(facts))
-    one_machine = {host for finding in same for host in finding.hosts}  # their names for each other mean nothing
+    one_machine = {host for finding in same for host in finding.hosts}  # on one machine the other checks mean nothing
     found += _names({host: own for host, own in facts.items() if host not in one_machine}, wanted)
     found += same
     found += _versions(facts, wanted)
@@ -104,7 +104,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
 
 
 def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """What is wrong with one host by itself."""
+    """Findings about one host by itself."""
     if host == wanted.hosts[0]:
         yield from _of_first_host(host, facts, wanted)
     on_gpu = any(traits(name).on_gpu for name in wanted.transports)
@@ -134,7 +134,7 @@ def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFindi
 
 
 def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """What is wrong with the host where the ranks meet and rank 0 writes."""
+    """Findings about the first host, which has the rendezvous port and rank 0's results."""
     if wanted.port is not None and facts.port_taken is not None:
         why = facts.port_taken.lower()
         yield PreflightFinding.of(FindingCode.PORT_TAKEN, (host,), port=wanted.port, why=why)
@@ -160,7 +160,7 @@ def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFi
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Hosts that do not find another one by name, or whose own name has no address that others reach."""
+    """Names that a host cannot resolve, and hosts whose own name resolves to an address that others cannot reach."""
     several = len(wanted.hosts) > 1
     for name in wanted.hosts:
         lacking = [host for host, own in facts.items() if isinstance(own.addresses.get(name), str)]
@@ -206,7 +206,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
         for finding in _unusual(name, {host: own.get(name, "none") for host, own in software.items()}):
             different = True
             yield finding
-    if different:  # then other files of the suite are no news
+    if different:  # then the suite's files differ, too
         return
     yield from _unusual("the suite's own files", {host: own.source for host, own in facts.items()}, "copy one checkout")
     sources = {own.source for own in facts.values()}
@@ -245,9 +245,9 @@ def named_hosts(hosts: Sequence[str]) -> str:
 
 
 def connection_findings(reached: Reach, silent: Mapping[str, str]) -> list[PreflightFinding]:
-    """What is wrong between hosts: whole hosts first, then pairs, then clocks.
+    """Findings about connections and clocks: first unreachable hosts, then pairs, then clocks.
 
-    `silent`: hosts that could not take part, and why.
+    `silent`: hosts that could not test their connections, and why.
     """
     found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
     failed: _Failed = {}
@@ -260,7 +260,7 @@ def connection_findings(reached: Reach, silent: Mapping[str, str]) -> list[Prefl
 
 
 def _whole_hosts(reached: Reach, failed: _Failed) -> tuple[list[PreflightFinding], _Failed]:
-    """Hosts that no other host reaches, or that reach no other; and the failures that this does not explain."""
+    """Findings about hosts that no other host reaches, or that reach no other; and the failures that remain."""
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
     for host in reached:
@@ -297,7 +297,7 @@ def _pairs(failed: _Failed) -> list[PreflightFinding]:
 
 
 def _clocks(reached: Reach) -> list[PreflightFinding]:
-    """Hosts that most others find to be off by more than a second, beyond the error of the round trip."""
+    """Hosts whose clock is off by more than a second for most other hosts, beyond the error of the round trip."""
     off: dict[str, list[float]] = {}
     seen: Counter[str] = Counter()
     for a, peers in reached.items():

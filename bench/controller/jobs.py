@@ -1,4 +1,4 @@
-"""A job is one launch: the command that a person would type, its world, and its estimated time.
+"""A job is one launch: the command that a user would type, its world, and its estimated time.
 
 Pure: nothing is started. A plan (expand.py) consists of jobs.
 """
@@ -27,23 +27,23 @@ from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in config/paths.py
-_ROW_OVERHEAD_S = 0.15  # warm-up and checks besides the timed part of a row
+_ROW_OVERHEAD_S = 0.15  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
-_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # until pods are ended: images must be pulled, and nodes may have to start
-_LADDER_MOST = 6  # times the rounds of a ladder if nothing is slow
+_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # timeout of pods: images must be pulled, and nodes may have to start
+_LADDER_MOST = 6  # factor over the rounds of a ladder without a slow part
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """What this machine offers to ranks that run on it. `lacks`: transport -> why it cannot run here."""
+    """Resources of this machine for ranks. `lacks`: transport -> why it cannot run here."""
 
     num_cpus: int
     num_gpus: int
     lacks: Mapping[str, str]
     python: str
     mpirun: str
-    default_launcher: Mapping[str, str]  # of each transport
-    mpi: str = ""  # whose mpirun it is: mpich or openmpi; empty if unknown
+    default_launcher: Mapping[str, str]  # by transport
+    mpi: str = ""  # the MPI of this mpirun: mpich or openmpi; empty if unknown
     separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
 
 
@@ -60,7 +60,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job measures, as plan.json stores it. `factors`: variables of the scenario; `tool`: empty for ours."""
+    """What a job measures, as plan.json stores it. `factors`: the scenario's variables; `tool`: empty for the suite."""
 
     name: str
     case: Case
@@ -84,7 +84,7 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One launch. `command` is what a person would type; `setup` lines run before it in the same shell."""
+    """One launch. `command` is what a user would type; the `setup` lines run before it in the same shell."""
 
     name: str
     case: Case
@@ -93,17 +93,17 @@ class Job:
     command: tuple[str, ...]
     env: Mapping[str, str]
     setup: tuple[str, ...]
-    num_rounds: int  # of groups that run at the same time, for each size and mode
+    num_rounds: int  # rounds of simultaneous groups, for each size and mode
     num_rows: int
     estimate_s: float
     launch: int = 1
-    tool: str = ""  # whose program it is; empty for ours
-    hosts: tuple[str, ...] = ()  # of the ranks, if the site names them
-    agent: tuple[str, ...] = ()  # the words that reach them
-    manifest: str = ""  # shell lines instead of the command, if no command of this machine starts ranks
+    tool: str = ""  # the tool that runs; empty for the suite
+    hosts: tuple[str, ...] = ()  # hosts of the ranks, if the site names them
+    agent: tuple[str, ...] = ()  # agent's words for these hosts
+    manifest: str = ""  # shell lines in place of the command (Kubernetes)
     python: str = "python3"  # the ranks' interpreter
     stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
-    num_records: int | None = None  # rows times the groups of a round; unknown beforehand for a ladder
+    num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
 
     def script(self) -> str:
         """The whole job as shell text: set-up lines, variables, command."""
@@ -111,7 +111,7 @@ class Job:
             return self.manifest
         carried = {
             "BENCH_CARRY": ",".join([*self.env, "PYTHONPATH"]),
-            "BENCH_PYTHON": sys.executable,  # of agent.sh
+            "BENCH_PYTHON": sys.executable,  # for agent.sh
             "BENCH_SETUP": "\n".join(self.setup),
         }
         variables = {**self.env, **{name: value for name, value in carried.items() if value and self.hosts}}
@@ -127,7 +127,7 @@ class Job:
 
     @property
     def expected(self) -> str:
-        """The world, as its ranks' `--expect` takes it."""
+        """The world in the form of `--expect`."""
         return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
     def to_plain(self, cluster: Cluster) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class PlanSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will run. `remarks` name every choice that was made for the user."""
+    """What will run. `remarks` name every choice that the plan made for the user."""
 
     scenario: str
     cluster: Cluster
@@ -195,7 +195,7 @@ class Plan:
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:
-    """The launch of what a job measures: the command that a person would type, of our pattern or of another tool."""
+    """The job that measures `spec`, with the command of our pattern or of another tool."""
     case, world, cluster, machine = spec.case, spec.world, site.cluster, site.machine
     tool = site.tools[spec.tool] if spec.tool else None
     processes = tool.tool.processes(world, tool.build(case)) if tool else world
@@ -264,7 +264,7 @@ def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
 
 
 def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMachine, tool: str) -> str:
-    if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # those start our ranks; a tool's ranks use MPI
+    if tool and cluster.launcher in ("auto", "direct", "torchrun"):  # a tool's ranks need an MPI launcher
         return "direct" if world.num_ranks == 1 and not cluster.hosts else "mpirun"
     if traits(transport).modelled:
         return "direct"

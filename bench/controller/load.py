@@ -1,4 +1,4 @@
-"""Copies over the links of this machine's GPUs while they are read: idle links report lower rates."""
+"""Read the PCIe links of this machine's GPUs under load, because idle links report lower rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.core.inventory import Gpu
 from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 150.0, 0.2
-# 64 GB: a second over the fastest link, and what the slowest (one lane of generation 3) has time for.
+# 64 GB: one second over the fastest link; the slowest (one lane of generation 3) finishes within _LOAD_S.
 _COPY = ("-m", "bench.host_device", "--sizes", "64M", "--mode", "isolated", "-n", "1000")
 
 
@@ -22,20 +22,20 @@ def under_load(
     node: Mapping[str, Any],
     python: str,
     package_root: Path,
-    ask: Callable[[Sequence[str], float], hosts.CommandReply] = hosts.ask_here,
+    ask: Callable[[Sequence[str], float], hosts.CommandReply] = hosts.run_locally,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
-    """(facts of this machine with its PCIe links under load, why some GPU could not copy or None).
+    """(this machine's facts with its PCIe links under load, why a GPU could not copy or None).
 
-    One child process per GPU copies. The fastest rate seen counts: a child needs a while before it copies. A GPU whose
-    child fails keeps its idle facts.
+    One child process per GPU copies. The fastest rate counts, because a child takes a while to start copying. A GPU
+    whose child fails keeps its idle facts.
     """
     replies: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]
 
     def copy(index: int) -> None:
         only = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}  # NVML's order
-        words = hosts.in_place([python, *_COPY], (), only, str(package_root))
+        words = hosts.in_rank_environment([python, *_COPY], (), only, str(package_root))
         replies[index] = ask(words, _LOAD_S)
 
     children = [threading.Thread(target=copy, args=(index,)) for index in indices]

@@ -1,4 +1,4 @@
-"""What the controller reports: codes of job failures, host findings, skipped jobs, refusals and allocations' ends."""
+"""Messages of the controller: codes of job failures, host findings, skipped jobs, refusals and Slurm allocations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class OutcomeCode(Code):
     RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
-    NEVER_HEARD = "never-heard", "{ranks} never gave a sign of life"
-    SILENT_LONGEST = "silent-longest", "rank {rank} on {host} was silent longest, in: {doing}"
-    NO_SIGN_OF_LIFE = "no-sign-of-life", "no sign of life from any rank within {allowed_s:g} s"
-    SILENCE = "silence", "no sign of life for {silent_s:.0f} s"
+    NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
+    SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first, in: {doing}"
+    NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s"
+    SILENCE = "silence", "no heartbeat for {silent_s:.0f} s"
     TOO_LONG = "too-long", "no end within {limit_s:.0f} s"
     TOO_SLOW = (
         "too-slow",
@@ -40,7 +40,7 @@ class OutcomeCode(Code):
 
 
 class AllocationCode(Code):
-    """How an allocation of Slurm ended, or why it never began."""
+    """How a Slurm allocation ended, or why it never started."""
 
     CANCELLED = "cancelled", "Slurm job {job_id} was cancelled{why}"
     TIMEOUT = (
@@ -99,7 +99,7 @@ class PlanSkipCode(Code):
 
 
 class PlanRemark(Code):
-    """Remarks of a plan besides those in core/remarks.py."""
+    """Remarks of a plan, in addition to those in core/remarks.py."""
 
     SPARE_HOSTS = (
         "spare-hosts",
@@ -177,7 +177,7 @@ class ControllerError(Code):
 
 
 class FindingCode(Code):
-    """What is wrong with hosts, or may be, before a run. `{named}`: "host h1" or "hosts h1, h2"."""
+    """Problems of hosts before a run. `{named}`: "host h1" or "hosts h1, h2"."""
 
     NAMED_TWICE = "named-twice", "`hosts:` names {host} {times} times: name each host once"
     PORT_TAKEN = (
@@ -225,7 +225,7 @@ class FindingCode(Code):
     )
     NO_DEVICE = (
         "no-device",
-        "{named} without the network device {device}, which {where} names: correct the name ({first} has {found})",
+        "no network device {device}, named in {where}, on {named}: correct the name ({first} has {found})",
     )
     NAME_UNKNOWN = (
         "name-unknown",
@@ -252,7 +252,7 @@ class FindingCode(Code):
     )
     SOURCE_DIFFERS = (
         "source-differs",
-        "{named} with other files of the suite ({source}) than this machine ({own}): copy this checkout to them",
+        "the suite's files on {named} ({source}) differ from this machine's ({own}): copy this checkout there",
     )
     NOT_TRIED = (
         "not-tried",
@@ -283,7 +283,7 @@ class FindingCode(Code):
     )
     NO_REPLY = (
         "no-reply",
-        "{named} returned nothing to `{agent}`: `agent:` must run the command that follows it there",
+        "{named} returned nothing to `{agent}`: `agent:` must run the appended command on the host",
     )
     NO_REPLY_IN_TIME = (
         "no-reply-in-time",

@@ -1,4 +1,4 @@
-"""From the names of a scenario and a cluster to a plan on a site: read the files, look at this machine, expand."""
+"""Make a plan from the names of a scenario and a cluster: read the files, inspect this machine, expand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bench.probes import nvml
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a user asks for. None leaves the scenario's own value. `tool_path`: the folder of other tools' programs."""
+    """A user's request. None keeps the scenario's own value. `tool_path`: the folder of other tools' programs."""
 
     scenario: str
     cluster: str
@@ -39,7 +39,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and what carrying it out needs."""
+    """A plan, with its scenario and site."""
 
     plan: Plan
     scenario: Scenario
@@ -55,8 +55,8 @@ def make(request: PlanRequest) -> Planned:
     if request.launches is not None:
         scenario = replace(scenario, launches=request.launches)
     site = site_of(cluster, {name for entry in scenario.measurements for name in entry.tools}, request.tool_path)
-    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:  # others may run without it
-        lacks = {name: "no mpirun was found beside the interpreter or on PATH" for name in names_with("over_mpi")}
+    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:  # other transports run without it
+        lacks = {name: "no mpirun was found next to the interpreter or on PATH" for name in names_with("over_mpi")}
         machine = replace(site.machine, lacks={**lacks, **site.machine.lacks})
         site = replace(site, machine=machine, tools={name: without_mpi(tool) for name, tool in site.tools.items()})
     plan = expand.expand(scenario, site, request.modelled)
@@ -83,11 +83,11 @@ def all_launchers() -> dict[str, Launcher]:
 
 
 def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
-    """What this machine offers to ranks. `python`, `mpirun`: the cluster's own, if it names them."""
+    """Resources of this machine for ranks. `python`, `mpirun`: the cluster's own, if it names them."""
     names = plugins.names("transport")
     lacks = {}
     for name in names:
-        # The packages of another interpreter are unknown here: its ranks will report what they miss.
+        # Another interpreter's packages are unknown here; its ranks report what is missing.
         reason = paths.lacks(name) if python is None or traits(name).on_gpu else None
         if reason is not None:
             lacks[name] = reason
@@ -106,19 +106,19 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 
 def _mpirun_of(python: str) -> str:
     """The mpirun of the interpreter's environment, else the one on PATH."""
-    beside = Path(python).parent / "mpirun"
-    return str(beside) if beside.exists() else shutil.which("mpirun") or "mpirun"
+    own_mpirun = Path(python).parent / "mpirun"
+    return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
 
 
 def _mpi_of(mpirun: str) -> str:
-    """Whose mpirun it is, from the program beside it that each MPI installs; empty if unknown."""
+    """The MPI of an mpirun, by the program that this MPI installs next to it; empty if unknown."""
     folder = Path(mpirun).resolve().parent
-    beside = {"ompi_info": "openmpi", "mpichversion": "mpich"}
-    return next((mpi for program, mpi in beside.items() if (folder / program).exists()), "")
+    marker_programs = {"ompi_info": "openmpi", "mpichversion": "mpich"}
+    return next((mpi for program, mpi in marker_programs.items() if (folder / program).exists()), "")
 
 
 def other_mpirun(chosen: str) -> CodedRemark | None:
-    """A remark if the site has an mpirun of its own besides the one that will be used."""
+    """A remark if PATH has another mpirun than the one that will be used."""
     folder = str(Path(chosen).parent)
     elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
     other = shutil.which("mpirun", path=elsewhere)

@@ -1,8 +1,8 @@
-"""Can this plan run from here? Checked before anything is started and before any host is asked.
+"""Check that a plan can run from this machine, before anything starts and before any host is asked.
 
-These checks concern the place where the ranks would start: a login node without GPUs is no error for a cluster that
-Slurm launches, but a missing srun is. controller/survey.py asks the hosts; rank/preflight.py checks what only ranks
-can see (their world, variables and GPUs).
+The checks concern the machine where the ranks would start. For a cluster with Slurm, a login node without GPUs is fine,
+but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks what only ranks can see
+(their world, variables and GPUs).
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
         if job.world.num_nodes > max(1, len(cluster.hosts)):
             facts = {"num_nodes": job.world.num_nodes, "num_hosts": len(cluster.hosts)}
             raise RefusedError.of(ControllerError.HOSTS_MISSING, cluster=cluster.name, **facts)
-        if not cluster.hosts:  # named hosts are asked themselves
+        if not cluster.hosts:  # survey.py asks named hosts
             _check_this_machine(job, plan, site)
 
 
 def _no_jobs(plan: Plan) -> RefusedError:
     reasons = "; ".join(dict.fromkeys(skip.reason.text for skip in plan.skipped)) or "the scenario has no rows"
-    remedy = "leave --model (MODEL=1) out to measure it" if plan.modelled else _ELSEWHERE.format(plan.scenario)
+    remedy = "omit --model (MODEL=1) to measure it" if plan.modelled else _ELSEWHERE.format(plan.scenario)
     return RefusedError.of(
         ControllerError.NO_JOBS,
         scenario=plan.scenario,
@@ -86,15 +86,15 @@ def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which
 
 
 def _instead(plan: Plan) -> str:
-    """What works here with this plan."""
-    shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands for that place"
+    """Alternatives for this plan on this machine."""
+    shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
     return f"{shown}, `--model` (MODEL=1) models it here"
 
 
 def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
-    """A cluster with an instance type claims that this machine, where its ranks start, is one."""
+    """Check that this machine, where the ranks start, can be of the cluster's instance type."""
     cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
         return
@@ -109,7 +109,7 @@ def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
 
 
 def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[PreflightFinding]:
-    """What is wrong on this machine for jobs that it starts: set-up lines and launcher options.
+    """Findings about the set-up lines and launcher options of jobs that start on this machine.
 
     Jobs that a scheduler starts are not checked.
     """
@@ -122,12 +122,12 @@ def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[Pr
 
 
 def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
-    """Run the set-up lines as each job's shell does, which ends at the first that fails."""
+    """Run the set-up lines as each job's shell does, up to the first that fails."""
     if not cluster.setup:
         return
     script = "\n".join(["set -e", *cluster.setup, f"echo {hosts.MARK}"])
     variables = [f"{name}={value}" for name, value in cluster.env.items()]
-    answer = hosts.ask_here(["env", *variables, "/bin/sh", "-c", script], _SETUP_S)
+    answer = hosts.run_locally(["env", *variables, "/bin/sh", "-c", script], _SETUP_S)
     if answer.exit_code is None or hosts.MARK in answer.out:
         return
     lines = [line for line in answer.err.splitlines() if line.strip()]
@@ -136,11 +136,11 @@ def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
 
 
 def _options(cluster: Cluster, launcher: Launcher) -> Iterator[PreflightFinding]:
-    """Compare the options with the launcher's own help: its next release may have more. Without help, accept all."""
+    """Check options against the launcher's own `--help`, which a new release may extend. Without help accept all."""
     if not cluster.options or not launcher.help:
         return
     words = [cluster.python or sys.executable, *launcher.help]
-    known = re.findall(r"(?<![\w-])--?([A-Za-z][\w-]*)", hosts.ask_here(words, _HELP_S).out)
+    known = re.findall(r"(?<![\w-])--?([A-Za-z][\w-]*)", hosts.run_locally(words, _HELP_S).out)
     for name in cluster.options if known else ():
         if name not in known:
             others = nearest(name, sorted({word for word in known if "_" not in word}))

@@ -1,7 +1,7 @@
-"""Measure again what failed a run's gate: the sizes that failed, and the pairs of the suspected hosts.
+"""Measure again what failed a run's gate: the failed sizes, and the pairs of suspected hosts.
 
 New attempts are appended to the files of the same jobs, so reports show the first result and the retest side by side.
-`retests.json` says why, and whose pairs were measured again.
+`retests.json` stores the reasons and the hosts whose pairs were measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.config.clusters import Cluster
 from bench.controller import batch
 from bench.controller.jobs import Job, JobSpec, Site, job_of
 from bench.controller.messages import ControllerError
-from bench.controller.run import Ran, RunContext, run_jobs
+from bench.controller.run import RunContext, RunResult, run_jobs
 from bench.core.errors import UsageError
 from bench.core.world import World
 from bench.gate.remeasured import RetestPlan
@@ -24,8 +24,8 @@ from bench.launchers import slurm
 from bench.store import runs
 
 
-def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> Ran:
-    """Run what is asked for, into the same folder. Raises UsageError if its hosts cannot be chosen from here."""
+def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> RunResult:
+    """Run a retest into the run's folder. Raises UsageError if its hosts cannot be chosen from this machine."""
     hosts = chosen_hosts(asked, context.site.cluster)
     jobs = []
     for stored in runs.read_plan(folder)["jobs"]:
@@ -55,7 +55,7 @@ def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: Run
 
 
 def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
-    """The hosts of the ladder, in the cluster's order; none if all hosts take part anyway."""
+    """Hosts of the ladder in the cluster's order; empty if all hosts take part anyway."""
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:
         return ()
@@ -70,7 +70,7 @@ def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _job(spec: JobSpec, asked: RetestPlan, hosts: Sequence[str], site: Site) -> Job:
-    case, cluster = replace(spec.case, budget_s=None), site.cluster  # the budget was for all of its sizes
+    case, cluster = replace(spec.case, budget_s=None), site.cluster  # the budget was for all sizes
     if spec.name in asked.ladders and hosts:
         some = replace(cluster, nodes=len(hosts), hosts=() if cluster.launcher == "slurm" else tuple(hosts))
         world = World(len(hosts), spec.world.ranks_per_node)

@@ -1,6 +1,6 @@
-"""Root cause of a failed job: from the evidence of its ranks, its launcher and its hosts to one failure.
+"""Root cause of a failed job, from the evidence of its ranks, its launcher and its hosts.
 
-A rank that stops, dies or is cut off takes its peers with it, and they complain first. So evidence is weighed from the
+When a rank stops, dies or is cut off, its peers fail, too, and complain first. Evidence is therefore weighed from the
 strongest to the weakest kind, and a rank's complaint of lost contact proves nothing.
 """
 
@@ -16,16 +16,17 @@ from bench.core.launcher import Blame
 from bench.core.record import Failure
 from bench.store.heartbeat import Heartbeat, LastWords
 
-_CLEARLY_S = 1.5  # beats are read once a second
+_CLEARLY_S = 1.5  # heartbeats are read once a second
 
 
 @dataclass(frozen=True, slots=True)
 class FailureEvidence:
-    """What is known of a job that failed.
+    """Evidence about a failed job.
 
-    `reports`: what ranks printed about their end. `states`: the state of each process of the job, on each host that
-    answered. `cut_off`: hosts that no other host can reach over the network. `unplugged`: devices without a carrier
-    that other hosts have, by host. `silent_s`: how long each rank gave no new sign of life, by the controller's clock.
+    `reports`: what ranks printed about their end. `states`: the state of each process of the job, by host that
+    answered. `cut_off`: hosts that no other host can reach over the network. `unplugged`: by host, devices that have no
+    carrier there but have one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the
+    controller's clock.
     """
 
     num_ranks: int
@@ -34,16 +35,16 @@ class FailureEvidence:
     launcher: Blame | None = None
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
-    late: bool = True  # the controller ended it
+    late: bool = True  # whether the controller ended it after a timeout
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be written
-    crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended; MPICH's may crash when they lose a peer
+    crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
 
 
 def find(evidence: FailureEvidence) -> Failure | None:
-    """The root cause, with rank and host if known; None if no evidence points at one."""
+    """The root cause, with rank and host if known; None without evidence."""
     for find_in in (
         _reported_by_a_rank,
         _disk_full,
@@ -52,7 +53,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_lost_by_launcher,
         _rank_gone,
         _host_cut_off,
-        _rank_never_heard,
+        _rank_without_heartbeat,
         _rank_silent_longest,
     ):
         cause = find_in(evidence)
@@ -62,18 +63,18 @@ def find(evidence: FailureEvidence) -> Failure | None:
 
 
 def failure_of(words: LastWords) -> Failure:
-    """What a rank reported about its end, as a failure of that rank."""
+    """A rank's report of its end, as a failure."""
     return Failure(words.end.text, words.rank, words.host, words.end.code, words.end.facts)
 
 
 def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
-    """A rank's own report, unless it is about its peers only."""
+    """A rank's own report, unless it only complains about peers."""
     causes = [words for words in evidence.reports if words.end.code not in CONSEQUENCES]
     return failure_of(causes[0]) if causes else None
 
 
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
-    """On a full disk the ranks' reports and heartbeats are lost, too."""
+    """A full disk, which also loses the ranks' reports and heartbeats."""
     return Failure.of(OutcomeCode.NOT_WRITABLE, why=evidence.no_room) if evidence.no_room else None
 
 
@@ -94,7 +95,7 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
-    """The rank that the launcher lost, if it left no report: a rank's own report is better."""
+    """The rank that the launcher lost, unless the rank left a report, which is better evidence."""
     lost = evidence.launcher
     if lost is None:
         return None
@@ -115,7 +116,7 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """A rank without last words whose process is gone, while others live or left last words."""
+    """Ranks without last words whose processes are gone, while other ranks live or left last words."""
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
         return None
@@ -152,19 +153,19 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
     return None
 
 
-def _rank_never_heard(evidence: FailureEvidence) -> Failure | None:
+def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
     missing = sorted(set(range(evidence.num_ranks)) - {beat.rank for beat in evidence.beats})
-    heard = {beat.host for beat in evidence.beats}
-    # A host with processes of the job but without beats shares no files with the controller.
-    unseen = any(there and host not in heard for host, there in evidence.states.items())
-    if not missing or not evidence.beats or unseen:
+    hosts_with_beats = {beat.host for beat in evidence.beats}
+    # A host with processes of the job but without heartbeats shares no files with the controller.
+    no_shared_files = any(there and host not in hosts_with_beats for host, there in evidence.states.items())
+    if not missing or not evidence.beats or no_shared_files:
         return None
     rank = missing[0] if len(missing) == 1 else None
     return _failure(OutcomeCode.NEVER_HEARD, rank, None, ranks=_ranks(missing), rank_numbers=missing)
 
 
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
-    """If all ranks still run, the one that fell silent clearly before the others, which follow it at once."""
+    """The rank whose heartbeats stopped clearly before all others', if all ranks still run."""
     running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
         return None
@@ -175,9 +176,9 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
 
 def last_words(evidence: FailureEvidence) -> Failure | None:
-    """The first report of any rank, if there is no root cause: a complaint of lost contact is better than nothing.
+    """The first report of any rank, for use without a root cause, even if it only complains of lost contact.
 
-    Some ranks are ended before they can print; their heartbeats hold their last words.
+    A rank may be ended before it can print; then its heartbeat holds its last words.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -191,7 +192,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """A clause: what most ranks that still run were doing; empty if no rank was heard."""
+    """A clause: what most running ranks were doing; empty without heartbeats."""
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

@@ -1,4 +1,4 @@
-"""Carry out a plan: folder, jobs, outcomes; and carry on with a run that is not complete."""
+"""Run a plan (folder, jobs, outcomes), or resume an incomplete run."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What a run left: its folder and its failed jobs. `refused`: those that failed before their first row."""
+class RunResult:
+    """The result of a run: its folder and its failed jobs. `refused`: the jobs that failed before their first row."""
 
     folder: Path
     failed: Mapping[str, Failure]
@@ -36,9 +36,9 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What carrying out a plan needs. `say` prints lines that stay, `tick` shows what is going on now.
+    """What a run needs besides its jobs. `say` prints a line that stays; `tick` shows the current state.
 
-    `deadline_s`: how long a rank may give no sign of life. `check_hosts`: ask hosts before jobs start.
+    `deadline_s`: how long a rank may go without a heartbeat. `check_hosts`: whether hosts are asked before jobs start.
     """
 
     site: Site
@@ -50,7 +50,7 @@ class RunContext:
     check_hosts: bool = True
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Ask this machine and the hosts whether jobs can run. Raises RefusedError; prints what may matter."""
+        """Check on this machine and all hosts that jobs can run. Raises RefusedError; prints other findings."""
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
             return
         note = survey.waiting_note(self.site.cluster)
@@ -61,8 +61,8 @@ class RunContext:
             self.say(finding.what)
 
 
-def start(plan: Plan, scenario_text: str, context: RunContext) -> Ran:
-    """Run every job of a plan in a new folder. What was measured before an error or an interrupt is kept."""
+def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
+    """Run every job of a plan in a new folder. Rows measured before an error or an interrupt are kept."""
     context.check(plan.jobs)
     folder = runs.create(context.results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, plan.to_plain(scenario_text))
@@ -75,21 +75,21 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> Ran:
     return run_jobs(plan.jobs, folder, context)
 
 
-def resume(folder: Path, context: RunContext) -> Ran:
-    """Run what a run's plan asks for and its files do not hold."""
+def resume(folder: Path, context: RunContext) -> RunResult:
+    """Measure the rows that a run's plan requires and its files lack."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
-    for told in stored["jobs"]:
-        spec = JobSpec.from_plain(told)
+    for stored_job in stored["jobs"]:
+        spec = JobSpec.from_plain(stored_job)
         missing = _missing(spec, context.site, folder, ended.get(spec.name))
         if not missing:
             continue
         tool = context.site.tools[spec.tool] if spec.tool else None
         if tool is not None and tool.tool.program(spec.case) not in tool.programs:
-            context.say(f"{spec.name} is left out: {tool.lacks}")
+            context.say(f"{spec.name} is skipped: {tool.lacks}")
             continue
         jobs.append(job_of(replace(spec, case=replace(spec.case, sizes=missing)), context.site))
-    context.say(f"{len(jobs)} of {len(stored['jobs'])} jobs have something missing")
+    context.say(f"{len(jobs)} of {len(stored['jobs'])} jobs are incomplete")
     context.check(jobs)
     return _submit(jobs, folder, context) if batch.needed(jobs, os.environ) else run_jobs(jobs, folder, context)
 
@@ -100,7 +100,7 @@ def cluster_of(stored: Mapping[str, Any]) -> Cluster:
     return Cluster(**tuples)
 
 
-def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> Ran:
+def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResult:
     """Run jobs one after the other; each outcome is stored as soon as it is known."""
     say, site = context.say, context.site
     jobs = list(jobs)
@@ -115,13 +115,13 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> Ran:
         try:
             launcher = site.launchers[job.launcher]
             outcome = execute.run(job, folder, context.package_root, launcher, context.deadline_s, on_poll)
-            if job.tool:  # what it printed before it failed, or was ended, is kept as well
-                failure = tool_results.keep(job, site.tools[job.tool].tool, folder, began)
+            if job.tool:  # also stores the output of a failed tool
+                failure = tool_results.store(job, site.tools[job.tool].tool, folder, began)
                 if failure is not None and outcome.what is None:
                     outcome = outcome.failed(failure)
         except (BenchError, KeyboardInterrupt):
             outcomes[job.name] = batch.interrupted()
-            with contextlib.suppress(UsageError):  # a full disk: the interruption matters more
+            with contextlib.suppress(UsageError):  # on a full disk, report the interruption instead
                 runs.write_outcomes(folder, outcomes)
             _say_interrupted(folder, say)
             raise
@@ -136,8 +136,8 @@ def _say_interrupted(folder: Path, say: Say) -> None:
     say(f"interrupted; what was measured is in {folder}; go on with: python -m bench run --resume {folder}")
 
 
-def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> Ran:
-    """Run all jobs in one allocation of Slurm, in which a second controller runs; print what it did not."""
+def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
+    """Run all jobs in one Slurm allocation, by a second controller inside it. Print failures that it did not report."""
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
     lines = batch.inner_controller(folder, context.package_root, site.tools, context.deadline_s)
@@ -157,13 +157,13 @@ def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> Ran:
     return _ran(folder, outcomes)
 
 
-def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> Ran:
+def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> RunResult:
     failed = {name: runs.failure_of(outcome) for name, outcome in outcomes.items() if outcome.get("what")}
-    return Ran(folder, failed, frozenset(name for name in failed if outcomes[name].get("refused")))
+    return RunResult(folder, failed, frozenset(name for name in failed if outcomes[name].get("refused")))
 
 
 def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | None) -> None:
-    """Write the outcomes. Raises MeasurementError if they cannot be stored: later jobs would be measured in vain."""
+    """Write the outcomes. Raises MeasurementError if that fails, because later results would be lost, too."""
     try:
         runs.write_outcomes(folder, outcomes)
     except UsageError as error:
@@ -171,7 +171,7 @@ def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | 
 
 
 def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """The sizes of a job that are still to be measured."""
+    """Sizes of a job that are not yet measured."""
     case, file = spec.case, runs.results_file(folder, spec.name)
     if spec.tool:
         failed = outcome is not None and outcome["what"] is not None
@@ -179,20 +179,20 @@ def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any]
     else:
         missing = _missing_sizes(spec, site.patterns[case.pattern], file)
     if case.schedule == "ladder" and (outcome is None or outcome["what"] is not None):
-        return case.sizes  # its number of rounds is known only at its end
+        return case.sizes  # the number of rounds is known only at the end
     return missing
 
 
 def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ...]:
-    """The sizes whose rows are not all there, failed, or were dropped for lack of time."""
+    """Sizes with rows that are missing, failed, or were skipped for lack of time."""
     case = spec.case
     if not file.exists():
         return case.sizes
     try:
         records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
     except UsageError:
-        return case.sizes  # it was killed while it wrote the header
-    if case.schedule == "ladder":  # its later rounds follow from its first: it is complete, or it is run again
+        return case.sizes  # killed while it wrote the header
+    if case.schedule == "ladder":  # later rounds depend on earlier ones, so an incomplete ladder runs again as a whole
         return () if records and all(map(_is_whole, records)) else case.sizes
     all_rounds = rounds(case, spec.world, pattern.topology_of(case.topology))
     wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])
@@ -205,7 +205,7 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
 
 
 def _has_whole_rows(file: Path) -> bool:
-    """Whether a tool's last attempt has a result for everything that it was asked for."""
+    """Whether a tool's last attempt has a result for every requested row."""
     if not file.exists():
         return False
     try:
@@ -216,5 +216,5 @@ def _has_whole_rows(file: Path) -> bool:
 
 
 def _is_whole(record: Record) -> bool:
-    """Whether there is nothing more to measure for this record."""
+    """Whether this record needs no further measurement."""
     return record.failed is None and (record.skipped is None or record.skipped.code != SkipCode.BUDGET)

@@ -1,6 +1,6 @@
-"""Ask the hosts of a cluster before anything is started: all at once for facts, then for connections between them.
+"""Ask the hosts of a cluster for facts before anything starts, then test the connections between them.
 
-Ranks check what only they can see: rank/preflight.py.
+rank/preflight.py checks what only ranks can see.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from bench.probes import host as probe
 from bench.probes import ports, versions
 from bench.store import runs
 
-_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack: to log in and to start an interpreter
-_AT_ONCE = 64  # hosts that try each other's ports together; more of them in turns, each with the first host
+_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack to log in and to start an interpreter
+_AT_ONCE = 64  # hosts that test each other's ports in one batch; every batch includes the first host
 _MOST_SHOWN = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.CommandReply]]
@@ -37,7 +37,7 @@ Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.CommandR
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The replies of all hosts, and what they mean. `facts` has the hosts that answered."""
+    """Replies of all hosts, and the findings. `facts` has the hosts that answered."""
 
     wanted: Wanted
     facts: Mapping[str, probe.Facts]
@@ -45,14 +45,14 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """A line to print before so many hosts are asked that it may take a while; None for fewer."""
+    """A line to print before asking many hosts takes a while; None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """What jobs need of the hosts that their cluster names; without names no host is asked."""
+    """Requirements of jobs on the hosts that their cluster names; without names no host is asked."""
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
     return Wanted(
@@ -70,7 +70,7 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
-    """The network devices that jobs name, in `nics:` or in the variable that their transport reads."""
+    """Network devices that jobs name in `nics:` or in the variable that their transport reads."""
     found: dict[NamedNic, None] = {}
     for job in jobs:
         its = traits(job.case.transport)
@@ -87,7 +87,7 @@ def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
 
 
 def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, agent_ask: Ask | None = None) -> Survey:
-    """Ask every host, all at once. `python`, `package_root`: the interpreter and the suite's folder on each of them."""
+    """Ask all hosts in parallel. `python`, `package_root`: the interpreter and the suite's folder on each host."""
     asked = agent_ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
     with _mark_in(Path(wanted.results)) as nonce:
@@ -104,7 +104,7 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
             facts[host] = report.facts
             continue
         code, own = _silence(host, answer, cluster.agent, python, package_root)
-        key = code, repr(own)  # the same for all hosts that are silent for the same reason
+        key = code, repr(own)  # one finding for all hosts with the same reason
         reasons[key] = own
         silent.setdefault(key, []).append(host)
     findings = []
@@ -120,7 +120,7 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root:
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
-        answer = hosts.ask_here(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
+        answer = hosts.run_locally(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
     this, report = replace(wanted, hosts=(me,)), _report(answer)
     if report is None or report.facts is None:
         code, own = _silence(me, answer, cluster.agent, python, package_root)
@@ -129,9 +129,9 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root:
 
 
 def ask(site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, node: bool = False) -> Survey:
-    """Ask this machine, then the hosts, about everything that jobs need before they start.
+    """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: ask for the hosts' hardware, too.
+    `node`: also ask for the hosts' hardware.
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
@@ -148,7 +148,7 @@ def ask(site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, n
 
 
 def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
-    """Raise RefusedError (exit code 3) for what is wrong; returns the findings that may matter."""
+    """Raise RefusedError (exit code 3) if a finding prevents the run; else return the findings to print."""
     wrong = [finding for finding in found.findings if finding.refuses]
     if not wrong:
         return list(found.findings)
@@ -163,9 +163,9 @@ def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
 def _connections(
     facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]], asked: Ask
 ) -> list[PreflightFinding]:
-    """Let every host listen, and connect to the others of its turn whose names it knows.
+    """Test connections: every host listens, and connects to the hosts of its batch whose names it can resolve.
 
-    A turn is the first host, where ranks meet, and _AT_ONCE - 1 others: with more hosts not every pair is tried.
+    A batch is the first host, where ranks meet, and _AT_ONCE - 1 others. With more hosts not every pair is tested.
     """
     names = list(facts)
     if len(names) < 2:
@@ -203,7 +203,7 @@ def _knows(facts: probe.Facts, host: str) -> bool:
 
 @contextlib.contextmanager
 def _mark_in(results: Path) -> Iterator[str]:
-    """A file in the results folder, by which a host proves that it sees the same folder; removed afterwards."""
+    """A temporary file in the results folder. A host that sees it shares this folder."""
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
     try:
@@ -221,11 +221,11 @@ def _mark_in(results: Path) -> Iterator[str]:
 
 def _words(cluster: Cluster, python: str, package_root: Path, question: object) -> list[str]:
     words = [python, "-m", probe.__name__, json.dumps(question)]
-    return hosts.in_place(words, cluster.setup, cluster.env, str(package_root))
+    return hosts.in_rank_environment(words, cluster.setup, cluster.env, str(package_root))
 
 
 def _report(answer: hosts.CommandReply) -> probe.HostReport | None:
-    """The last line that is a report: a login may print anything before it."""
+    """The last line that is a report; a login may print other lines before it."""
     found = (probe.parse(line) for line in reversed(answer.out.splitlines()))
     return next((report for report in found if report is not None), None)
 
@@ -233,7 +233,7 @@ def _report(answer: hosts.CommandReply) -> probe.HostReport | None:
 def _silence(
     host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path
 ) -> tuple[FindingCode, dict[str, str]]:
-    """Why a host did not answer: how far its shell came. (code, facts); in facts HOST stands for the host."""
+    """(code, facts): why a host did not answer, judged by how far its shell came. In facts, HOST replaces the name."""
     why = _without(host, _last_line(answer))
     if hosts.MARK not in answer.out:
         words = _without(host, " ".join(hosts.agent_words(agent, host)))
@@ -244,7 +244,7 @@ def _silence(
         return FindingCode.NO_REPLY_IN_TIME, {}
     if answer.exit_code in (126, 127):
         return FindingCode.NO_INTERPRETER, {"python": python}
-    if "No module named" in why:  # Python's own words
+    if "No module named" in why:  # Python's own message
         return FindingCode.NO_SUITE, {"why": why.rpartition(": ")[2], "folder": str(package_root)}
     if any('"schema"' in line for line in answer.out.splitlines()):
         return FindingCode.OTHER_SUITE, {}
@@ -252,12 +252,12 @@ def _silence(
 
 
 def _without(host: str, text: str) -> str:
-    """The same text for every host that it is true of."""
+    """The text with HOST in place of the host's name, so equal reasons of several hosts are equal texts."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 
 def _for_hosts(named: Sequence[str], facts: Mapping[str, str]) -> dict[str, Any]:
-    """The facts for these hosts: one host by its name, several by their number."""
+    """Facts for a finding about these hosts: one host by name, several by their number."""
     if len(named) == 1:
         return {**{name: text.replace(_HOST, named[0]) for name, text in facts.items()}, "named": f"host {named[0]}"}
     return {**facts, "named": f"each of {len(named)} hosts ({hostlist.compress(named)})"}

@@ -1,4 +1,4 @@
-"""Turn another tool's output into a results file of the run, in the form that our ranks write."""
+"""Turn another tool's output into a results file in the format of our ranks."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bench.probes import versions
 from bench.store import jsonl, runs
 
 
-def keep(job: Job, tool: Tool, folder: Path, began: datetime) -> Failure | None:
-    """Write the results file of a job that another tool ran. Returns what is wrong with its output; None if nothing.
+def store(job: Job, tool: Tool, folder: Path, began: datetime) -> Failure | None:
+    """Write the results file of another tool's job. Returns a failure if its output is unusable, else None.
 
     Raises MeasurementError if the file cannot be written.
     """
@@ -42,7 +42,7 @@ def keep(job: Job, tool: Tool, folder: Path, began: datetime) -> Failure | None:
 
 
 def _read_once(file: Path) -> str:
-    """What the tool wrote, else ''. The file is removed: nccl-tests writes its whole environment into it."""
+    """The tool's document, else ''. The file is deleted, because nccl-tests writes its whole environment into it."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
         file.unlink()
@@ -52,7 +52,7 @@ def _read_once(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """A record with the factors of our own definitions, if it has rates or samples; contradictions are flagged.
+    """A record with the factors of our definitions, if it has rates or samples; a contradiction is flagged.
 
     A bandwidth that the tool does not report is size / time, times the factor for busbw.
     """

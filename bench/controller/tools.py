@@ -1,4 +1,4 @@
-"""Find the programs of other tools: those near the given folder first, within limits, so `/` does not take minutes."""
+"""Find other tools' programs below a folder, nearest first. Limits keep a search of `/` from taking minutes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.logs.tool import Build, Installed, Tool
 
-DEPTH = 6  # an installed OSU, PREFIX/libexec/osu-micro-benchmarks/mpi/collective, needs 4
+DEPTH = 6  # an installed OSU needs 4: PREFIX/libexec/osu-micro-benchmarks/mpi/collective
 MOST_FOLDERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`files`: programs, nearest first. `whole`: whether all folders below were searched."""
+    """Result of a search. `files`: programs, nearest first. `whole`: whether every folder was searched."""
 
     files: tuple[Path, ...]
     num_folders: int
     whole: bool
 
     def words(self) -> str:
-        """What was searched."""
+        """The extent of the search, as text."""
         searched = f"{self.num_folders:,} folder{'' if self.num_folders == 1 else 's'}"
-        return searched if self.whole else f"{searched}, at most {DEPTH} levels deep, and not all of them"
+        return (
+            searched
+            if self.whole
+            else f"{searched}, at most {DEPTH} levels deep (deeper or further folders were not searched)"
+        )
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
@@ -49,18 +53,18 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
                 ControllerError.NO_TOOL_FOLDER, folder=str(given), variable=tool.variable, tool=tool.title
             )
         if given is not None and given not in searched:
-            searched[given] = below(given)
+            searched[given] = find_programs(given)
         found[name] = _installed(tool, given, searched[given] if given is not None else None)
     return found
 
 
 def without_mpi(tool: Installed) -> Installed:
-    """A tool on a machine that starts single processes only: a program with MPI is one process of all GPUs as well."""
+    """The tool on a machine without mpirun: a program built with MPI also runs as one process with all GPUs."""
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 
 
-def below(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
-    """The executable files below a folder, without links to folders and hidden ones; unreadable folders are empty.
+def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
+    """Executable files below a folder. Skips linked, hidden and unreadable folders.
 
     `depth`: levels below `folder`; `most`: folders in all.
     """
@@ -86,19 +90,19 @@ def below(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
 
 def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
     files = list(search.files) if search else []
-    # Of several files of one name the last wins: those with the tool's suffix before others, then the nearest.
+    # Among files of one name the last wins. Prefer files with the tool's suffix, then the nearest.
     files.reverse()
     files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
     programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}
     where = f"in {folder} ({search.words()})" if search else "here"
-    lacks = f"its program of {tool.title} was not found {where}: set its folder with --tool-path or {tool.variable}"
+    lacks = f"the program of {tool.title} was not found {where}: set its folder with --tool-path or {tool.variable}"
     if tool.remedy:
         lacks += f"; {tool.remedy}"
     return Installed(tool, programs, lacks, {name: _build(tool, path) for name, path in programs.items()})
 
 
 def _build(tool: Tool, path: str) -> Build:
-    """Which of a tool's marks the file of a program contains."""
+    """The tool's marks that a program file contains."""
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

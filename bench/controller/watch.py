@@ -1,4 +1,4 @@
-"""Gather the evidence of a failed job from its ranks and hosts, and end what is left of it.
+"""Gather the evidence of a failed job from its ranks and hosts, and end its leftover processes.
 
 controller/root_cause.py finds the root cause in the evidence.
 """
@@ -27,9 +27,9 @@ _STACKS_S = 0.3  # for faulthandler to write them, even if all CPUs are busy
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job and how they are reached. Without names the ranks run here, or a scheduler starts them.
+    """The hosts of a job, and how to reach them. Without host names the ranks run here, or a scheduler starts them.
 
-    `python`, `setup` and `env` are those of the ranks: nothing else is known of a host.
+    `python`, `setup` and `env` are those of the ranks.
     """
 
     hosts: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class JobHosts:
         """Run a probe on each host, with the host's own arguments."""
         run = [self.python, "-m", module]
         asked = {
-            host: hosts.in_place([*run, *words[host]], self.setup, self.env, str(self.package_root))
+            host: hosts.in_rank_environment([*run, *words[host]], self.setup, self.env, str(self.package_root))
             for host in self.hosts
         }
         answers = hosts.ask(self.agent, asked, _ASK_S)
@@ -52,7 +52,7 @@ class JobHosts:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """What a probe answered on a host, None without an answer; and whether the host was reached at all."""
+    """A probe's answer from a host (None without one), and whether the host was reached."""
 
     answer: dict[str, Any] | None
     reached: bool = True
@@ -68,12 +68,12 @@ def gather(
     late: bool,
     silent_s: Mapping[int, float],
 ) -> FailureEvidence:
-    """Ask all hosts and ranks that can still answer. The ranks of a late job also write their stacks.
+    """Collect evidence from all hosts and ranks that still answer. Ranks of a late job also write their stacks.
 
-    Ranks know their hosts by the hosts' own names, which may differ from those in `hosts:`.
+    Ranks use their hosts' own names, which may differ from those in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
-    looks, views = _looks(job_id, beats, reached, "stacks" if late else "look")
+    replies, reachability = _ask_hosts(job_id, beats, reached, "stacks" if late else "look")
     if late:
         time.sleep(_STACKS_S)
     return FailureEvidence(
@@ -84,29 +84,29 @@ def gather(
         late=late,
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
         silent_s=silent_s,
-        states={look.answer["host"]: look.answer["processes"] for look in looks.values() if look.answer},
-        unreachable=tuple(host for host, look in looks.items() if not look.reached),
-        cut_off=_cut_off({host: view.answer["unreachable"] for host, view in views.items() if view.answer}),
-        unplugged=_unplugged({host: view.answer["unplugged"] for host, view in views.items() if view.answer}),
+        states={reply.answer["host"]: reply.answer["processes"] for reply in replies.values() if reply.answer},
+        unreachable=tuple(host for host, reply in replies.items() if not reply.reached),
+        cut_off=_cut_off({host: reply.answer["unreachable"] for host, reply in reachability.items() if reply.answer}),
+        unplugged=_unplugged({host: reply.answer["unplugged"] for host, reply in reachability.items() if reply.answer}),
     )
 
 
-def _looks(
+def _ask_hosts(
     job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str
 ) -> tuple[dict[str, ProbeReply], dict[str, ProbeReply]]:
-    """Each host's processes of the job, and which other hosts it can reach."""
+    """(processes of the job on each host, reachability of the other hosts from each host)."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
         return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, {}
     with ThreadPoolExecutor(2) as pool:
-        looks = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *ranks)))
+        replies = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *ranks)))
         others = {host: [other for other in reached.hosts if other != host] for host in reached.hosts}
-        views = pool.submit(reached.ask, reach.__name__, others)
-        return looks.result(), views.result()
+        reachability = pool.submit(reached.ask, reach.__name__, others)
+        return replies.result(), reachability.result()
 
 
 def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Hosts that no other host reaches, while the others reach each other."""
+    """Hosts that no other host reaches although the others reach each other."""
     cut = []
     for host in unreachable:
         others = [other for other in unreachable if other != host]
@@ -117,7 +117,7 @@ def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
 
 
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Devices without a carrier on some hosts only: a port without a cable on all hosts was never in use."""
+    """Devices without a carrier on some hosts only. A port without a cable on all hosts was never in use."""
     usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
     found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
     return {host: own for host, own in found.items() if own}
@@ -141,7 +141,7 @@ def end_everywhere(job_id: str, reached: JobHosts) -> tuple[str, ...]:
 
 
 def _parsed(out: str) -> dict[str, Any] | None:
-    """The last line of JSON: a login may print a greeting before it."""
+    """The last JSON line; a login may print a greeting before it."""
     lines = [line for line in out.splitlines() if line.startswith("{")]
     try:
         found = json.loads(lines[-1]) if lines else None

@@ -17,7 +17,7 @@ from bench.core import plugins
 from bench.core.dtypes import REDUCE_OPS, dtype_of
 from bench.core.errors import BenchError, UsageError
 from bench.core.factors import REPORTED_FACTS, Factor, ReportedFact, factor, factors_of, one_of, setting, switch
-from bench.core.pattern import Pattern
+from bench.core.pattern import Pattern, Shape
 from bench.core.plugins import check, nearest
 from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
@@ -238,6 +238,21 @@ class Case:
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
+
+    def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
+        """What decides the program of a group of this many ranks at this size."""
+        return Shape(
+            num_ranks,
+            payload_bytes,
+            dtype_of(self.dtype).num_bytes,
+            self.root,
+            mode,
+            self.direction,
+            self.window,
+            self.matrix,
+            self.access,
+            self.via,
+        )
 
 
 FACTORS = factors_of(Case)

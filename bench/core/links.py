@@ -141,13 +141,20 @@ class Limit(Code):
     DOMAINS = "network-of-domains", "network of domains"
     DOMAINS_REDUCING = "network-of-domains-in-network", "network of domains, in-network reduction"
     OWN_NICS = "own-nics", "own NICs"
+    NIC_IN_USE = "nic-in-use", "NIC as used"
+    PCIE_IN_USE = "pcie-in-use", "PCIe link as used"
+    PCIE_SWITCH_IN_USE = "pcie-switch-in-use", "PCIe switch as used"
+    NVLINK_IN_USE = "nvlink-in-use", "NVLink as used"
+    UPLINK_IN_USE = "uplink-in-use", "leaf switch's uplinks as used"
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
-    `kind`: `hard` (physics: a higher figure is an error) or `reference` (a measured ceiling, which may be exceeded).
+    `kind`: `hard` (physics: a higher figure is an error), `traffic` (what the links leave to this row by the algorithm
+    of its library and beside the groups that run at the same time; a library that does better, or groups that take
+    turns, may exceed it) or `reference` (a measured ceiling, which may be exceeded).
     `name` and `why` are for people; `code` is a Limit. `verified`: False if a figure was not read in a source.
     """
 

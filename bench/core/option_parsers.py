@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -84,6 +85,14 @@ def matrix(text: str) -> tuple[tuple[int, ...], ...]:
     if not rows or not square or not any(map(any, rows)):
         raise UsageError(f"traffic matrix {text!r} must be square weights, rows separated by ';', such as 0,1;2,0")
     return rows
+
+
+def nics(text: str) -> tuple[int, float]:
+    """8x400G: (number of NICs of a node, bytes per second of each). Raises UsageError."""
+    match = re.fullmatch(r"(\d+) ?x ?(\d+(?:\.\d+)?) ?[gG]?", text)
+    if match is None or not int(match[1]) or not float(match[2]):
+        raise UsageError(f"--nics {text!r} is not a number of NICs and the Gb/s of each: write 8x400G")
+    return int(match[1]), float(match[2]) * 1e9 / 8
 
 
 def aggressor(text: str) -> str:

@@ -200,19 +200,26 @@ def pipelined_allreduce(call: Call) -> Phases | None:
     if call.reduces:
         within, steps = _through_switch(call, size), 1
     else:
-        within, steps = scaled(inside.flows, 2 * (size - 1)), size - 1
+        within, steps = scaled(inside.flows, 2 * inside.repeat), inside.repeat
     filling = [Phase(2 * steps - 1, scaled(within, 0.0)), Phase(2 * log2_steps(num) - 1, scaled(between, 0.0))]
     singly = [Phase(1, scaled(each, 1 / PIECES)) for each in (within, between)]
     return [*filling, *singly, Phase(1, scaled(within + between, 1 - 1 / PIECES))]
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """The phase inside nodes (L - 1 steps of S/L) and the rails; None unless N and L are 2 or more."""
+    """The phase inside nodes and the rails; None unless N and L are 2 or more.
+
+    Inside, each member's part S/L goes to all others: L - 1 steps round a ring, or one step over the links of a mesh.
+    """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
         return None
     size = len(nodes[0])
-    inside = Phase(size - 1, _ring_step(nodes, call.ranks_per_node, call.payload_bytes / size))
+    part = call.payload_bytes / size
+    if call.mesh:
+        inside = Phase(1, tuple((a, b, part) for ranks in nodes for a in ranks for b in ranks if a != b))
+    else:
+        inside = Phase(size - 1, _ring_step(nodes, call.ranks_per_node, part))
     return inside, list(zip(*nodes, strict=True))
 
 
@@ -378,6 +385,22 @@ def pairwise_alltoall(call: Call) -> Phases:
     ]
 
 
+def mesh_alltoall(call: Call) -> Phases | None:
+    """alltoall on nodes whose GPUs all have links to each other: to all members of one node at a time.
+
+    The messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
+    """
+    nodes = call.even_nodes()
+    if not call.mesh or nodes is None or len(nodes[0]) < 2:
+        return None
+    rounds: dict[int, list[Flow]] = {}
+    for (shift, _), edges in _shifts(call).items():
+        rounds.setdefault(shift, []).extend((a, b, call.block_bytes) for a, b in edges)
+    filling = Phase(max(0, log2_steps(call.num) - len(rounds)), scaled(rounds[0], 0.0))
+    times = len(nodes) - 1 if call.alike else 1
+    return [filling, *(Phase(times if shift else 1, tuple(flows)) for shift, flows in rounds.items())]
+
+
 def pairwise_alltoallv(call: Call) -> Phases:
     """alltoallv: the rounds of alltoall with each pair's own bytes; a pair without bytes sends nothing."""
     member = {rank: index for index, rank in enumerate(call.ranks)}
@@ -442,7 +465,7 @@ _ALGORITHMS: dict[str, dict[str, Callable[[Call], Phases | None]]] = {
     "reduce": {"chain": chain_reduce, "tree": tree_reduce},
     "gather": {"linear": linear_gather, "tree": tree_gather},
     "scatter": {"linear": linear_scatter, "tree": tree_scatter},
-    "alltoall": {"pairwise": pairwise_alltoall},
+    "alltoall": {"pairwise": pairwise_alltoall, "mesh": mesh_alltoall},
     "alltoallv": {"pairwise": pairwise_alltoallv},
     "barrier": {"dissemination": dissemination_barrier},
 }

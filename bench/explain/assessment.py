@@ -9,26 +9,24 @@ from bench.core.codes import Coded
 from bench.core.links import Bound, Limit
 from bench.core.log_traits import log_traits
 from bench.core.units import format_rate
-from bench.explain.evidence import (
-    NIC_RATES,
-    ExplainLimit,
-    RunEvidence,
-    busbw,
-)
+from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw
+from bench.explain.inequality import NORMAL_OF_OTHERS, fitting_nics, machines_by_fit, nic_words, of_any_machine
 from bench.explain.messages import AssessmentCode, ResultVerdict
 from bench.explain.size_matches import SizeMatch, size_matches
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 from bench.hardware.catalogue import gpu
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
-from bench.logs.foreign import ForeignRow
+from bench.logs.foreign import OK, ForeignRow
 
-# Of the best published result: library versions, drivers and years differ by as much.
-_NORMAL_OF_OTHERS, _LOW_OF_OTHERS = 0.85, 0.5
+# Of the best published result.
+_LOW_OF_OTHERS = 0.5
 # Of a bound, if no result is known: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
 _NORMAL_OF_RING = 0.75  # of NICs round a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
 TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known results were held back
+# Of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
+_ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
 _LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
 _MAY_BE = 0.15  # a machine on which others came so close is one that the user may try
 _MOST_CANDIDATES = 3
@@ -52,13 +50,22 @@ def assess(evidence: RunEvidence) -> Assessment:
     """The verdict on one run of rows."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
-        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, obstacle)
+        failed = obstacle.code == AssessmentCode.WRONG_DATA
+        failed |= obstacle.code == AssessmentCode.NO_BANDWIDTH and evidence.run.status != OK
+        return Assessment(ResultVerdict.FAILED if failed else ResultVerdict.CANNOT_BE_JUDGED, obstacle)
     if evidence.above:
         row, bound = evidence.above[0]
         return above_bound(busbw(row), bound, size_bytes=row.payload_bytes or 0)
     if evidence.crosses_nics and evidence.machine.links is not None and not evidence.nics_known:
         return _nics_unknown(evidence)
-    return _compared_with_others(evidence) or _compared_with_bound(evidence)
+    by_others = _compared_with_others(evidence)
+    if by_others is not None and by_others.verdict in (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT):
+        return by_others
+    by_bound = _compared_with_bound(evidence)
+    if by_others is None:
+        return by_bound
+    filled = evidence.crosses_nics and (evidence.nics_fill or 0.0) >= NORMAL_OF_OTHERS
+    return by_bound if filled and by_bound.verdict == ResultVerdict.NORMAL else by_others
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
@@ -88,7 +95,7 @@ def tightest(evidence: RunEvidence) -> Bound | None:
     """The bound that says most: the tightest hard one, or a tighter reference on the network."""
     found = []
     for bound in evidence.bounds:
-        if bound.kind == "hard" or bound.code in (Limit.NETWORK, ExplainLimit.RING):
+        if bound.kind in ("hard", "traffic") or bound.code in (Limit.NETWORK, Limit.NIC_IN_USE):
             found.append(bound)
     return min(found, key=lambda bound: (bound.bytes_per_s, bound.kind != "hard"), default=None)
 
@@ -110,7 +117,7 @@ def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
 
 def verdict_by_others(ratio: float) -> ResultVerdict:
     """The verdict for a share of the best published result."""
-    return verdict_of(ratio, _NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
+    return verdict_of(ratio, NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
 
 
 def times_best(ratio: float) -> float | None:
@@ -152,6 +159,12 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
     """Across nodes with unknown NICs: what others reached depends on theirs, however many results there are."""
     best = evidence.best
     assert best is not None
+    if (decided := _of_any_machine(evidence)) is not None:
+        return decided
+    fitting = fitting_nics(evidence)
+    if fitting and evidence.run.pattern and log_traits(evidence.run.tool).rings:
+        why = Coded.of(AssessmentCode.NORMAL_WITH_NICS, rate=busbw(best), nics=[nic_words(rate) for rate in fitting])
+        return Assessment(ResultVerdict.NORMAL_IF, why)
     machines = {}
     for reference in reversed(evidence.references):
         if reference.limited is None and reference.network_bytes_per_s:
@@ -161,6 +174,18 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
         rate, nics = format_rate(reference.best[1]), format_rate(network)
         others.append(f"{rate} with {nics} of NICs per node ({reference.instance or reference.gpu})")
     return not_judged(AssessmentCode.NICS_UNKNOWN, rate=busbw(best), others=others or None)
+
+
+def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
+    """The verdict that holds whatever the machine is; None if it depends on the machine."""
+    found = of_any_machine(evidence)
+    if found is None:
+        return None
+    code, facts, ratio = found
+    verdict = ResultVerdict.ONLY_RESULT if facts.get("only") else ResultVerdict.NORMAL
+    if code == AssessmentCode.BELOW_SLOWEST:
+        verdict = ResultVerdict.LOW
+    return Assessment(verdict, Coded.of(code, **facts), ratio)
 
 
 def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
@@ -174,7 +199,7 @@ def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
     only = len(sources) == 1
     facts = _comparison_facts(evidence, match, bound) | {"only": only}
     verdict = verdict_by_others(match.ratio)
-    normal = _normal_of(bound)
+    normal = _normal_of(bound, evidence)
     reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
     if evidence.too_short and (verdict != ResultVerdict.NORMAL or reached < normal):
         return not_judged(AssessmentCode.SIZES_TOO_SMALL, match.ratio, **facts, **_size_facts(evidence))
@@ -207,7 +232,7 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
     if bound is not None:
         facts |= {"bound": bound.name, "bound_code": bound.code, "bound_share": busbw(best) / bound.bytes_per_s}
     network, nics = evidence.network_bytes_per_s, evidence.nic_bytes_per_s
-    if nics and network and match.ratio < _NORMAL_OF_OTHERS:
+    if nics and network and match.ratio < NORMAL_OF_OTHERS:
         facts |= {"nic_rate": nics, "nic_share": nics / network, "network_rate": network}
     machine = evidence.machine
     facts["nics_assumed"] = evidence.crosses_nics and machine.likely is not None and machine.instance is None
@@ -250,7 +275,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     facts = _bound_facts(best, bound)
     if evidence.from_host_memory:
         return not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
-    normal = _normal_of(bound)
+    normal = _normal_of(bound, evidence)
     if share < normal and not evidence.crosses_nics:
         if has_wider_bridge(evidence.machine, busbw(best)):
             most = gpu(str(evidence.machine.gpu)).most_bridged
@@ -261,9 +286,6 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     verdict = verdict_of(share, normal, _LOW_OF_BOUND)
     if verdict != ResultVerdict.NORMAL and evidence.too_short:
         return not_judged(AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND, share, **facts, **_size_facts(evidence))
-    one_rank_per_node = evidence.crosses_nics and evidence.num_ranks == evidence.num_nodes
-    if verdict != ResultVerdict.NORMAL and one_rank_per_node and (links.num_nics or 1) > 1:
-        return not_judged(AssessmentCode.RANK_NICS_UNKNOWN, share, **facts, num_nics=links.num_nics)
     same_shape = any(reference.limited is None for reference in evidence.references)
     why = Coded.of(AssessmentCode.COMPARED_WITH_BOUND, **facts, missing="size" if same_shape else "shape")
     return Assessment(verdict, why, share)
@@ -290,7 +312,15 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
         return not_judged(AssessmentCode.OWN_MACHINE_UNKNOWN, **facts)
     if log_traits(evidence.run.tool).nic_test:
         return _compared_with_nic(best)
-    return not_judged(AssessmentCode.MACHINE_UNKNOWN, candidates=_candidates(evidence) or None)
+    if evidence.from_host_memory or not evidence.run.pattern:
+        return not_judged(AssessmentCode.MACHINE_UNKNOWN, candidates=_candidates(evidence) or None)
+    if (decided := _of_any_machine(evidence)) is not None:
+        return decided
+    normal_on, low_on = machines_by_fit(evidence)
+    if not normal_on:
+        return not_judged(AssessmentCode.MACHINE_UNKNOWN, candidates=None)
+    why = Coded.of(AssessmentCode.NORMAL_ON_MACHINES, rate=busbw(best), machines=normal_on, low_machines=low_on or None)
+    return Assessment(ResultVerdict.NORMAL_IF, why)
 
 
 def _candidates(evidence: RunEvidence) -> list[str]:
@@ -317,6 +347,10 @@ def _compared_with_nic(best: ForeignRow) -> Assessment:
     return Assessment(ResultVerdict.NORMAL, why, rate / nic)
 
 
-def _normal_of(bound: Bound | None) -> float:
+def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
     """The share of a bound from which on a result is normal."""
-    return _NORMAL_OF_RING if bound is not None and bound.code == ExplainLimit.RING else _NORMAL_OF_BOUND
+    if bound is None or bound.code != Limit.NIC_IN_USE:
+        return _NORMAL_OF_BOUND
+    if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:
+        return _NORMAL_OF_ALL_TO_ALL
+    return _NORMAL_OF_RING if evidence.by_ring else _NORMAL_OF_BOUND

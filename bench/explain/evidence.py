@@ -15,6 +15,7 @@ from bench.core.traits import traits
 from bench.explain.log_hints import Hint
 from bench.hardware.bounds import moves_host_memory
 from bench.hardware.catalogue import gpu, gpu_printed
+from bench.hardware.link_traffic import LinkUse
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference
 from bench.logs.foreign import ForeignRow, ForeignRun
@@ -30,19 +31,18 @@ _RISING = 0.05  # of the bandwidth at the last step; less is flat
 _BY_RING = ("allgather", "reducescatter")
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # bytes per second each way of the NICs on sale: 100 to 800 Gb/s
 
-_NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_REDUCING)
+_NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_REDUCING, Limit.NIC_IN_USE)
 
 
 class ExplainLimit(Code):
     """What a bound that only `explain` makes is named after: the code of `Bound.code`, and its name."""
 
-    RING = "network-ring", "network, round a ring"  # a node's NICs, for a ring of all ranks
     WITHOUT_BRIDGE = "without-bridge", "{bound} without NVLink bridge"  # if no bridge joins two cards
 
 
 def is_network(bound: Bound) -> bool:
     """Does the bound follow from what a node's NICs carry?"""
-    return bound.code in (*_NETWORK, ExplainLimit.RING)
+    return bound.code in _NETWORK
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,7 @@ class RunEvidence:
     above: tuple[tuple[ForeignRow, Bound], ...] = ()  # rows above a hard bound
     references: tuple[Reference, ...] = ()
     hints: tuple[Hint, ...] = ()
+    nic_use: LinkUse | None = None  # the NICs as the usual algorithm uses them, of the machine or of what it may be
     nic_share: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
     modelled: bool = False
     transport: str | None = None
@@ -222,6 +223,18 @@ class RunEvidence:
         if links is None or links.nic_bytes_per_s is None or links.num_nics is None:
             return None
         return links.nic_bytes_per_s * links.num_nics
+
+    @property
+    def used_nics_bytes_per_s(self) -> float | None:
+        """What the NICs that this run uses on a node carry each way: each GPU sends through its own."""
+        return None if self.nic_use is None else self.nic_use.num_links * self.nic_use.rate
+
+    @property
+    def nics_fill(self) -> float | None:
+        """The share of these NICs that the best row fills if its data go the usual way: round a ring, for example."""
+        if self.best is None or self.nic_use is None:
+            return None
+        return busbw(self.best) / self.nic_use.busbw_bytes_per_s
 
     @property
     def num_nics_in_log(self) -> int:

@@ -12,7 +12,7 @@ from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_
 from bench.explain.evidence import RunEvidence
 from bench.explain.log_hints import Hint
 from bench.explain.messages import AssessmentCode, CountCode
-from bench.explain.run_bounds import HALF_DIGIT, bounds_of_run, rows_above
+from bench.explain.run_bounds import HALF_DIGIT, bounds_of_run, rows_above, usual_nic_use
 from bench.hardware.catalogue import instance
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, same_shape
@@ -63,6 +63,7 @@ def gathered(
         traffic = _traffic(pattern, best, ranks, nodes)
         if traffic.node_bytes and traffic.rank_bytes:
             evidence = replace(evidence, nic_share=traffic.node_bytes / traffic.rank_bytes)
+        evidence = replace(evidence, nic_use=usual_nic_use(evidence, pattern.name))
         if machine.links is not None and not evidence.other_gpus:
             bounds = bounds_of_run(evidence, pattern.name, best, traffic)
             evidence = replace(evidence, bounds=bounds, above=rows_above(evidence.rows, bounds))

@@ -13,6 +13,8 @@ class ResultVerdict(Code):
     LOW = "low", "low"
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"
+    NORMAL_IF = "normal-if", "normal, if the machine is as named here"  # nothing known contradicts it
+    FAILED = "failed", "failed"  # no figure counts, and the log shows a failure
     CANNOT_BE_JUDGED = "cannot-be-judged", "cannot be judged"
 
 
@@ -94,10 +96,6 @@ class AssessmentCode(OptionalPartsCode):
         "host-memory-tool",
         f"{_BOUND}; this tool times single operations from host memory, and no published result of it is known.",
     )
-    RANK_NICS_UNKNOWN = (
-        "rank-nics-unknown",
-        f"{_BOUND}, but it is unknown how many of the node's {{num_nics}} NICs its one rank uses.",
-    )
     BRIDGES_UNKNOWN = (
         "bridges-unknown",
         f"{_BOUND}, but it is unknown how bridges join the cards: a bridge over {{most_bridged}} cards gives a pair "
@@ -114,6 +112,26 @@ class AssessmentCode(OptionalPartsCode):
         "compared-with-results",
         f"{_COMPARISON}<; that only result is itself {{only_share:.0%}} of the bound, so nobody knows what is normal>"
         f"<; the best known result is itself {{best_share:.0%}} of the bound>.{_WARNING}",
+    )
+    NEAR_BEST_OF_ANYONE = (
+        "near-best-of-anyone",
+        "{rate:rate} is {ratio:.0%} of the <only?only><!only?best> known result of any such machine "
+        "({reference_rate:rate}, {machine})<!only?, so it is normal whatever the NICs are>.",
+    )
+    BELOW_SLOWEST = (
+        "below-slowest",
+        "{rate:rate} is {ratio:.0%} of what the slowest known machine with this GPU would give ({slowest}, "
+        "{slowest_rate:rate}).",
+    )
+    NORMAL_WITH_NICS = (
+        "normal-with-nics",
+        "{rate:rate} is normal if each GPU in use has one NIC of {nics:list}. To decide, name the NICs of a node: "
+        "--nics 8x400G.",
+    )
+    NORMAL_ON_MACHINES = (
+        "normal-on-machines",
+        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}> (share of what others "
+        "reached or the links leave). To decide, name the machine: --instance TYPE.",
     )
     COMPARED_WITH_BOUND = (
         "compared-with-bound",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
-from bench.core.links import Bound, Limit, NodeLinks
-from bench.core.pattern import Traffic
+from bench.core import plugins
+from bench.core.links import Bound, NodeLinks
+from bench.core.log_traits import log_traits
+from bench.core.pattern import Pattern, Shape, Traffic
 from bench.core.record import Header, Record
-from bench.core.units import format_bytes, format_rate
+from bench.core.traits import traits
+from bench.core.world import World
 from bench.explain.evidence import ExplainLimit, RunEvidence, busbw, is_network
 from bench.hardware.bounds import bounds_of
+from bench.hardware.link_traffic import LinkUse, usual_use
 from bench.logs.foreign import ForeignRow
 
 HALF_DIGIT = 0.005e9  # bytes per second: tools print two decimals of GB/s
@@ -22,16 +27,11 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
     """Hard bounds and references at a row, tightest first. They bound rates, so they hold at every size."""
     machine = evidence.machine
     assert machine.links is not None
-    certain = _bounds(evidence, pattern, row, traffic, machine.links)
-    found = list(certain)
-    if evidence.by_ring:
-        found += [_ring_bound(bound, evidence, traffic) for bound in certain if bound.code == Limit.NETWORK]
-    if machine.likely is not None and evidence.crosses_nics and evidence.num_ranks != evidence.num_nodes:
+    found = [*_bounds(evidence, pattern, row, traffic, machine.links)]
+    if machine.likely is not None and evidence.crosses_nics:
         for bound in _bounds(evidence, pattern, row, traffic, machine.likely):
-            if is_network(bound):
+            if is_network(bound) and not (bound.kind == "hard" and evidence.num_ranks == evidence.num_nodes):
                 found.append(_likely(bound))
-            if bound.code == Limit.NETWORK and evidence.by_ring:
-                found.append(_likely(_ring_bound(bound, evidence, traffic)))
     if machine.links.peer == "nvlink_pairs" and evidence.num_nodes == 1 and evidence.num_ranks == 2:
         unbridged = replace(machine.links, peer="host", nvlink_bytes_per_s=None)
         for bound in _bounds(evidence, pattern, row, traffic, unbridged):
@@ -55,17 +55,21 @@ def _likely(bound: Bound) -> Bound:
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 
-def _ring_bound(bound: Bound, evidence: RunEvidence, traffic: Traffic) -> Bound:
-    """The bound by a node's NICs for a ring of all ranks, from the bound for the least that must leave the node."""
-    assert traffic.node_bytes and traffic.rank_bytes
-    rate = bound.bytes_per_s * traffic.node_bytes / traffic.rank_bytes
-    why = (
-        f"a node's NICs carry {format_rate(rate)} each way; NCCL sends {evidence.run.pattern} round a ring of all "
-        f"ranks, so {format_bytes(round(traffic.rank_bytes))} leave each node, where "
-        f"{format_bytes(round(traffic.node_bytes))} must"
-    )
-    name = ExplainLimit.RING.template
-    return replace(bound, bytes_per_s=rate, name=name, kind="reference", why=why, code=ExplainLimit.RING)
+def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
+    """The NICs as a library with rings uses them for large data, of the machine or of what it may be."""
+    links = evidence.machine.likely or evidence.machine.links
+    if links is None or not evidence.crosses_nics or evidence.from_host_memory:
+        return None
+    return _usual_use(evidence, pattern, links, "nic")
+
+
+def _usual_use(evidence: RunEvidence, pattern: str, links: NodeLinks, kind: str = "") -> LinkUse | None:
+    ranks, nodes, best = evidence.num_ranks, evidence.num_nodes, evidence.best
+    if not ranks or not nodes or ranks % nodes or best is None or not best.payload_bytes or links.nvlink_nodes > 1:
+        return None
+    world = World(nodes, ranks // nodes)
+    program: Pattern = plugins.load("pattern", pattern).PATTERN
+    return usual_use(links, world, program, Shape(ranks, best.payload_bytes, mode="pipelined"), kind)
 
 
 def _bounds(
@@ -101,4 +105,23 @@ def _bounds(
         node_bytes=traffic.node_bytes,
         reported={},
     )
-    return bounds_of(header, record)
+    found = [bound for bound in bounds_of(header, record) if bound.kind != "traffic"]
+    if log_traits(evidence.run.tool).rings or (evidence.transport is not None and traits(evidence.transport).rings):
+        found += _usual_bound(evidence, pattern, row, links, found)
+    return tuple(found)
+
+
+def _usual_bound(
+    evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
+) -> Iterator[Bound]:
+    """What the links leave if the library sends the usual way, unless the row shows that it does better."""
+    if links.reduces and not evidence.crosses_nics:  # rings inside a node are what a switch that reduces makes needless
+        return
+    use = _usual_use(evidence, pattern, links)
+    hard = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
+    if use is None or use.busbw_bytes_per_s >= 0.999 * hard:
+        return
+    if busbw(row) * (1 - _ROUNDING) - HALF_DIGIT > use.busbw_bytes_per_s:
+        return
+    source, verified = links.sources.get(use.source, "unknown"), links.verified.get(use.source, False)
+    yield Bound(use.busbw_bytes_per_s, use.limit.template, "traffic", use.why, source, verified, use.limit)

@@ -1,4 +1,4 @@
-"""Bounds in a panel: a named line each, or only the name of a bound that is far above the data."""
+"""Draw the bounds of a panel as named lines. A bound far above the data is only named."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bench.figures._rows import by
 from bench.figures._style import GREY, SMALL_TEXT
 from bench.results.document import Summary
 
-# A bound further above the data than this factor would flatten them: it is named, not drawn.
+# A bound further above the data than this factor would flatten the curves, so it is named but not drawn.
 _IN_VIEW = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """One bound of one world over rising sizes; rates in GB/s."""
+    """One bound of one world by increasing size; rates in GB/s."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class _Curve:
 
     @property
     def flat(self) -> bool:
-        """Whether it is the same at every size, apart from rounding."""
+        """Whether the bound is equal at every size, apart from rounding."""
         return max(self.rates) < 1.001 * min(self.rates)
 
     def __str__(self) -> str:
@@ -36,9 +36,9 @@ class _Curve:
 
 
 def draw(axes: Axes, rows: Iterable[Summary]) -> None:
-    """Draw every bound that these rows name as a line with its name; hard bounds solid, references dashed.
+    """Draw each bound of these rows as a named line: hard bounds solid, references dashed.
 
-    Call this after the data are drawn: it fixes the y axis (GB/s, linear) from zero up.
+    Call this after the data are drawn, because it fixes the y axis (GB/s, linear, from zero).
     """
     drawn = list(rows)
     highest = max((row.busbw_bytes_per_s or 0.0 for row in drawn), default=0.0) / 1e9
@@ -70,7 +70,7 @@ def draw(axes: Axes, rows: Iterable[Summary]) -> None:
 
 
 def _curves(rows: Iterable[Summary]) -> list[_Curve]:
-    """A curve for each bound and world: the same bound has other rates on other numbers of nodes."""
+    """A curve for each bound and world, because a bound's rate depends on the number of nodes."""
     bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
     worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
     curves = []
@@ -81,7 +81,7 @@ def _curves(rows: Iterable[Summary]) -> list[_Curve]:
 
 
 def _name_levels(axes: Axes, curves: Sequence[_Curve], text_height: float) -> list[str]:
-    """Write names at flat bounds; of two close bounds the upper name is above its line, the lower below.
+    """Write names next to flat bounds. Of two close bounds, the upper has its name above the line, the lower below.
 
     Returns the names that do not fit above the axis.
     """

@@ -1,4 +1,4 @@
-"""Predicted bus bandwidth against size: a line and interval for each algorithm, the user's own rows as points."""
+"""Predicted bus bandwidth against size: a line and a band for each algorithm, the user's rows as points."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from bench.figures import _rows, _style
 from bench.predict.predict import busbw
 
 _MOST_PANELS = 8
-_REMARK = (
-    "bands: the interval that should hold 9 of 10 measurements (fewer below 1 MiB); "
-    "no line: no measurement of such links; "
-)
+_REMARK = "bands: 90 % intervals (fewer measurements are inside below 1 MiB); no line: such links were never measured; "
 
 
 def curves(
     rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
 ) -> Figure:
-    """One panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs of each, bytes, seconds)."""
+    """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs of each, bytes, seconds)."""
     worlds = list(dict.fromkeys(_world(row) for row in rows))[:_MOST_PANELS]
     looks = _style.looks(dict.fromkeys(str(row["algorithm"]) for row in rows))
     figure, axes = _style.panels(len(worlds))
@@ -48,9 +45,9 @@ def curves(
     if measured:
         basis = " and ".join(dict.fromkeys(each[0] for each in measured))
         handles.append(
-            Line2D([], [], color="black", marker="o", linestyle="", markersize=4, label=f"own rows, {basis}")
+            Line2D([], [], color="black", marker="o", linestyle="", markersize=4, label=f"your rows, {basis}")
         )
-    _style.finish(figure, f"Predicted, not measured: {machine}", handles, (), [_REMARK + "dotted: bound of the links"])
+    _style.finish(figure, f"Predicted, not measured: {machine}", handles, (), [_REMARK + "dotted: bound by the links"])
     return figure
 
 
@@ -60,7 +57,7 @@ def _world(row: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> None:
     sizes = [row["payload_bytes"] for row in rows]
-    if rows[0]["high_s"] is None:  # only the bound of the links is known
+    if rows[0]["high_s"] is None:  # only the bound by the links is known
         tops = [(row["busbw_high_bytes_per_s"] or 0.0) / 1e9 for row in rows]
         panel.plot(sizes, tops, color=look.colour, linestyle=":", linewidth=1.2)
         return
@@ -69,10 +66,10 @@ def _draw(panel: Axes, look: _style.Look, rows: Sequence[Mapping[str, Any]]) -> 
     rates = [row["busbw_bytes_per_s"] / 1e9 if row["busbw_bytes_per_s"] else nan for row in rows]
     panel.plot(sizes, rates, color=look.colour, linestyle=look.dashes, linewidth=1.6)
     neighbours = zip([nan, *rates[:-1]], rates, [*rates[1:], nan], strict=True)
-    alone = [
+    isolated = [
         (size, rate)
         for size, (left, rate, right) in zip(sizes, neighbours, strict=True)
         if isnan(left) and isnan(right) and not isnan(rate)
     ]
-    if alone:  # single points, which no line shows
-        panel.plot(*zip(*alone, strict=True), color=look.colour, linestyle="", marker="s", markersize=4)
+    if isolated:  # a line does not show a single point
+        panel.plot(*zip(*isolated, strict=True), color=look.colour, linestyle="", marker="s", markersize=4)

@@ -1,4 +1,4 @@
-"""What figures share: the rows that are drawn, the names of panels and lines, and the remarks below."""
+"""Functions that figures share: the rows to draw, the names of panels and lines, and the remarks below them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def valid(document: Document, mode: str) -> list[Summary]:
 
 
 def seconds(row: Summary) -> float:
-    """The median; for another tool's log the mean, or the time that its rate implies. 0 if there is none."""
+    """The median; for an imported row the mean, or the time that its rate implies; 0 if there is no time."""
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
     if row.mean_s is None and row.algbw_bytes_per_s:
@@ -29,7 +29,7 @@ def seconds(row: Summary) -> float:
 
 
 def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list[Summary]]:
-    """Rows by a key, in the order of their appearance."""
+    """Rows grouped by a key, in order of first appearance."""
     found: dict[Any, list[Summary]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
@@ -37,7 +37,7 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 
 def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
-    """The row of the slowest group at each size, by rising size."""
+    """The row of the slowest group at each size, by increasing size."""
     return [max(of_size, key=seconds) for _, of_size in sorted(by(rows, _payload).items())]
 
 
@@ -46,7 +46,7 @@ def _payload(row: Summary) -> int:
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """The pattern, and the number of groups of which the slowest is drawn."""
+    """The pattern, and the number of groups if only the slowest is drawn."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
@@ -55,9 +55,9 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 
 def labels(document: Document) -> dict[str, str]:
-    """Labels by job: the fewest words that distinguish it from the other jobs of its pattern.
+    """Labels by job: the fewest settings that distinguish a job from the other jobs of its pattern.
 
-    Jobs of different patterns with the same settings share a label.
+    Jobs of different patterns with equal settings share a label.
     """
     headers = document.headers
     settings = {job: _settings(header) for job, header in headers.items()}
@@ -82,7 +82,7 @@ def labels(document: Document) -> dict[str, str]:
 
 
 def _settings(header: Header) -> tuple[str, ...]:
-    """What jobs can differ in, in the order of a label."""
+    """The settings in which jobs can differ, in the order of a label."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -113,12 +113,12 @@ def _option(header: Header, name: str) -> str:
 
 
 def series(labels: Mapping[str, str], row: Summary) -> str:
-    """The label of a row's line: that of its job; copies through host memory have a line of their own."""
+    """The label of a row's line: the job's label. Copies through host memory have a separate line."""
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
-    """The pairs that were copied through host memory."""
+    """A remark that names the pairs copied through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
     more = ", ..." if len(set(pairs)) > _MOST_STAGED else ""
     named = ", ".join(list(dict.fromkeys(pairs))[:_MOST_STAGED])
@@ -126,28 +126,31 @@ def through_host_remark(rows: Iterable[Summary]) -> list[str]:
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:
-    """The number of rows of a mode that are not drawn because of wrong data."""
+    """A remark with the number of rows of a mode that are not drawn because of wrong data."""
     number = sum(row.mode == mode and row.verified is False for row in document.summaries)
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
 
 def interval_remark(rows: Iterable[Summary]) -> list[str]:
-    """What points and bars are; modelled rows have no spread."""
+    """A remark that explains points and bars; modelled rows have no spread."""
     rows = list(rows)
-    own = any(not (row.modelled or row.imported) for row in rows)
-    words = ["median and its 95 % interval within one launch"] if own else []
-    return words + (["imported: as the tool printed it, a mean of one start"] if any(r.imported for r in rows) else [])
+    words = []
+    if any(not (row.modelled or row.imported) for row in rows):
+        words.append("median and its 95 % interval within one launch")
+    if any(row.imported for row in rows):
+        words.append("imported: the mean of one launch, as printed by the tool")
+    return words
 
 
 def algorithm_remark(rows: Iterable[Summary]) -> list[str]:
-    """Why a line has a gap (see `_style.points`)."""
+    """A remark that explains gaps in lines (see `_style.points`)."""
     of = by(rows, lambda row: (row.pattern, row.transport, row.topology))
     changes = any(len({row.algorithm for row in alike}) > 1 for alike in of.values())
     return ["a line breaks where the algorithm changes"] if changes else []
 
 
 def size_words(num_bytes: int) -> str:
-    """`8 B`, `256 MiB`: a size in a sentence."""
+    """A size for a sentence: `8 B`, `256 MiB`."""
     text = format_size(num_bytes)
     return f"{text[:-1]} {text[-1]}iB" if text[-1].isalpha() else f"{text} B"
 

@@ -1,4 +1,4 @@
-"""A selection of machines as a figure: parts of the step, cost against time, and where the best machine changes."""
+"""The figure of `bench select`: parts of the step, cost against time, and both against model size and nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.predict.select import Selection
 _MILLION = 1e6
 _PALE = 0.4
 _LONG_S = 10.0  # longer steps are shown in seconds
-_MOST = 6  # machines in a figure: as many as there are distinct colours
+_MOST = 6  # machines in a figure, limited by the distinct colours
 _PARTS = (
     ("compute_s", "compute", "#0072B2", ""),
     ("bubble_s", "pipeline bubble", "#56B4E9", ".."),
@@ -32,7 +32,7 @@ _PARTS = (
 
 
 def draw(selection: Selection) -> Figure:
-    """Four panels of the best machines, each with intervals."""
+    """Draw four panels of the best machines, each with intervals."""
     shown = selection.candidates[:_MOST]
     figure, axes = _style.panels(4, height_in=3.9)
     looks = _style.looks(each.instance.name for each in shown)
@@ -52,7 +52,7 @@ def draw(selection: Selection) -> Figure:
         *(
             Patch(facecolor=fill, hatch=hatch, edgecolor="white", label=words)
             for part, words, fill, hatch in _PARTS
-            if any(one.range(part).middle > 0 for one in shown)
+            if any(machine.range(part).middle > 0 for machine in shown)
         ),
         *(Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()),
     ]
@@ -67,7 +67,7 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
-    """The parts of the step and the interval of the whole; communication with only an interval is drawn pale."""
+    """Draw the parts of the step and the interval of the whole. Communication without a middle is pale."""
     longest = max(each.range("total_s").high for each in shown)
     scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
     for row, each in enumerate(shown):
@@ -110,7 +110,7 @@ def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[s
         axes.plot([low, high], [usd.low, usd.high], color=style.colour, linewidth=2.2, alpha=0.75)
         if each.has_middle:
             axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
-        if len({one.layout.num_nodes for one in shown}) > 1:
+        if len({machine.layout.num_nodes for machine in shown}) > 1:
             words = f"x {each.layout.num_nodes}"
             end, aside = ((high, usd.high), (3, 2)) if number % 2 == 0 else ((low, usd.low), (-18, -10))
             axes.annotate(words, end, aside, textcoords="offset points", fontsize=_style.SMALL_TEXT)
@@ -129,7 +129,7 @@ def _lines(
     by_cost: bool,
     words: Callable[[int], str],
 ) -> None:
-    """One band for each machine; `words` label what is varied."""
+    """Draw one band for each machine. `words` formats the labels of the x axis."""
     scale = _MILLION if by_cost else _MILLION / 3600
     for line in lines:
         style = look(line.name.rpartition(" x ")[2])
@@ -184,7 +184,9 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         f"intervals of {100 * CONFIDENCE:.0f} %; the step time is based on "
         + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)
     ]
-    remarks += [f"pale, and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
+    remarks += (
+        [f"pale bars and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
+    )
     remarks += [f"prices: {dated}"] if dated else []
     remarks.append("compare machines by their ratio (bench select), not by their intervals, which share assumptions")
     return remarks + ([f"not drawn: {left} more"] if left else [])

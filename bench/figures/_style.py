@@ -38,7 +38,7 @@ _LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and befo
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, marker and dashes of one series, the same in every panel; modelled series are dash-dotted."""
+    """Colour, marker and dashes of one series, equal in every panel; modelled series are dash-dotted."""
 
     label: str
     colour: str
@@ -46,12 +46,12 @@ class Look:
     dashes: Literal["-", "--", "-."]
 
     def handle(self) -> Line2D:
-        """The series in a legend."""
+        """The legend entry of the series."""
         return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Looks by label; after seven series colours repeat with other dashes."""
+    """Looks by label. After seven series the colours repeat with other dashes."""
     found: dict[str, Look] = {}
     for index, name in enumerate(dict.fromkeys(names)):
         again = index // len(COLOURS) % 2 == 1
@@ -61,7 +61,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """A figure of equal panels in two columns, and its axes. `height_in`: of one row, in inches."""
+    """A figure with equal panels in two columns, and its axes. `height_in`: height of one row in inches."""
     columns = min(num_panels, 2)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(WIDTH_IN, height_in * rows + 0.9), dpi=DPI, layout="constrained")
@@ -77,7 +77,7 @@ def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]
 
 
 def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Summary], remarks: Sequence[str]) -> None:
-    """Add the title above, legend and remarks below, and whether rows are modelled or imported."""
+    """Add the title above the panels and the legend and remarks below; mark modelled and imported rows."""
     drawn = list(rows)
     modelled = [row.modelled for row in drawn]
     if any(modelled):
@@ -91,7 +91,7 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
         handles = [*handles, hollow]
     remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
     if handles:
-        # The remarks are the legend's title: the layout keeps both apart from the panels.
+        # The remarks are the legend's title, so the layout keeps both clear of the panels.
         longest = max(len(str(handle.get_label())) for handle in handles)
         columns = max(1, min(len(handles), 3, _LINE // (longest + _HANDLE)))
         legend = figure.legend(
@@ -110,7 +110,7 @@ def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Su
 
 
 def watermark(axes: Axes) -> None:
-    """Write `MODELLED` across a panel, which may be copied without its title."""
+    """Write `MODELLED` across a panel, because a panel may be copied without the title."""
     axes.text(
         0.5,
         0.5,
@@ -165,7 +165,7 @@ def points(
 
 
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
-    """A binary logarithmic x axis labelled 8, 1K, 1M, ..., from the largest down, as many as fit."""
+    """Set a binary logarithmic x axis, labelled 8, 1K, 1M, ... from the largest size down, as many as fit."""
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
     room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))

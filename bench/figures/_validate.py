@@ -1,46 +1,30 @@
-"""Errors of predictions by class: a point for each row that was predicted without its own system."""
+"""Errors of held-out predictions by class: one point for each row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
-from bench.predict.validate import LARGE_BYTES, Tried, level_class
+from bench.predict.validate import LARGE_BYTES, HeldOutRow, link_level
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 
-def errors(rows: Sequence[Tried]) -> Figure:
-    """Predicted / measured time: left against size, right large sizes by class."""
-    classes = list(dict.fromkeys(sorted(level_class(row) for row in rows)))
+def errors(rows: Sequence[HeldOutRow]) -> Figure:
+    """Draw predicted / measured time: by size on the left, large sizes by class on the right."""
+    classes = list(dict.fromkeys(sorted(link_level(row) for row in rows)))
     looks = {name: _look(index, name) for index, name in enumerate(classes)}
     figure, (left, right) = _style.panels(2, height_in=4.2)
-    for name in classes:
-        own = [row for row in rows if level_class(row) == name]
-        for panel, chosen, x in (
-            (left, own, [float(row.payload_bytes) for row in own]),
-            (
-                right,
-                big := [row for row in own if row.payload_bytes >= LARGE_BYTES],
-                _places(classes.index(name), len(big)),
-            ),
-        ):
-            ratios = [min(max(row.error + 1, _RATIOS[0]), _RATIOS[-1]) for row in chosen]
-            for covered in (True, False):
-                told = [k for k, row in enumerate(chosen) if row.covered is covered]
-                panel.plot(
-                    [x[k] for k in told],
-                    [ratios[k] for k in told],
-                    linestyle="",
-                    marker=looks[name].marker,
-                    color=looks[name].colour,
-                    markersize=4.5,
-                    markerfacecolor=looks[name].colour if covered else "white",
-                )
+    for index, name in enumerate(classes):
+        own = [row for row in rows if link_level(row) == name]
+        large = [row for row in own if row.payload_bytes >= LARGE_BYTES]
+        _points(left, looks[name], own, [float(row.payload_bytes) for row in own])
+        _points(right, looks[name], large, _positions(index, len(large)))
     for panel in (left, right):
         panel.set_yscale("log")
         panel.set_ylim(_RATIOS[0], _RATIOS[-1])
@@ -71,20 +55,36 @@ def errors(rows: Sequence[Tried]) -> Figure:
     )
     _style.finish(
         figure,
-        "Published rows, each predicted without its own system",
+        "Published rows, predicted without their own system",
         handles,
         (),
-        ["predictions without a middle: the geometric middle of the interval; beyond 10: at the edge"],
+        ["without a middle: drawn at the geometric middle of the interval; ratios beyond 10: drawn at the edge"],
     )
     return figure
 
 
 def _look(index: int, name: str) -> _style.Look:
-    """The look of a class; after all colours are used, markers change."""
+    """The look of a class. Once all colours are used, the marker changes."""
     marker = _style.MARKERS[(index + index // len(_style.COLOURS)) % len(_style.MARKERS)]
     return _style.Look(name, _style.COLOURS[index % len(_style.COLOURS)], marker, "-")
 
 
-def _places(index: int, num: int) -> list[float]:
-    """Positions next to each other around the position of a class."""
+def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Sequence[float]) -> None:
+    """Draw rows as points, hollow if the measurement is outside the interval."""
+    for covered in (True, False):
+        shown = [k for k, row in enumerate(rows) if row.covered is covered]
+        ratios = [min(max(rows[k].error + 1, _RATIOS[0]), _RATIOS[-1]) for k in shown]
+        panel.plot(
+            [x[k] for k in shown],
+            ratios,
+            linestyle="",
+            marker=look.marker,
+            color=look.colour,
+            markersize=4.5,
+            markerfacecolor=look.colour if covered else "white",
+        )
+
+
+def _positions(index: int, num: int) -> list[float]:
+    """Positions side by side around the position of a class."""
     return [index + 0.6 * ((k + 0.5) / num - 0.5) for k in range(num)]

@@ -1,4 +1,4 @@
-"""Bus bandwidth of pipelined operations against size with the bounds of the links, a panel for each pattern."""
+"""Bus bandwidth of pipelined operations by size, with the bounds of the links; one panel per pattern."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `bandwidth`; of several groups the slowest at each size. Empty for a document without bandwidth."""
+    """One figure, `bandwidth`, with the slowest group at each size. Empty for a document without bandwidth."""
     rows = _chosen(document)
     if not rows:
         return []
@@ -56,7 +56,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _error(row: Summary, rate: float) -> tuple[float, float]:
-    """The distances of the interval's ends below and above the rate, the inverse of the time."""
+    """Distances of the interval's ends below and above the rate, which is the inverse of the time."""
     if not row.median_s or not row.ci_low_s or not row.ci_high_s:
         return 0.0, 0.0
     return rate * (1 - row.median_s / row.ci_high_s), rate * (row.median_s / row.ci_low_s - 1)

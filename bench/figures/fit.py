@@ -1,4 +1,4 @@
-"""The fitted latency + size / bandwidth over the measured times: a figure for each mode, a panel for each pattern."""
+"""The fitted model latency + size / bandwidth over the measured times: one figure per mode, one panel per pattern."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """`fit-isolated` and `fit-pipelined`, if there are fits of that mode; of several groups the slowest."""
+    """`fit-isolated` and `fit-pipelined`, if that mode has fits. Of several groups the slowest is drawn."""
     return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
 
 
@@ -54,7 +54,7 @@ def _figure(document: Document, mode: str) -> Figure:
         panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
-    # Points are not rows: none of them is hollow.
+    # Points are no rows, so none of them is hollow.
     rows = [
         replace(row, flags=())
         for row in document.summaries
@@ -70,7 +70,7 @@ def _key(curve: Fit | model.Curve) -> tuple[str, str, str]:
 
 
 def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
-    """For each job the fit of the group with the longest time at its largest size."""
+    """For each job, the fit of the group with the longest time at the largest size."""
     slowest: dict[str, Fit] = {}
     for fit in sorted(fits, key=lambda fit: points[_key(fit)][-1].seconds):
         slowest[fit.job] = fit
@@ -109,7 +109,7 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 
 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
-    """Draw the line and a tick at half of its bandwidth; a line that does not fit is dotted, without tick."""
+    """Draw the line and a tick at half its bandwidth. A line that does not fit is dotted, without a tick."""
     sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
     times = [model.predicted(segment, size) for size in sizes]
     panel.plot(sizes, times, color=look.colour, linewidth=1.6 if fits else 1.0, linestyle=look.dashes if fits else ":")
@@ -119,13 +119,13 @@ def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) 
 
 
 def _half(segment: Segment) -> float | None:
-    """n1/2 if it is within the sizes of the segment."""
+    """n1/2 if it lies within the segment's sizes."""
     half = segment.half_bytes
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
 
 def _headline(fit: Fit) -> str:
-    """`1.54 us, 1.3 GB/s, n1/2 2.61 KiB`: the latency of the first piece, the bandwidth of the last, marked n1/2."""
+    """The headline, `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`: latency of the first piece, bandwidth and n1/2 of the last."""
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
         return f"does not fit ({100 * fit.max_residual:.0f} % off{at})"
@@ -137,12 +137,12 @@ def _headline(fit: Fit) -> str:
 
 
 def _latency(segment: Segment) -> float:
-    """The latency; only the upper end if the interval holds zero."""
+    """The latency as text; only its upper end if the interval contains zero."""
     return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
 
 
 def _time_axis(panel: Axes, num_lines: int) -> None:
-    """Label decades 10 us, 1 ms, ..., with room above for the headlines."""
+    """Label decades 10 us, 1 ms, ..., and leave room above for the headlines."""
     low, high = panel.get_ylim()
     panel.set_ylim(low, high * (high / low) ** (0.04 * num_lines))
     panel.set_ylabel("time", fontsize=_style.TEXT)

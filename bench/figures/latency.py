@@ -1,4 +1,4 @@
-"""Time of one isolated operation against size with spread and latency floor, a panel for each pattern."""
+"""Time of one isolated operation by size, with spread and latency floor; one panel per pattern."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:
-    """Whether there is an isolated time of a pattern that has sizes."""
+    """Whether a pattern with sizes has an isolated time."""
     return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `latency`; of several groups the slowest at each size. Empty for a document without such times.
+    """One figure, `latency`, with the slowest group at each size. Empty for a document without such times.
 
-    A pattern without sizes (barrier) is a remark below.
+    A pattern without sizes (barrier) is only a remark.
     """
     rows = _chosen(document)
     if not rows:
@@ -74,7 +74,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _time_axis(panel: Axes) -> None:
-    """Label decades 10 us, 1 ms, ..., and 2 and 5 between them if there are few."""
+    """Label decades 10 us, 1 ms, ..., and also 2 and 5 times a decade if there are few."""
     panel.set_yscale("log")
     panel.set_ylabel("time", fontsize=_style.TEXT)
     low, high = panel.get_ylim()
@@ -84,7 +84,7 @@ def _time_axis(panel: Axes) -> None:
 
 
 def _band(row: Summary) -> tuple[float, float]:
-    """Seconds from the fastest sample to p95, else the interval of the median, else the median."""
+    """(low, high) seconds: fastest sample to p95, else the interval of the median, else the median twice."""
     median = _rows.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s

@@ -1,6 +1,6 @@
-"""Every pair of ranks as a map, source by destination: bandwidth of the largest size, time of the smallest.
+"""Maps of all pairs of ranks, source by destination: bandwidth of the largest size, time of the smallest size.
 
-Ranks are sorted by rack and host. What `bench diagnose` finds slow is framed.
+Ranks are sorted by rack and host. Frames mark the parts that `bench diagnose` finds slow.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bench.diagnose.localise import Accused, Places
 from bench.figures import _rows, _style
 from bench.results.document import Document, Summary
 
-_MOST_ANNOTATED_RANKS = 16  # of one map; two maps have narrower cells
+_MOST_ANNOTATED_RANKS = 16  # width of one map; two maps have narrower cells
 _MOST_ANNOTATED_OF_TWO = 10
-_MOST_CELLS = 512  # of a side; more ranks share cells, which show their worst pair
+_MOST_CELLS = 512  # cells per side; with more ranks, ranks share a cell, which shows their worst pair
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
@@ -39,9 +39,9 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """`pairs-<job>` for each job of pairs.
+    """A figure `pairs-<job>` for each job of pairs.
 
-    A half round trip and a two-way bandwidth fill both cells of a pair. A direction that was not measured is grey.
+    A half round trip or a two-way bandwidth fills both cells of a pair. A direction that was not measured is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -62,13 +62,13 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
     direct = [
         row for row in rows if Flag.THROUGH_HOST not in row.flags
-    ] or rows  # where all are alike, they are one map
+    ] or rows  # modes with the same rows share one map
     maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
     figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0)
     blank = False
-    places, accused = pair_evidence.places(asdict(header)), _accused(header, rows)
+    places, accused = pair_evidence.places(asdict(header)), _slow_parts(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
@@ -98,7 +98,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 @dataclass(frozen=True, slots=True)
 class PairMap:
-    """One panel: its rows and the value of each. `symmetric`: a row holds for both directions."""
+    """One panel: its rows, and the function for their values. `symmetric`: a row holds for both directions."""
 
     title: str
     unit: str
@@ -132,7 +132,7 @@ def _times(rows: list[Summary]) -> PairMap | None:
 
 
 def _ranks_of_a_cell(header: Header) -> int:
-    """Ranks of a cell: 1, or the ranks of as many whole nodes as keep a side below the most cells."""
+    """Ranks per cell: 1, or the ranks of as many whole nodes as needed to keep a side within the most cells."""
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
         return 1
@@ -140,11 +140,11 @@ def _ranks_of_a_cell(header: Header) -> int:
 
 
 def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
-    """Values as [source, destination] in this order, the worst of each cell; NaN if not measured."""
+    """Values as [source, destination] in this order, the worst value of each cell; NaN if not measured."""
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
-    # The colour map of times is reversed: there the largest is the worst.
+    # The colour map of times is reversed, because the largest time is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin
     pairs = _rows.by(shown.rows, lambda row: (row.src, row.dst))  # the median of several measurements of a pair
     at = np.argsort(order)[np.array(list(pairs))] // share
@@ -152,8 +152,8 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
 
 
-def _accused(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """What the pairs of this job show to be slow."""
+def _slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
+    """The parts that the pairs of this job show to be slow."""
     try:
         (case,) = pair_evidence.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
     except UsageError:
@@ -167,7 +167,7 @@ def _plain(row: Summary, header: Header) -> dict[str, Any]:
 
 
 def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
-    """Frame the rows and columns of a host or NIC, or the cells of a link; neighbours share a frame."""
+    """Frame the rows and columns of a host or NIC, or the cells of a link; adjacent cells share a frame."""
     at = []
     for end in accused.ends:
         at.append(sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}))
@@ -239,13 +239,13 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _norm(low: float, high: float) -> Normalize:
-    """Colours over a factor of two or more, so noise does not look like a broken link; logarithmic above five."""
+    """Colour scale over a factor of two at least, so noise does not look like a broken link; logarithmic above five."""
     low = min(low, high / 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
 def annotate(panel: Axes, grid: Any, form: str = "") -> None:
-    """Write the figure of every cell, with three digits or in a format of its own."""
+    """Write the value of every cell, with three digits or in a format of its own."""
     [image] = panel.images
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):

@@ -1,6 +1,6 @@
-"""Scaling of each pattern: bandwidth (or time) of the largest common size against the number of ranks, and the ideal.
+"""Scaling of each pattern: bandwidth (or time) of the largest common size by number of ranks, and the ideal.
 
-A second figure shows efficiencies: against the smallest world of the same kind, and against the bound of each world.
+A second figure shows efficiencies relative to the smallest world of the same kind and to the bound of each world.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.core.record import known
 from bench.figures import _rows, _style
 from bench.results.document import Document, Scaling, Summary
 
-_Series = dict[str, list[Summary]]  # label -> rows, one for each number of ranks, rising
+_Series = dict[str, list[Summary]]  # label -> one row for each number of ranks, increasing
 
 
 def applies(document: Document) -> bool:
@@ -56,7 +56,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
-    """Efficiency in percent at the largest pipelined size; inside a node and between nodes are separate curves."""
+    """Efficiency in percent at the largest pipelined size, with separate curves inside a node and between nodes."""
     rated = [one for one in document.scalings if one.factor != "order" and one.mode == "pipelined" and one.efficiency]
     patterns: dict[str, list[Scaling]] = {}
     for one in rated:
@@ -122,7 +122,7 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """The series of more than one world by pattern, at the largest size that all of them were asked for."""
+    """By pattern, the series with more than one world, at the largest size that all its worlds requested."""
     panels = {}
     for pattern, rows in _rows.by(document.summaries, lambda row: row.pattern).items():
         chosen = [row for row in _rows.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
@@ -138,9 +138,9 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Whether a row is of a whole known world: simultaneous groups share links, and logs are of other machines."""
-    told = row.num_ranks is not None and row.num_nodes is not None
-    return told and row.topology == "world" and not row.imported
+    """Whether a row is from a whole world of known size. Excludes groups, which share links, and imported logs."""
+    known = row.num_ranks is not None and row.num_nodes is not None
+    return known and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
@@ -154,7 +154,7 @@ def _label(row: Summary) -> str:
 
 
 def _largest_common(worlds: _Series) -> int | None:
-    """The largest requested size of every number of ranks in every series."""
+    """The largest size that every series requested for every number of ranks."""
     sizes = [
         {row.requested_bytes for row in of_world}
         for of_label in worlds.values()
@@ -165,7 +165,7 @@ def _largest_common(worlds: _Series) -> int | None:
 
 
 def _slowest(rows: list[Summary], size: int) -> list[Summary]:
-    """For each number of ranks the slowest row of a size."""
+    """The slowest row of a size for each number of ranks."""
     worlds = _rows.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
     return [max(worlds[num_ranks], key=_rows.seconds) for num_ranks in sorted(worlds)]
 
@@ -193,7 +193,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
-    """GB/s of busbw, or microseconds, for this time; for the median if the time is unknown."""
+    """The value for a time (default: the median): busbw in GB/s, or microseconds."""
     median = _rows.seconds(row)
     seconds = seconds or median
     if not rated:

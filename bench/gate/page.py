@@ -103,6 +103,9 @@ def remarks(gate: GateResult) -> list[str]:
     lines += alone[:_MOST_NODES]
     if len(alone) > _MOST_NODES:
         lines.append(f"and {len(alone) - _MOST_NODES} more rows were measured again")
+    modelled = [rule.name for rule in gate.rules.rules if rule.modelled]
+    if modelled:
+        lines.append(f"MODELLED rows are judged by {', '.join(modelled)}: nothing was measured")
     if gate.unjudged:
         lines.append(f"{count(gate.unjudged, 'row')} of the run are judged by no rule")
     return lines

@@ -92,7 +92,7 @@ def evidence(
 def _no_evidence(row: Summary, rule: GateRule, header: Header) -> GateFault | None:
     if is_imported(row) and not rule.imported:
         return GateFault.of_row(FaultCode.ROW_IMPORTED, row)
-    if row.modelled or header.modelled:
+    if (row.modelled or header.modelled) and not rule.modelled:
         return GateFault.of_row(FaultCode.ROW_MODELLED, row)
     if row.num_wrong:
         return GateFault.of_row(FaultCode.ELEMENTS_WRONG, row, num_wrong=row.num_wrong)
@@ -143,7 +143,7 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
         yield GateFault.of_row(FaultCode.RANKS_UNKNOWN, row)
     elif row.num_ranks < 2 and rule.ranks != (1,) and row.pattern not in COPIES_OF_ONE_GPU:
         yield GateFault.of_row(FaultCode.RANK_ALONE, row)
-    if row.verified is None:
+    if row.verified is None and not row.modelled:
         yield GateFault.of_row(FaultCode.DATA_UNCHECKED, row)
     if Flag.THROUGH_HOST in row.flags:
         yield GateFault.of_row(FaultCode.COPIED_THROUGH_HOST, row)
@@ -152,8 +152,8 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    """Demands on the samples. An imported row has none: its rule accepts a single figure."""
-    if is_imported(row):
+    """Demands on the samples. An imported or modelled row has none: its rule accepts a single figure."""
+    if is_imported(row) or row.modelled:
         return
     if row.num_samples < rule.samples:
         yield GateFault.of_row(FaultCode.SAMPLES_TOO_FEW, row, num_samples=row.num_samples, least=rule.samples)

@@ -42,6 +42,7 @@ class GateRule:
     be there. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match no row of a
     pattern without such a factor, and no row from another tool's log, which does not record it. `groups` are shell
     patterns (node*). `modes` empty: pipelined for rates, isolated for times. `placement`: in_place or out_of_place.
+    `modelled`: rows that nobody measured are judged, too.
     """
 
     name: str
@@ -63,6 +64,7 @@ class GateRule:
     samples: int = 10
     imported: bool = False
     placement: str = ""
+    modelled: bool = False
     allow: frozenset[str] = frozenset()
 
 

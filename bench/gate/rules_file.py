@@ -220,6 +220,7 @@ _RULE = Section(
         "samples": _COUNT,
         "imported": Key(Value(switch)),
         "placement": Key(Value(one_of("placement", PLACEMENTS))),
+        "modelled": Key(Value(switch)),
         "allow": Key(Values(_allowed)),
         **{metric: Key(Value(partial(_demand, metric))) for metric in METRICS},
     },

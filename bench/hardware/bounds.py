@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from math import log
+from math import inf, log
 
 from bench.core.links import NVLINK_PEERS, Bound, Limit, NodeLinks
 from bench.core.record import Flag, Header, Record
 from bench.core.units import format_bytes, format_rate
-from bench.hardware import _live_copies
+from bench.hardware import _live_copies, link_traffic
 from bench.hardware._network_bounds import network_bounds, own_nic_bound
 from bench.hardware._traffic import RecordTraffic, moves_host_memory
 from bench.hardware.catalogue import pcie_packet_share
@@ -32,6 +32,7 @@ __all__ = [
     "shares_gpu",
 ]
 
+_TIGHTER = 0.999  # a traffic bound that is not tighter than a hard one says nothing
 _FASTEST_PCIE_BYTES_PER_S = 250e9  # a faster link to the host is NVLink-C2C, with other packets
 # Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link. All but
 # peer_copy use one GPU.
@@ -77,7 +78,18 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
             header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes, useful_bytes
         )
         found += [*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic)]
+        found += _traffic_bound(traffic, found)
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+
+
+def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
+    """What the links leave to this row, if that is less than its hard bounds."""
+    use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
+    least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
+    if use is None or use.busbw_bytes_per_s >= _TIGHTER * least:
+        return
+    source, verified = traffic.links.sources.get(use.source, "unknown"), traffic.links.verified.get(use.source, False)
+    yield Bound(use.busbw_bytes_per_s, use.limit.template, "traffic", use.why, source, verified, use.limit)
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.core.links import NodeLinks
 from bench.core.units import format_rate
-from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, node_network
+from bench.hardware.catalogue import Instance, gpu_links, gpu_printed, instance, instances, node_network
 
 _PROVIDER_OF_HOST = (("aws", re.compile(r"ip-\d+-\d+-\d+-\d+")), ("gcp", re.compile(r"gke-|gk3-")))
 # The platform names of aws-ofi-nccl.
@@ -37,19 +37,23 @@ class LogMachine:
 
 
 def machine_of(
-    named: str | None,
+    named: str | Instance | None,
     gpus: Sequence[str] = (),
     hosts: Sequence[str] = (),
     ranks_per_node: int | None = None,
     platform: str | None = None,
 ) -> LogMachine:
-    """The machine of a run. `named`: the user's instance type; `platform`: that of the log; `gpus`: names as drivers
-    print them. Raises UsageError for an unknown instance type."""
+    """The machine of a run. Raises UsageError for an unknown instance type.
+
+    `named`: the user's instance type, or the site's own; `platform`: that of the log; `gpus`: names as drivers print
+    them.
+    """
     if named is not None:
-        found = instance(named)
+        found = instance(named) if isinstance(named, str) else named
+        name = found.name
         odd = {gpu_printed(each) for each in gpus} - {None, found.gpu}
         differs = f", whose GPU is {found.gpu}, while the log names {', '.join(map(str, sorted(odd, key=str)))}"
-        return LogMachine(named, found.gpu, found.links, f"{named}, as named{differs if odd else ''}")
+        return LogMachine(name, found.gpu, found.links, f"{name}, as named{differs if odd else ''}")
     if (found_name := _instance_of_platform(platform)) is not None:
         found = instance(found_name)
         return LogMachine(found_name, found.gpu, found.links, f"{found_name}: the log names the platform {platform}")
@@ -79,6 +83,7 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
     fewest = min(each.links.num_nics or 1 for each in fitting)
     likely = replace(
         links,
+        gpus=max(links.gpus, min(each.gpus for each in fitting)),
         nic_bytes_per_s=(node_network(names[0]) or 0.0) / fewest,
         num_nics=fewest,
         network_reduces=any(each.links.network_reduces for each in fitting),

@@ -9,10 +9,12 @@ from pathlib import PurePath
 from typing import Any
 
 from bench.core.errors import UsageError
+from bench.core.links import NodeLinks
 from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern
 from bench.core.record import Header, Record
 from bench.hardware import catalogue
+from bench.hardware.catalogue import Instance
 from bench.hardware.machine import machine_of
 from bench.logs.check import contradictions
 from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, Remark
@@ -46,6 +48,22 @@ class ImportOptions:
     num_nodes: int | None = None
     instance: str = ""
     links: Mapping[str, float] = field(default_factory=dict)
+    own: Instance | None = None  # the site's own type of this name
+    nics: tuple[int, float] | None = None  # of a node: how many, bytes per second of each
+    gpus_per_node: int | None = None
+
+    def of_node(self, links: NodeLinks | None, ranks_per_node: int | None) -> NodeLinks | None:
+        """The links of a node with what the user says about it; None if nothing is known."""
+        if self.nics is None and self.gpus_per_node is None:
+            return links
+        num, rate = self.nics or (None, None)
+        if links is None and num is None:
+            return None
+        found = links or NodeLinks("", ranks_per_node or 1, "host")
+        gpus = self.gpus_per_node or max(found.gpus, ranks_per_node or 1, num or 1)
+        if num is None or rate is None:
+            return replace(found, gpus=gpus)
+        return replace(found.with_rates({"nic": rate}), num_nics=num, gpus=gpus)
 
     def applied(self, run: ForeignRun) -> ForeignRun:
         """The run with the ranks and nodes that its log lacks.
@@ -133,10 +151,13 @@ def _bounding(
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
     """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log."""
     of_hosts = log_traits(run.tool).host_memory
+    if options.own is not None:
+        return options.own.links.with_rates(dict(options.links)).to_dict(), {}
     if options.instance or options.links or of_hosts:
         return catalogue.bounding_links(options.instance, options.links, per_node, not of_hosts), {}
     machine = machine_of(None, run.gpus, run.hosts, per_node)
-    return (machine.links.to_dict(), {"machine": machine.how}) if machine.links else ({}, {})
+    links = options.of_node(machine.links, per_node)
+    return (links.to_dict(), {"machine": machine.how}) if links else ({}, {})
 
 
 def _per_node(run: ForeignRun) -> int | None:

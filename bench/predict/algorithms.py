@@ -1,4 +1,4 @@
-"""What a collective asks of each link, per algorithm that libraries have, and which family each link belongs to."""
+"""The load of a collective on each link, for each algorithm that libraries have, and the family of each link."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from bench.core.plugins import nearest
 from bench.core.schedules import algorithms
 from bench.core.world import World
 from bench.hardware import catalogue
+from bench.predict.messages import Refusal
 
-# What NCCL and RCCL choose from: rings, NVLS and pieces (their pipelined double trees among them), "direct" for meshes.
-# The others of core/schedules.py bound them: its tree too, which sends whole messages and is no library's tree.
+# The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined ones (such as their double trees), and "direct"
+# on meshes. The other algorithms of core/schedules.py only give bounds. Its tree is one of these: it sends whole
+# messages, which no library does.
 LIBRARY = {
     "allreduce": ("ring", "nvls", "pipelined", "direct"),
     "allgather": ("ring", "direct"),
@@ -31,33 +33,36 @@ LIBRARY = {
     "sendrecv": ("shift",),
     "barrier": ("dissemination",),
 }
-# Patterns whose messages load a port alike: evidence of one serves the others.
-STYLES = {
+# Patterns that load a port in the same way: evidence for one counts for the others.
+LOAD_STYLES = {
     "ring": ("allreduce", "allgather", "reducescatter"),
     "chain": ("broadcast", "reduce", "gather", "scatter"),
     "pairs": ("alltoall", "sendrecv"),
 }
-# One rank's busbw is S x this / t: what docs/metrics.md (and nccl-tests) define, to turn printed rates into seconds.
+# busbw = S x factor x (n-1)/n / t, as docs/metrics.md and nccl-tests define it: turns printed rates into seconds.
 _BUS_FACTOR = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0}
 
-LINK_WORDS = {
+LINK_NAMES = {
     "nvlink": "NVLink port",
-    "nvls": "NVLink port, the switch reducing",
+    "nvls": "NVLink port (NVLS)",
     "pcie": "PCIe link",
-    "host": "the way through host memory",
+    "host": "host memory",
     "nic": "NIC",
     "memory": "memory",
 }
-# Copies through host memory, where GPUs can not reach each other, are bound by the host rather than by the GPU's link:
-# their evidence is bytes per second, told as a part of this rate.
+# Without peer access, the host limits copies between GPUs, not the GPU's link. Their efficiency is therefore relative
+# to this rate, in bytes per second.
 HOST_RATE = 10e9
-MOST_UNLIKE = 2048  # GPUs of an alltoall whose rounds are not alike
+MOST_UNEVEN_GPUS = 2048  # of an alltoall whose rounds differ
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One algorithm on given links. `parts`: of each phase, times in a row, excess of fair shares, and seconds per byte
-    of payload by (kind, family); `latency_s`: of all its steps."""
+    """One algorithm on given links.
+
+    `parts`: for each phase, its repetitions, the excess over fair shares, and seconds per payload byte by (kind,
+    family). `latency_s`: the sum over all steps.
+    """
 
     name: str
     loads: Loads
@@ -65,7 +70,7 @@ class Algorithm:
     latency_s: float
 
     def by_family(self) -> dict[tuple[str, str], float]:
-        """Seconds per byte of payload that each (kind, family) is needed in all."""
+        """Seconds per payload byte that each (kind, family) is busy in total."""
         total: dict[tuple[str, str], float] = {}
         for repeat, _, needs in self.parts:
             for key, slope in needs.items():
@@ -75,17 +80,21 @@ class Algorithm:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One pattern on one cluster. `algorithms`: what a library has; `bounds`: all, the limit of the links alone."""
+    """One pattern on one cluster.
+
+    `algorithms`: those that libraries have. `bounds`: the loads of all algorithms, which give the limit of the links.
+    `floor_s`: the smallest latency among `algorithms`.
+    """
 
     pattern: str
     num_nodes: int
     ranks_per_node: int
     algorithms: tuple[Algorithm, ...]
     bounds: tuple[tuple[str, Loads], ...]
-    floor_s: float  # the least latency that one of `algorithms` needs
+    floor_s: float
 
     def ideal_s(self, payload_bytes: float) -> float:
-        """Seconds by the links alone, with the best of all algorithms: what the `model` transport says."""
+        """Seconds by the links alone with the best of all algorithms, as the `model` transport computes them."""
         return min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
 
 
@@ -94,61 +103,58 @@ def patterns() -> tuple[str, ...]:
     return tuple(LIBRARY)
 
 
-def style(pattern: str) -> str:
-    """The word for patterns that load a port as this one does."""
-    return next((word for word, members in STYLES.items() if pattern in members), pattern)
+def load_style(pattern: str) -> str:
+    """The name of the group of patterns that load a port like this one."""
+    return next((word for word, members in LOAD_STYLES.items() if pattern in members), pattern)
 
 
 def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float) -> float:
-    """Seconds of one operation from its printed bus bandwidth (bytes per second)."""
+    """Seconds of one operation, from its bus bandwidth in bytes per second."""
     factor = _BUS_FACTOR.get(pattern)
     return payload_bytes * (factor * (num_ranks - 1) / num_ranks if factor else 1.0) / busbw
 
 
 def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) -> Task:
-    """The algorithms of one pattern. UsageError: an unknown pattern, rate or latency, too many GPUs for a node."""
+    """The algorithms of one pattern. Raises UsageError: unknown pattern, rate or latency; too many GPUs per node."""
     if pattern not in LIBRARY:
-        raise UsageError(f"no prediction is made of {pattern!r}{nearest(pattern, patterns())}")
-    return _task(pattern, _Hashed(links), num_nodes, ranks_per_node)
+        raise UsageError.of(Refusal.PATTERN_UNKNOWN, pattern=pattern, hint=nearest(pattern, patterns()))
+    return _task(pattern, _LinksKey(links), num_nodes, ranks_per_node)
 
 
-class _Hashed:
-    """Links as a key: two that give the same times are one."""
+_NO_EFFECT = ("sources", "verified", "instance", "like")  # fields that do not change times
+
+
+class _LinksKey:
+    """Links as a cache key: equal if they give the same times."""
 
     def __init__(self, links: NodeLinks) -> None:
         self.links = links
-        self.key = tuple(getattr(links, each.name) for each in fields(links) if each.name not in _WORDS)
+        self.key = tuple(getattr(links, each.name) for each in fields(links) if each.name not in _NO_EFFECT)
 
     def __hash__(self) -> int:
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hashed) and self.key == other.key
-
-
-_WORDS = ("sources", "verified", "instance", "like")
+        return isinstance(other, _LinksKey) and self.key == other.key
 
 
 @lru_cache(maxsize=512)
-def _task(pattern: str, hashed: _Hashed, num_nodes: int, ranks_per_node: int) -> Task:
-    links, world = hashed.links, World(num_nodes, ranks_per_node)
+def _task(pattern: str, key: _LinksKey, num_nodes: int, ranks_per_node: int) -> Task:
+    links, world = key.links, World(num_nodes, ranks_per_node)
     fabric = Fabric(links, world)
-    if pattern == "alltoall" and not fabric.alike and world.num_ranks > MOST_UNLIKE:
-        raise UsageError(
-            f"an alltoall across oversubscribed leaf switches is predicted for {MOST_UNLIKE} GPUs at "
-            f"most, not for {world.num_ranks}: every one of its rounds differs"
-        )
+    if pattern == "alltoall" and not fabric.alike and world.num_ranks > MOST_UNEVEN_GPUS:
+        raise UsageError.of(Refusal.ALLTOALL_TOO_LARGE, most=MOST_UNEVEN_GPUS, num_gpus=world.num_ranks)
     found: dict[str, Loads] = {}
-    if world.num_ranks < 2:
-        pass
-    elif pattern == "sendrecv":
+    if world.num_ranks > 1 and pattern == "sendrecv":
         found["shift"] = core_loads.of_phases(fabric, core_loads.shift(world))
-    else:
-        known = ((name, core_loads.loads(fabric, pattern, name)) for name in algorithms(pattern))
-        found = {name: loads for name, loads in known if loads is not None}
+    elif world.num_ranks > 1:
+        for name in algorithms(pattern):
+            loads = core_loads.loads(fabric, pattern, name)
+            if loads is not None:
+                found[name] = loads
     chosen = [_algorithm(name, found[name], links, world) for name in LIBRARY[pattern] if name in found]
-    least = min((each.latency_s for each in chosen), default=0.0)
-    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), least)
+    floor_s = min((algorithm.latency_s for algorithm in chosen), default=0.0)
+    return Task(pattern, num_nodes, ranks_per_node, tuple(chosen), tuple(found.items()), floor_s)
 
 
 def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algorithm:
@@ -159,15 +165,11 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
             needs |= _families(kind, slope, links, world)
         if needs:
             parts.append((load.repeat, load.excess, needs))
-    return Algorithm(name, loads, tuple(parts), _latency_s(loads))
-
-
-def _latency_s(loads: Loads) -> float:
-    return sum(load.repeat * load.latency_s for load in loads)
+    return Algorithm(name, loads, tuple(parts), sum(load.repeat * load.latency_s for load in loads))
 
 
 def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[tuple[str, str], float]:
-    """(kind, family) -> seconds per byte, of a kind of link in one phase."""
+    """(kind, family) -> seconds per byte, for one kind of link in one phase."""
     if kind == "nic":
         return {("nic", "network"): slope}
     if kind == "memory":
@@ -182,23 +184,29 @@ def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[t
 
 
 def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
-    """The family of the way between two GPUs of a node (or of one NVLink network)."""
+    """The family of the path between two GPUs of a node, or of one NVLink network.
+
+    `reduces`: the switch reduces (NVLS).
+    """
     if links.peer == "nvswitch":
-        domain = links.nvlink_nodes > 1 and num_nodes > 1
-        return "nvlink-domain" if domain else "nvswitch-nvls" if reduces else "nvswitch"
-    words: dict[str, Any] = {
+        if links.nvlink_nodes > 1 and num_nodes > 1:
+            return "nvlink-domain"
+        return "nvswitch-nvls" if reduces else "nvswitch"
+    families: dict[str, Any] = {
         "nvlink_mesh": "nvlink-mesh",
         "infinity_fabric": "infinity-fabric",
         "nvlink_pairs": "nvlink-pairs",
         "pcie_p2p": "pcie-p2p",
         "host": "no-p2p",
     }
-    return str(words.get(links.peer, links.peer))
+    return str(families.get(links.peer, links.peer))
 
 
 def machine(links: NodeLinks, family: str) -> str:
-    """Whose evidence is its own in a family: the name of an instance type, for one made with `like:` its parent's
-    where it has the same links of that family; "" where it has no name."""
+    """The instance type whose evidence counts as this machine's own in a family; "" if it has no name.
+
+    For a type made with `like:`, that is the parent if both have the same links of that family.
+    """
     if links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links
         if all(getattr(links, name) == getattr(parent, name) for name in _links_of(family)):
@@ -207,16 +215,20 @@ def machine(links: NodeLinks, family: str) -> str:
 
 
 def _links_of(family: str) -> tuple[str, ...]:
-    """The fields of NodeLinks that say what links a family has."""
+    """The fields of NodeLinks that describe the links of a family."""
     if family == "network":
         return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
     if family in ("pcie-link", "pcie-p2p", "no-p2p"):
-        return "pcie_bytes_per_s", "gpus_per_pcie_switch", *(() if family == "pcie-link" else ("peer",))
+        pcie = ("pcie_bytes_per_s", "gpus_per_pcie_switch")
+        return pcie if family == "pcie-link" else (*pcie, "peer")
     return "peer", "nvlink_bytes_per_s", "pair_bytes_per_s", "nvls", "nvlink_generation", "nvlink_nodes"
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
-    """(exact, group) of the hardware in a family: the nearer, the more evidence of one says of another."""
+    """(exact kind, group) of the hardware in a family.
+
+    Evidence of the same kind weighs more, then of the same group.
+    """
     if family == "network":
         kind = links.nic_kind or "unknown"
         return kind, kind.partition("-")[0] if kind != "roce-400" else "infiniband"

@@ -1,39 +1,43 @@
-"""One workload on so many nodes of one instance type: the step's time, what limits it, what it costs, and how it comes.
+"""One workload on some nodes of one instance type: the step's time, its bottleneck, its cost, and what they rest on.
 
-Unknowns are drawn by name (predict/draws.py): those of the workload are the same draws on every machine.
+Unknowns are drawn by name (predict/draws.py), so an unknown of the workload has the same draws on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
 
-from bench.core.errors import UsageError
-from bench.core.links import NVLINK_PEERS
+from bench.core.codes import Coded
+from bench.core.errors import UnknownRateError, UsageError
+from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.hardware import catalogue, reference
 from bench.hardware.catalogue import GpuModel, Instance
 from bench.predict import cost, predict
 from bench.predict.compute import Compute, Rates, compute
 from bench.predict.cost import Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
-from bench.predict.exchanges import Exchanges, has_middle, predicted
-from bench.predict.memory import DoesNotFitError, Need, need
+from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need
+from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
-from bench.predict.training import ParallelLayout, layout
+from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
 from bench.predict.workload import Workload
 
-# Of the time of hidden communication, what is lost again because computing beside it is slower: mean and most of what
-# was measured on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at most).
+# The part of hidden communication time that is lost, because concurrent computation is slower: least, mean and most of
+# the measurements on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
+_NEGLIGIBLE = 0.1  # calls that take less of all communication may lack a middle
+
+Exchanges = tuple[tuple[Communication, Prediction], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionQuestion:
-    """What is asked of every machine alike. `rates`: FLOP/s of products of matrices that own runs measured."""
+    """What is evaluated on every machine. `rates`: FLOP/s of matrix multiplication that the user's runs measured."""
 
     workload: Workload
     evidence: EfficiencyEvidence
@@ -46,19 +50,26 @@ class SelectionQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """An answer. Ranges are intervals of CONFIDENCE with their median; seconds, samples per second, dollars.
+class Unknown:
+    """A quantity that is drawn: what it is, and the command that would measure it."""
 
-    `sample_s`, `sample_usd`: per sample, draw by draw; `sample_usd` None: no price is known. `exchanges`: every
-    communication with its prediction. `bases`: what compute, exposed communication and feed rest on ("" where there is
-    none). `unknowns`: name of a draw -> (what it is, the command that would measure it). `remarks`: what a reader must
-    know.
+    description: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One machine, evaluated. Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
+
+    `sample_s`, `sample_usd`: per sample, draw by draw; `sample_usd` is None without a price. `exchanges`: every
+    communication with its prediction. `bases`: what compute, exposed communication and feed rest on, "" for an absent
+    part. `unknowns`: by the name of their draws.
     """
 
     instance: Instance
     gpu: GpuModel
     layout: ParallelLayout
-    need: Need
+    memory: MemoryNeed
     compute: Compute
     step: StepTime
     exchanges: Exchanges
@@ -67,9 +78,9 @@ class Candidate:
     sample_s: Any
     sample_usd: Any
     bases: Mapping[str, str]
-    unknowns: Mapping[str, tuple[str, str]]
+    unknowns: Mapping[str, Unknown]
     verified: bool
-    remarks: tuple[str, ...]
+    remarks: tuple[Coded, ...]
 
     @property
     def name(self) -> str:
@@ -78,44 +89,44 @@ class Candidate:
         return self.instance.name if nodes == 1 else f"{nodes} x {self.instance.name}"
 
     def range(self, part: str) -> DrawnRange:
-        """Of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
+        """The range of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
         return range_of(getattr(self.step, part))
 
     @property
     def has_middle(self) -> bool:
-        """Is more than an interval known of its communication, but for calls that hardly matter?"""
+        """Whether its communication has a middle, apart from negligible calls."""
         return has_middle(self.exchanges)
 
     @property
     def samples_per_s(self) -> DrawnRange:
-        """All GPUs together."""
+        """Samples per second of all GPUs together."""
         return range_of(1 / self.sample_s)
 
     def usd(self, samples: int) -> DrawnRange | None:
-        """Of so many samples; None without a price."""
+        """The cost of this many samples; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all nodes."""
+        """The price of all nodes."""
         per_s = self.priced.usd_per_s(self.layout.num_nodes)
         return None if per_s is None else per_s * 3600
 
     @property
     def usd_per_hour_waiting(self) -> DrawnRange | None:
-        """Of every hour paid, what goes by while communication is waited for."""
+        """The part of the hourly price that pays for waiting for communication."""
         if self.usd_per_hour is None:
             return None
         return range_of(self.usd_per_hour * self.step.exposed_s / self.step.total_s)
 
     @property
     def basis(self) -> str:
-        """Of the whole step: all that its parts rest on."""
+        """What all parts of the step rest on, joined by `+`."""
         return "+".join(dict.fromkeys(filter(None, self.bases.values())))
 
     @property
     def bottleneck(self) -> str:
-        """The largest part of the step by name; of the exposed communication, the link of its longest part."""
+        """The largest part of the step. For exposed communication, also the link of its longest call."""
         parts = {part: self.range(part).middle for part in ("compute_s", "bubble_s", "exposed_s", "feed_s")}
         largest = max(parts, key=lambda part: parts[part])
         if largest == "exposed_s" and self.exchanges:
@@ -125,25 +136,25 @@ class Candidate:
 
 
 def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, draws: Draws) -> Candidate:
-    """Evaluate one machine. Raises UsageError, in one sentence, when it can not do it."""
+    """Evaluate one machine. Raises UsageError if it cannot run the workload."""
     workload, gpu = question.workload, catalogue.gpu(instance.gpu)
     per_node = question.gpus_per_node or instance.gpus
     if per_node > instance.gpus:
-        raise UsageError(
-            f"{instance.name} has {instance.gpus} GPUs, not {per_node}: give --gpus {instance.gpus} or less"
-        )
+        raise UsageError.of(Refusal.GPUS_TOO_MANY, instance=instance.name, num_gpus=instance.gpus, requested=per_node)
     found = layout(workload, num_nodes, per_node)
-    needed = _fitting(found, gpu)
-    exchanges = predicted(found, instance.links, question.evidence)
+    memory = memory_need(found)
+    if gpu.memory_bytes is not None and memory.total > gpu.memory_bytes:
+        raise OutOfMemoryError(memory, gpu.memory_bytes, gpu.name)
+    exchanges = predicted_exchanges(found, instance.links, question.evidence)
     computed = compute(found, gpu, draws, question.rates)
-    feed, remarks = _feed(found, instance, question.evidence)
-    seconds = {id(each): draws.predicted(_links_name(prediction), prediction) for each, prediction in exchanges}
+    feed, feed_remarks = _feed(found, instance, question.evidence)
+    seconds = {id(call): draws.predicted(_links_name(prediction), prediction) for call, prediction in exchanges}
     times = step(
         found,
         computed.passes_s,
         computed.update_s,
-        lambda each: seconds[id(each)],
-        [each for each, _ in exchanges],
+        lambda call: seconds[id(call)],
+        [call for call, _ in exchanges],
         draws.linear(_OVERLAP, *LOST_TO_OVERLAP),
         0.0 * draws.ones if feed is None else draws.predicted(f"copies {feed.machine}", feed),
         shares_link=instance.links.peer not in NVLINK_PEERS,
@@ -151,11 +162,14 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     priced = cost.priced(instance, question.today, question.region, question.price_on, question.prices)
     per_s = priced.usd_per_s(num_nodes)
     sample_s = times.total_s / found.samples
+    remarks = [*_unpublished(gpu, exchanges), *feed_remarks]
+    remarks += _unverified(workload, gpu, computed, exchanges, feed)
+    remarks += priced.remarks
     return Candidate(
         instance=instance,
         gpu=gpu,
         layout=found,
-        need=needed,
+        memory=memory,
         compute=computed,
         step=times,
         exchanges=exchanges,
@@ -165,91 +179,127 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
         sample_usd=None if per_s is None else sample_s * per_s,
         bases={
             "compute": computed.basis,
-            "exchange": _weakest([prediction for _, prediction in exchanges]),
+            "exchange": max((prediction.basis for _, prediction in exchanges), key=BASES.index, default=""),
             "feed": feed.basis if feed else "",
         },
         unknowns=_unknowns(instance, computed, exchanges, feed, question),
         verified=_verified(workload, computed, exchanges, feed, priced),
-        remarks=(
-            *([] if has_middle(exchanges) else _unmeasured(gpu, exchanges)),
-            *remarks,
-            *_unverified(workload, gpu, computed, exchanges, feed),
-            *priced.remarks,
-        ),
+        remarks=tuple(remarks),
     )
 
 
-def _fitting(found: ParallelLayout, gpu: GpuModel) -> Need:
-    needed = need(found)
-    if gpu.memory_bytes is not None and needed.total > gpu.memory_bytes:
-        raise DoesNotFitError(needed, gpu.memory_bytes, gpu.name)
-    return needed
+def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: EfficiencyEvidence) -> Exchanges:
+    """Every communication of a layout with the prediction of one call. Raises UsageError if a rate is unknown."""
+    try:
+        return tuple(_predicted(communications(found), links, evidence))
+    except UnknownRateError as error:
+        # `select` has no --links option, because it evaluates many machines: the rate goes into bench.yaml.
+        own = f"{{like: {links.instance}, links: {{{error.link}: 10GB/s}}}}"
+        remedy = f"give it in bench.yaml, such as `instances: {{mine: {own}}}`, and select `mine`"
+        raise UnknownRateError(error.link, error.whose, remedy) from None
+
+
+def _predicted(
+    calls: Sequence[Communication], links: NodeLinks, evidence: EfficiencyEvidence
+) -> Iterator[tuple[Communication, Prediction]]:
+    """Each call with its prediction. All sizes of one collective and group share one solution of its schedule."""
+    for key in dict.fromkeys((call.collective, call.group) for call in calls):
+        collective, group = key
+        own_calls = [call for call in calls if (call.collective, call.group) == key]
+        sizes = tuple(dict.fromkeys(call.payload_bytes for call in own_calls))
+        own_links = shared_links(links, group)
+        curve = predict.curve(collective, sizes, own_links, group.num_nodes, group.per_node, evidence)
+        for call in own_calls:
+            yield call, curve[call.payload_bytes]
+
+
+def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
+    """The links of one of several groups that send at the same time: its part of the node's NICs."""
+    if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
+        return links
+    nics = links.num_nics or 1
+    own = max(1, nics // group.side_by_side)
+    return replace(links, num_nics=own, nic_bytes_per_s=links.nic_bytes_per_s * nics / group.side_by_side / own)
+
+
+def has_middle(exchanges: Exchanges) -> bool:
+    """Whether calls without a middle take at most a tenth of all communication time."""
+    total_s = without_middle_s = 0.0
+    for call, prediction in exchanges:
+        seconds = call.calls * prediction.centre_s
+        total_s += seconds
+        if prediction.middle_s is None:
+            without_middle_s += seconds
+    return without_middle_s <= _NEGLIGIBLE * total_s
 
 
 def _feed(
     found: ParallelLayout, instance: Instance, evidence: EfficiencyEvidence
-) -> tuple[Prediction | None, list[str]]:
+) -> tuple[Prediction | None, list[Coded]]:
     """The copy of a step's input to one GPU while all GPUs of the node copy theirs."""
     workload = found.workload
     if workload.input_bytes is None:
-        return None, ["the workload has no `training.input`: the host-to-device feed is left out"]
+        return None, [Coded.of(PredictRemark.FEED_WITHOUT_INPUT)]
     num_bytes = workload.input_bytes * workload.batch * workload.accumulation
     try:
         return predict.copy("h2d", num_bytes, instance.links, evidence, found.gpus_per_node), []
-    except UsageError:  # unknown: the PCIe link
-        return None, ["the host-to-device feed is left out: the PCIe link is unknown"]
+    except UsageError:  # the rate of the PCIe link is unknown
+        return None, [Coded.of(PredictRemark.FEED_WITHOUT_PCIE)]
 
 
 def _links_name(prediction: Prediction) -> str:
     return f"links {prediction.machine} {prediction.link_class}"
 
 
-def _weakest(predictions: list[Prediction]) -> str:
-    return max((each.basis for each in predictions), key=BASES.index, default="")
-
-
 def _unknowns(
     instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
-) -> dict[str, tuple[str, str]]:
-    """Name of a draw -> (what it is, how to measure it)."""
+) -> dict[str, Unknown]:
+    """The unknowns by the name of their draws."""
     name, gpu = instance.name, instance.gpu
-    baseline = (
-        f"train on one {gpu} alone and give its samples per second: --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"
-    )
-    known = {each: (words, baseline) for each, words in computed.unknowns.items()}
-    if f"matmul {gpu}" in known:
-        run = f"python -m bench run gpu_baseline; then python -m bench select --workload {question.workload.name}"
-        known[f"matmul {gpu}"] = (computed.unknowns[f"matmul {gpu}"], f"on {name}: {run} --runs results/RUN")
-    known[_OVERLAP] = (
-        "what hidden communication costs the computation beside it",
+    select = f"python -m bench select --workload {question.workload.name} --runs results/RUN"
+    baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"
+    unknowns = {key: Unknown(description, baseline) for key, description in computed.unknowns.items()}
+    matmul = f"matmul {gpu}"
+    if matmul in unknowns:
+        run = f"on {name}: python -m bench run gpu_baseline; then {select}"
+        unknowns[matmul] = Unknown(computed.unknowns[matmul], run)
+    unknowns[_OVERLAP] = Unknown(
+        "the slowdown of computation by hidden communication",
         "train with and without parallel.overlap and compare",
     )
-    for each, prediction in exchanges:
-        many = each.group.num_nodes > 1
-        where = f"from a cluster of {each.group.num_nodes} x {name} in bench.yaml" if many else f"on {name}"
-        run = f"python -m bench run bandwidth{' --cluster CLUSTER' if many else ''}"
-        how = f"{where}: {run}; then python -m bench select --workload {question.workload.name} --runs results/RUN"
-        what = f"the {each.collective} of {name} ({prediction.link_class})"
-        known.setdefault(_links_name(prediction), (what, how))
-        known.setdefault(f"pool {prediction.pool}", (f"what links of the class {prediction.link_class} reach", how))
+    for call, prediction in exchanges:
+        where, cluster = f"on {name}", ""
+        if call.group.num_nodes > 1:
+            where = f"from a cluster of {call.group.num_nodes} x {name} in bench.yaml"
+            cluster = " --cluster CLUSTER"
+        command = f"{where}: python -m bench run bandwidth{cluster}; then {select}"
+        description = f"the {call.collective} of {name} ({prediction.link_class})"
+        unknowns.setdefault(_links_name(prediction), Unknown(description, command))
+        shared = f"the efficiency of {prediction.link_class} links"
+        unknowns.setdefault(f"pool {prediction.pool}", Unknown(shared, command))
     if feed is not None:
-        how = f"on {name}: nvbandwidth -t host_to_device_memcpy_ce"
-        known[f"copies {feed.machine}"] = (f"host-to-device copies of {name}", how)
-        known.setdefault(f"pool {feed.pool}", ("host-to-device copies", how))
-    return known
+        command = f"on {name}: nvbandwidth -t host_to_device_memcpy_ce"
+        unknowns[f"copies {feed.machine}"] = Unknown(f"host-to-device copies of {name}", command)
+        unknowns.setdefault(f"pool {feed.pool}", Unknown("host-to-device copies", command))
+    return unknowns
 
 
-def _unmeasured(gpu: GpuModel, exchanges: Exchanges) -> list[str]:
-    """Where nobody published a figure of this class, an interval stands in the place of a number, and it is said."""
-    public = {(one.gpu, one.num_nodes > 1, one.pattern) for one in reference.collectives() if one.num_ranks > 1}
-    vague = dict.fromkeys(
-        f"no public figure of {each.collective} among several {gpu.name} "
-        f"{'on several nodes' if each.group.num_nodes > 1 else 'of one node'} is known: its time is an interval from "
-        "other machines, without a middle"
-        for each, prediction in exchanges
-        if prediction.middle_s is None and (gpu.name, each.group.num_nodes > 1, each.collective) not in public
-    )
-    return list(vague)
+def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
+    """A remark on each collective that has only an interval because no result of its kind is published."""
+    if has_middle(exchanges):
+        return []
+    published = {(row.gpu, row.num_nodes > 1, row.pattern) for row in reference.collectives() if row.num_ranks > 1}
+    remarks: list[Coded] = []
+    for call, prediction in exchanges:
+        across_nodes = call.group.num_nodes > 1
+        if prediction.middle_s is not None or (gpu.name, across_nodes, call.collective) in published:
+            continue
+        remark = Coded.of(
+            PredictRemark.NOTHING_PUBLISHED, collective=call.collective, gpu=gpu.name, across_nodes=across_nodes
+        )
+        if remark not in remarks:
+            remarks.append(remark)
+    return remarks
 
 
 def _verified(
@@ -262,16 +312,17 @@ def _verified(
 
 def _unverified(
     workload: Workload, gpu: GpuModel, computed: Compute, exchanges: Exchanges, feed: Prediction | None
-) -> list[str]:
-    """Which figures nobody read in a source."""
-    doubtful = []
+) -> list[Coded]:
+    """A remark that lists the figures without a source."""
+    figures = []
     if not workload.verified:
-        doubtful.append(f"the workload ({'; '.join(each for each in workload.sources if each.startswith('not read'))})")
+        figures.append(f"the workload ({'; '.join(workload.unverified)})")
     if not computed.verified:
-        doubtful.append(f"the rates or the memory bandwidth of {gpu.name}")
-    doubtful += dict.fromkeys(
-        f"the links that {each.collective} takes" for each, found in exchanges if not found.verified
-    )
+        figures.append(f"the rates or the memory bandwidth of {gpu.name}")
+    for call, prediction in exchanges:
+        links = f"the links of {call.collective}"
+        if not prediction.verified and links not in figures:
+            figures.append(links)
     if feed is not None and not feed.verified:
-        doubtful.append("the link to the host")
-    return [f"not read in a source (unverified): {', '.join(doubtful)}"] if doubtful else []
+        figures.append("the link to the host")
+    return [Coded.of(PredictRemark.UNVERIFIED, figures=figures)] if figures else []

@@ -1,8 +1,8 @@
-"""How long a GPU computes in one step: operations by the achieved rate, and the optimizer's update by memory.
+"""The computation time of one step: operations at the achieved rate, and the optimizer's update at the memory rate.
 
-Operations of a sample: 6 x active parameters x tokens, and 12 x layers x hidden x tokens^2 for attention (Chowdhery et
-al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass: a third more. Nothing here was measured with the
-workload unless its file has a baseline: an assumed fraction of the rate is an interval, and is said to be assumed.
+Operations per sample: 6 x active parameters x tokens, plus 12 x layers x hidden x tokens^2 for attention (Chowdhery et
+al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third. The achieved rate is an
+assumed interval, unless the workload file has a measured baseline.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ from typing import TYPE_CHECKING, Any
 from bench.core.errors import UsageError
 from bench.hardware import catalogue
 from bench.hardware.catalogue import GpuModel
+from bench.predict.messages import Refusal
 from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import OPTIMIZERS, ModelSizes, Span
 
 if TYPE_CHECKING:
     from bench.predict.draws import Draws
 
-# Assumed: what a training step reaches of the best matrix multiplication on the same GPU. One draw for all machines.
+# Assumed: the rate of a training step, as a part of the best matrix multiplication on the same GPU. One draw for all
+# machines.
 MATMUL_SHARE: Span = (0.35, 0.75)
-# Assumed: how one model of GPU does against another, beyond their matrix multiplications. A draw for each model.
-OF_ITS_OWN: Span = (0.85, 1.15)
-# Assumed: what an optimizer's update reaches of the data sheet's memory bandwidth. One draw for all machines.
+# Assumed: how much GPU models deviate from that common part. One draw for each model.
+GPU_DEVIATION: Span = (0.85, 1.15)
+# Assumed: the rate of the optimizer's update, as a part of the data sheet's memory bandwidth. One draw for all
+# machines.
 MEMORY_SHARE: Span = (0.6, 0.9)
 _RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> FLOP/s of products that own runs measured
+Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s
 _PASSES = {"none": 1.0, "full": 4 / 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Seconds of one step on one GPU alone, as draws. `basis`: "measured" (a baseline), or "assumed".
+    """Seconds of one step on one GPU, as draws. `basis`: "measured" (a baseline) or "assumed".
 
-    `unknowns`: name of a draw -> what it is, in words. `lines`: the derivation. `verified`: were its figures read?
+    `unknowns`: name of a draw -> its description. `lines`: the derivation. `verified`: its figures have a source.
     """
 
     passes_s: Any
@@ -48,26 +51,24 @@ class Compute:
 
 
 def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
-    """Operations of one sample forward and backward, and how they come. UsageError: neither given nor to be derived."""
+    """Operations of the forward and backward pass of a sample, with their derivation. Raises UsageError if unknown."""
     if model.flops_per_sample is not None:
-        return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample, as given"
+        return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"
     active, tokens = model.active_parameters, model.tokens
     if active is None or tokens is None or model.layers is None or model.hidden is None:
-        raise UsageError(
-            "the model has no `flops` per sample, nor the sizes (layers, hidden, feedforward, tokens) to derive them"
-        )
+        raise UsageError.of(Refusal.FLOPS_UNKNOWN)
     dense, attention = 6 * active * tokens, 12 * model.layers * model.hidden * tokens**2
-    why = (
+    derivation = (
         f"6 x {active:.4g} parameters x {tokens} tokens + 12 x {model.layers} x {model.hidden} x {tokens}^2 (attention)"
         f" = {(dense + attention) / 1e12:.4g} TFLOP per sample"
     )
-    return dense + attention, why
+    return dense + attention, derivation
 
 
 def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | None = None) -> Compute:
-    """What a GPU computes in a step of this layout. `rates`: what own runs measured goes before what was published.
+    """The computation of one GPU in a step. `rates`: measured by the user's runs; they replace published rates.
 
-    UsageError: no rate is known for the type it computes with.
+    Raises UsageError if no rate is known for the element type.
     """
     workload = found.workload
     samples = workload.batch * workload.accumulation
@@ -78,16 +79,18 @@ def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | N
         name = f"baseline {gpu.name}"
         passes_s = samples / parts / draws.between(name, low, high)
         rate = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-        line = f"measured baseline, as given: one {gpu.name} alone takes {rate} samples/s; {samples} samples / {parts}"
+        line = (
+            f"measured baseline (given): one {gpu.name} alone processes {rate} samples/s; {samples} samples / {parts}"
+        )
         return Compute(passes_s, 0 * passes_s, "measured", {name: f"the baseline of {gpu.name}"}, (line,), True)
-    flops, why = flops_per_sample(workload.model)
-    again = _PASSES[workload.recompute]
+    flops, derivation = flops_per_sample(workload.model)
+    repeated = _PASSES[workload.recompute]
     achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws, rates or {})
-    passes_s = flops * again * samples / parts / achieved
-    total = f"x {samples} samples a GPU / {parts}" + (" x 4/3 (forward again)" if again > 1 else "")
+    passes_s = flops * repeated * samples / parts / achieved
+    total = f"x {samples} samples per GPU / {parts}" + (" x 4/3 (forward pass repeated)" if repeated > 1 else "")
     lines = (
-        why,
-        f"{total} = {flops * again * samples / parts / 1e12:.4g} TFLOP per GPU and step",
+        derivation,
+        f"{total} = {flops * repeated * samples / parts / 1e12:.4g} TFLOP per GPU and step",
         achieved_line,
         update_line,
     )
@@ -98,28 +101,28 @@ def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | N
 def _achieved(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates
 ) -> tuple[Any, str, dict[str, str], bool]:
-    """FLOP/s of one GPU in training: draws, words, unknowns, and whether the figures were read."""
+    """FLOP/s of one GPU in training: draws, derivation, unknowns, and whether the figures have a source."""
     workload = found.workload
     dense = gpu.flops.get(_RATES.get(workload.compute, ""))
     given = workload.efficiency.get(gpu.name, workload.efficiency.get(""))
     if given is not None:
         if dense is None:
-            raise UsageError(_no_rate(gpu, workload.compute))
+            raise _no_rate(gpu, workload.compute)
         name = f"efficiency {gpu.name}" if gpu.name in workload.efficiency else "efficiency"
         line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
-        return dense * draws.between(name, *given), line, {name: "the achieved fraction of the peak rate"}, gpu.verified
+        return dense * draws.between(name, *given), line, {name: "the achieved part of the peak rate"}, gpu.verified
     rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws, rates)
     share, share_line, shared = _share(found, draws, rates)
-    unknowns |= shared | {f"gpu {gpu.name}": f"how {gpu.name} does in training against other GPUs"}
-    line = f"{rate_line}; {share_line} x {_span(OF_ITS_OWN)} (assumed, of this GPU)"
-    return rate * share * draws.between(f"gpu {gpu.name}", *OF_ITS_OWN), line, unknowns, verified
+    unknowns |= shared | {f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs"}
+    line = f"{rate_line}; {share_line} x {_span(GPU_DEVIATION)} (assumed deviation of this GPU)"
+    return rate * share * draws.between(f"gpu {gpu.name}", *GPU_DEVIATION), line, unknowns, verified
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """FLOP/s of a matrix multiplication: of an own run, measured by somebody, else bracketed by what others reach."""
+    """FLOP/s of a matrix multiplication: from the user's runs, else published, else derived from other GPUs."""
     own = rates.get((gpu.name, _RATES.get(dtype, "")))
     if own is not None:
-        line = f"matrix multiplication {own / 1e12:.4g} TFLOP/s ({dtype}, measured: own run, its slowest GPU)"
+        line = f"matrix multiplication {own / 1e12:.4g} TFLOP/s ({dtype}, measured: slowest GPU of your run)"
         return own * draws.ones, line, {}, True
     if dtype == "bfloat16" and gpu.measured_bf16_flops is not None:
         rate = gpu.measured_bf16_flops
@@ -127,19 +130,19 @@ def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tu
         return rate * draws.ones, line, {}, True
     dense = gpu.flops.get(_RATES.get(dtype, ""))
     if dense is None:
-        raise UsageError(_no_rate(gpu, dtype))
+        raise _no_rate(gpu, dtype)
     low, high = _matmul_range()
     name = f"matmul {gpu.name}"
     line = (
-        f"{dense / 1e12:.4g} TFLOP/s ({dtype}, dense: {gpu.source}) x {_span((low, high))} (derived: what matrix "
-        "multiplications reach on other GPUs)"
+        f"{dense / 1e12:.4g} TFLOP/s ({dtype}, dense: {gpu.source}) x {_span((low, high))} (derived from matrix "
+        "multiplications on other GPUs)"
     )
-    words = {name: f"what a matrix multiplication reaches on {gpu.name}"}
+    words = {name: f"the rate of matrix multiplication on {gpu.name}"}
     return dense * draws.between(name, low, high), line, words, gpu.verified
 
 
 def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
-    """What training reaches of a matrix multiplication: assumed, or as the baseline of another GPU shows it."""
+    """Training rate / matrix multiplication rate: assumed, or derived from the baseline of another GPU."""
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
         other = catalogue.gpu(name)
@@ -147,26 +150,29 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
             rate, _, unknowns, _ = _multiplication(other, workload.compute, draws, rates)
             flops = flops_per_sample(workload.model)[0] * _PASSES[workload.recompute]
         except UsageError:
-            continue  # nothing to hold this baseline against
+            continue  # no rate to compare this baseline with
         achieved = flops * draws.between(f"baseline {name}", low, high)
-        share = achieved / (rate * draws.between(f"gpu {name}", *OF_ITS_OWN))
+        share = achieved / (rate * draws.between(f"gpu {name}", *GPU_DEVIATION))
         words = f"{_span((float(share.min()), float(share.max())))} of it (from the measured baseline of {name})"
-        unknowns |= {f"baseline {name}": f"the baseline of {name}", f"gpu {name}": f"how {name} does in training"}
+        unknowns |= {
+            f"baseline {name}": f"the baseline of {name}",
+            f"gpu {name}": f"the training rate of {name} relative to other GPUs",
+        }
         return share, words, unknowns
     words = f"{_span(MATMUL_SHARE)} of it (assumed, one draw for all machines)"
-    what = "what training reaches of the best matrix multiplication"
-    return draws.between("matmul share", *MATMUL_SHARE), words, {"matmul share": what}
+    description = "the training rate relative to the best matrix multiplication"
+    return draws.between("matmul share", *MATMUL_SHARE), words, {"matmul share": description}
 
 
-def _no_rate(gpu: GpuModel, dtype: str) -> str:
+def _no_rate(gpu: GpuModel, dtype: str) -> UsageError:
     known = [name for name, short in _RATES.items() if short in gpu.flops]
-    instead = f"give training.compute={known[0]}" if known else f"give training.baselines of {gpu.name}"
-    return f"no rate of {dtype} is known for {gpu.name}: {instead}"
+    setting = f"training.compute={known[0]}" if known else f"training.baselines of {gpu.name}"
+    return UsageError.of(Refusal.DTYPE_RATE_UNKNOWN, dtype=dtype, gpu=gpu.name, setting=setting)
 
 
 @cache
 def _matmul_range() -> Span:
-    """Measured bf16 matrix multiplication / data sheet, least and most over the catalogue's NVIDIA GPUs."""
+    """Least and most of measured bf16 matrix multiplication / data sheet, over the catalogue's NVIDIA GPUs."""
     every = [catalogue.gpu(name) for name in catalogue.gpus()]
     shares = [
         gpu.measured_bf16_flops / gpu.flops["bf16"]
@@ -177,7 +183,7 @@ def _matmul_range() -> Span:
 
 
 def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
-    """Seconds of the optimizer's update: gradient read, weight and states read and written, in GPU memory."""
+    """Seconds of the optimizer's update in GPU memory: read the gradient, read and write the weight and the states."""
     workload = found.workload
     if gpu.memory_bytes_per_s is None:
         return 0 * draws.ones, f"the optimizer's update is left out: the memory bandwidth of {gpu.name} is unknown", {}
@@ -187,13 +193,13 @@ def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, st
     num_bytes = each * (found.dense / found.shards("dense") + found.experts / found.shards("experts"))
     share = draws.between("memory share", *MEMORY_SHARE)
     line = (
-        f"update: {num_bytes / 1e9:.4g} GB ({each} bytes a parameter) at {_span(MEMORY_SHARE)} (assumed) of "
+        f"update: {num_bytes / 1e9:.4g} GB ({each} bytes per parameter) at {_span(MEMORY_SHARE)} (assumed) of "
         f"{gpu.memory_bytes_per_s / 1e9:.4g} GB/s ({gpu.source})"
     )
     return (
         num_bytes / (gpu.memory_bytes_per_s * share),
         line,
-        {"memory share": "what an update reaches of the memory's rate"},
+        {"memory share": "the update rate relative to the memory bandwidth"},
     )
 
 

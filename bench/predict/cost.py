@@ -1,7 +1,7 @@
-"""Dollars: what a step, a million samples, an epoch and waiting cost, each with the price's region and date.
+"""Prices in dollars, each with its region and date.
 
-On-demand list prices of whole instances, per hour, for the time of training alone: no storage, no traffic, no discount
-that the user did not give.
+These are on-demand list prices of whole instances per hour. Storage, traffic and discounts are not included, except for
+prices that the user gives.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 from bench.hardware.catalogue import Instance, Price
+from bench.predict.messages import PredictRemark, Refusal
 
 OLD_AFTER_DAYS = 365
 GIVEN = "given for this comparison"
@@ -20,13 +22,13 @@ GIVEN = "given for this comparison"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one instance, and remarks on it. `price` None: none is known."""
+    """The price of one instance, None if unknown, and remarks on it."""
 
     price: Price | None
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Coded, ...] = ()
 
     def usd_per_s(self, num_nodes: int) -> float | None:
-        """Of so many instances; None: unknown."""
+        """Dollars per second of this many instances; None if unknown."""
         return None if self.price is None else self.price.usd_per_hour * num_nodes / 3600
 
 
@@ -37,41 +39,42 @@ def priced(
     on: date | None = None,
     given: Mapping[str, float] | None = None,
 ) -> Priced:
-    """The price to reckon with: the one `given`, else the latest of `region`, or the one in force `on` a day."""
+    """The price to use: the `given` one, else the latest of `region`, or the one in force `on` a day."""
     if given and found.name in given:
         return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))
-    known = [each for each in found.prices if region in (None, each.region)]
+    known = [price for price in found.prices if region in (None, price.region)]
     if not known:
-        where = f" in {region}" if region else ""
-        return Priced(None, (f"no price is known{where}: give one by --price INSTANCE=USD_PER_HOUR",))
+        return Priced(None, (Coded.of(PredictRemark.PRICE_UNKNOWN, region=region),))
     price = known[-1] if on is None else in_force(known, on)
     if price is None:
-        return Priced(None, (f"no price of {on} is known, the first is of {known[0].date}",))
+        return Priced(None, (Coded.of(PredictRemark.PRICE_UNKNOWN_ON, day=str(on), first=known[0].date),))
     return Priced(price, tuple(_remarks(price, on or today, _seen_again(known, price, on))))
 
 
 def in_force(prices: Sequence[Price], on: date) -> Price | None:
-    """The last price that was seen on that day or before; None: all are later, or undated."""
+    """The last price seen on or before a day; None if all are later or undated."""
     seen = [price for price in prices if price.date is not None and price.date <= on.isoformat()]
     return max(seen, key=lambda price: price.date or "", default=None)
 
 
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
-    """Is the next sighting after that day the same price, so that it held between the two?"""
-    later = [] if on is None else [each for each in known if each.date is not None and each.date > on.isoformat()]
+    """Whether the next price seen after a day is the same, which shows that it held on that day."""
+    if on is None:
+        return False
+    later = [each for each in known if each.date is not None and each.date > on.isoformat()]
     following = min(later, key=lambda each: each.date or "", default=None)
     return following is not None and following.usd_per_hour == price.usd_per_hour
 
 
 def check_region(region: str | None, known: Sequence[Instance]) -> None:
-    """UsageError, with the nearest name, for a region of which no price is known at all."""
-    regions = sorted({price.region for each in known for price in each.prices if price.region})
+    """Raise UsageError, with the nearest name, for a region without any known price."""
+    regions = sorted({price.region for instance in known for price in instance.prices if price.region})
     if region is not None and region not in regions:
-        raise UsageError(f"no price of a region {region!r} is known{nearest(region, regions)}")
+        raise UsageError.of(Refusal.REGION_UNKNOWN, region=region, hint=nearest(region, regions))
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
-    """The last price of the same region that was another one; with the day on which it was last seen."""
+    """The last different price of the same region before this one, with the day on which it was last seen."""
     before = [
         each
         for each in found.prices
@@ -83,7 +86,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """The first sighting of the price without a change since: `price` with that date."""
+    """`price` with the day on which it was first seen, without a change since."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:
@@ -93,30 +96,30 @@ def since(found: Instance, price: Price) -> Price:
     return replace(price, date=first.date)
 
 
-def _remarks(price: Price, today: date, seen_again: bool) -> list[str]:
-    said = []
+def _remarks(price: Price, day: date, seen_again: bool) -> list[Coded]:
+    remarks = []
     if price.date is None:
-        said.append("its price has no date")
-    elif not seen_again and (today - date.fromisoformat(price.date)).days > OLD_AFTER_DAYS:
-        said.append(f"its price was seen on {price.date}, more than a year before {today}: check it")
+        remarks.append(Coded.of(PredictRemark.PRICE_UNDATED))
+    elif not seen_again and (day - date.fromisoformat(price.date)).days > OLD_AFTER_DAYS:
+        remarks.append(Coded.of(PredictRemark.PRICE_OLD, seen=price.date, day=str(day)))
     if not price.verified:
-        said.append("its price was not read in a source (unverified)")
-    return said
+        remarks.append(Coded.of(PredictRemark.PRICE_UNVERIFIED))
+    return remarks
 
 
-def given_prices(words: Sequence[str], known: Sequence[str]) -> dict[str, float]:
-    """`p4d.24xlarge=18.5` of a command line, by instance. UsageError for anything else."""
+def given_prices(options: Sequence[str], known: Sequence[str]) -> dict[str, float]:
+    """Prices by instance from options such as `p4d.24xlarge=18.5`. Raises UsageError for an invalid option."""
     found = {}
-    for word in words:
-        name, equals, text = word.rpartition("=")
+    for typed in options:
+        name, equals, value = typed.rpartition("=")
         if not equals or name not in known:
-            hint = nearest(name or word, list(known)) if equals else ""
-            raise UsageError(f"--price {word!r} is not INSTANCE=USD_PER_HOUR with a known instance{hint}")
+            hint = nearest(name or typed, list(known)) if equals else ""
+            raise UsageError.of(Refusal.PRICE_INVALID, typed=typed, hint=hint)
         try:
-            number = float(text)
+            number = float(value)
         except ValueError:
-            raise UsageError(f"--price {word!r}: {text!r} is no number of dollars per hour") from None
+            raise UsageError.of(Refusal.PRICE_NOT_A_NUMBER, typed=typed, value=value) from None
         if not 0 < number < 1e6:
-            raise UsageError(f"--price {word!r} must be above zero dollars per hour")
+            raise UsageError.of(Refusal.PRICE_OUT_OF_RANGE, typed=typed)
         found[name] = number
     return found

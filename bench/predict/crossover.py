@@ -1,4 +1,4 @@
-"""Where another machine becomes the better one: a sample's cost or time against model size and nodes."""
+"""Crossover points: the cost or time of a sample against model size and number of nodes, for each machine."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.workload import Workload
 
-# Model sizes as multiples of the workload's own, and numbers of nodes.
+# Model sizes as multiples of the workload's own; numbers of nodes.
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 NODES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
 class CrossoverLine:
-    """One machine over what is varied: `points` (x, value); where it can not do it there is no point.
+    """One machine along the varied quantity. `points`: (x, value), none where the machine cannot run the workload.
 
-    `has_middle`: of every value more is known than an interval.
+    `has_middle`: every value has a middle, not only an interval.
     """
 
     name: str
@@ -28,48 +28,49 @@ class CrossoverLine:
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """Cost of a sample (seconds, where any has no price) against parameters: the same layers, fewer or more of them."""
-    return tuple(
-        _line(
-            each.name,
-            [
-                (bigger.model.parameters, replace(question, workload=bigger), each.layout.num_nodes)
-                for bigger in _sizes(question.workload)
-            ],
-            each,
-            machines,
-        )
-        for each in machines
-    )
+    """Cost of a sample against parameters, with more or fewer of the same layers.
+
+    Seconds if any machine has no price.
+    """
+    workloads = _sizes(question.workload)
+    lines = []
+    for machine in machines:
+        questions = []
+        for workload in workloads:
+            asked = replace(question, workload=workload)
+            questions.append((workload.model.parameters, asked, machine.layout.num_nodes))
+        lines.append(_line(machine.name, questions, machine, machines))
+    return tuple(lines)
 
 
 def against_nodes(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """The same against the number of nodes, with as many samples for each GPU."""
+    """The same against the number of nodes, with the samples of each GPU kept."""
     first = {each.instance.name: each for each in reversed(machines)}
-    return tuple(
-        _line(each.instance.name, [(float(nodes), question, nodes) for nodes in NODES], each, machines)
-        for each in reversed(first.values())
-    )
+    questions = [(float(nodes), question, nodes) for nodes in NODES]
+    return tuple(_line(name, questions, machine, machines) for name, machine in reversed(first.items()))
 
 
 def _line(
-    name: str, asked: Sequence[tuple[float, SelectionQuestion, int]], machine: Candidate, machines: Sequence[Candidate]
+    name: str,
+    questions: Sequence[tuple[float, SelectionQuestion, int]],
+    machine: Candidate,
+    machines: Sequence[Candidate],
 ) -> CrossoverLine:
     by_cost = all(each.sample_usd is not None for each in machines)
-    draws, points, known = Draws(1000), [], True
-    for x, question, nodes in asked:
+    draws, points, has_middle = Draws(1000), [], True
+    for x, question, nodes in questions:
         try:
             found = candidate(machine.instance, nodes, question, draws)
         except UsageError:
-            continue  # the line ends where the machine can not do it
+            continue  # no point where the machine cannot run the workload
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
         points.append((x, range_of(value)))
-        known = known and found.has_middle
-    return CrossoverLine(name, tuple(points), known)
+        has_middle = has_middle and found.has_middle
+    return CrossoverLine(name, tuple(points), has_middle)
 
 
 def _sizes(workload: Workload) -> list[Workload]:
-    """The workload with fewer and more layers, so that the embedding stays as it is."""
+    """The workload with fewer and more layers and the same embedding. Without known layers, all parameters scale."""
     model, found = workload.model, []
     for factor in SIZES:
         if model.layers is None:

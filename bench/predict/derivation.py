@@ -1,4 +1,4 @@
-"""How one machine's figures come, line by line, so that each can be checked by hand."""
+"""The derivation of one machine's figures, line by line, to be checked by hand (`bench select --explain`)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from bench.predict.candidate import LOST_TO_OVERLAP, Candidate
 from bench.predict.compute import compute
 from bench.predict.draws import NUM_DRAWS, DrawnRange, Draws
 from bench.predict.predict import CONFIDENCE, Prediction
-from bench.predict.select_page import span
 from bench.predict.training import Communication, bus_factor
 from bench.results import text
 
 _MOST_PUBLISHED = 3
-_DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends do not multiply"
+_DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends are not products"
 
 
 def lines(each: Candidate) -> list[str]:
-    """All of it."""
+    """The whole derivation."""
     sections = (
         (f"{each.name}: {each.instance.gpus} x {each.gpu.name} per node", _machine(each)),
         ("memory of one GPU", _memory(each)),
@@ -31,90 +30,91 @@ def lines(each: Candidate) -> list[str]:
         ("exchange by hand", by_hand(each)),
         ("step", _step(each)),
         ("cost", _cost(each)),
-        ("to be known", each.remarks),
+        ("remarks", (remark.text for remark in each.remarks)),
     )
     found: list[str] = []
-    for title, told in sections:
-        inside = list(told)
+    for title, content in sections:
+        inside = [f"  {line}" for line in content]
         if inside:
-            found += [title, *(f"  {line}" for line in inside)]
+            found += [title, *inside]
     return found
 
 
 def _ms(found: DrawnRange) -> str:
-    return f"{span(found, 1e3)} ms"
+    return f"{found.text(1e3)} ms"
 
 
 def _compute(each: Candidate) -> str:
-    """What the factors above make with their middles; the interval's ends come from draws, not from their ends."""
+    """The product of the middles of the factors above, and the interval, which comes from draws."""
     found = each.range("compute_s")
-    middles = compute(each.layout, each.gpu, Draws(1))  # one draw is the middle of everything
+    middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
     middle = float(middles.passes_s[0] + middles.update_s[0])
     if found.low == found.high:
-        return f"= {_ms(found)} a step"
-    by = "by the middles, sqrt(low x high) of each interval"
-    return f"{by}, {text.significant(middle * 1e3, 4)} ms a step; {_ms(found)} {_DRAWN}"
+        return f"= {_ms(found)} per step"
+    by = "with the middle, sqrt(low x high), of each interval:"
+    return f"{by} {text.significant(middle * 1e3, 4)} ms per step; {_ms(found)} {_DRAWN}"
 
 
 def _machine(each: Candidate) -> Iterator[str]:
     found, workload = each.layout, each.layout.workload
     mesh = workload.mesh
     sizes = f"tensor {mesh.tensor} x pipeline {mesh.pipeline} x data {found.data}"
-    yield f"{found.num_nodes} node(s) x {found.gpus_per_node} GPUs = {sizes}; {found.samples} samples a step"
+    yield f"{found.num_nodes} node(s) x {found.gpus_per_node} GPUs = {sizes}; {found.samples} samples per step"
     for source in workload.sources:
         yield f"workload: {source}"
+    for figure in workload.unverified:
+        yield f"workload, not read in a source: {figure}"
     for link, source in each.instance.links.sources.items():
         verified = "" if each.instance.links.verified.get(link, True) else " (unverified)"
         yield f"links, {link}: {source}{verified}"
 
 
 def _memory(each: Candidate) -> Iterator[str]:
-    for name, num_bytes in each.need.parts.items():
-        yield f"{name} {num_bytes / 1e9:.3g} GB = {each.need.why[name]}"
+    for name, num_bytes in each.memory.parts.items():
+        yield f"{name} {num_bytes / 1e9:.3g} GB = {each.memory.calculations[name]}"
     has = "unknown" if each.gpu.memory_bytes is None else f"{each.gpu.memory_bytes / 1e9:.3g} GB"
-    yield f"together {each.need.total / 1e9:.3g} GB; the GPU has {has}"
+    yield f"total {each.memory.total / 1e9:.3g} GB; the GPU has {has}"
 
 
 def _exchange(each: Candidate) -> Iterator[str]:
     if not each.exchanges:
-        yield "none: no two GPUs hold a part of the same thing"
+        yield "none: no two GPUs share parameters"
     for call, prediction in each.exchanges:
         yield f"{call.name}: {call.calls} x {call.collective} of {format_bytes(call.payload_bytes)} among {call.group}"
-        yield f"    {call.why}; {_HIDDEN[call.when]}"
+        yield f"    {call.derivation}; {_HIDDEN[call.when]}"
         yield f"    {_sent(each, call, prediction)}"
         yield f"    one call {_seconds(prediction)}, {prediction.basis}: {'; '.join(prediction.rests_on)}"
     if each.exchanges:
-        yield f"all of it, one after the other: {_ms(each.range('exchange_s'))} ({each.bases['exchange']})"
+        yield f"all calls, one after the other: {_ms(each.range('exchange_s'))} ({each.bases['exchange']})"
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
-    """`each GPU sends 2.142 GB a step: ...`; by NVLS the port carries less than busbw counts."""
+    """`each GPU sends 2.142 GB per step: ...`. With NVLS, a port carries less than busbw counts."""
     times = f"{call.calls} x {call.payload_bytes:.0f} x"
     if _switched(each, prediction):
         size = call.group.per_node
         return (
-            f"each GPU's NVLink port carries {call.switched_bytes / 1e9:.4g} GB a step, as the switch adds (NVLS): "
+            f"each GPU's NVLink port carries {call.switched_bytes / 1e9:.4g} GB per step (NVLS: the switch reduces): "
             f"{times} {1 + 1 / size:.4g} (1 + 1/n, n = {size})"
         )
     factor = bus_factor(call.collective, call.group.size)
     formula = _FACTORS.get(call.collective, "(n-1)/n")
-    return (
-        f"each GPU sends {call.sent_bytes / 1e9:.4g} GB a step: {times} {factor:.4g} ({formula}, n = {call.group.size})"
-    )
+    sent = f"each GPU sends {call.sent_bytes / 1e9:.4g} GB per step"
+    return f"{sent}: {times} {factor:.4g} ({formula}, n = {call.group.size})"
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:
-    """Does the node's switch add? Between nodes "pipelined" is fed by it where there is one."""
+    """Whether the node's switch reduces. Between nodes, "pipelined" uses it too if there is one."""
     return prediction.algorithm == "nvls" or (prediction.algorithm == "pipelined" and each.instance.links.reduces)
 
 
 _FACTORS = {"allreduce": "2(n-1)/n", "sendrecv": "1"}
 _HIDDEN = {
-    "bucket": "beside the backward pass, as soon as a bucket is full",
-    "unit": "one layer ahead of its use",
-    "pass": "within a pass, nothing hides it",
-    "hop": "between stages, twice for each micro-batch in the pipeline",
-    "after": "after the update, nothing hides it",
+    "bucket": "during the backward pass, as soon as a bucket is full",
+    "unit": "prefetched one layer ahead",
+    "pass": "blocks the pass, not hidden",
+    "hop": "between stages, twice per micro-batch",
+    "after": "after the update, not hidden",
 }
 
 
@@ -129,52 +129,52 @@ def _seconds(prediction: Prediction) -> str:
 
 
 def by_hand(each: Candidate) -> Iterator[str]:
-    """The largest exchange of a step at rates that a reader can look up, as if it were one call that nothing hides."""
+    """The largest exchange of a step at rates that a reader can look up, as one call that is not hidden."""
     inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
         return
     largest, _ = max(inside, key=lambda pair: pair[0].sent_bytes)
-    alike = [pair for pair in inside if (pair[0].collective, pair[0].group) == (largest.collective, largest.group)]
-    sent = sum(call.sent_bytes for call, _ in alike)
-    through = sum(call.switched_bytes if _switched(each, found) else call.sent_bytes for call, found in alike)
-    # busbw counts what a ring would send: where the switch adds it is no rate of the port, and may be above it.
-    counted = f", as the switch adds (NVLS); busbw counts {sent / 1e9:.4g} GB" if through != sent else ""
-    what = f"{largest.collective} within a node, all of its calls"
+    same_calls = [pair for pair in inside if (pair[0].collective, pair[0].group) == (largest.collective, largest.group)]
+    sent = sum(call.sent_bytes for call, _ in same_calls)
+    through = sum(call.switched_bytes if _switched(each, found) else call.sent_bytes for call, found in same_calls)
+    # busbw counts the bytes of a ring. With NVLS it is not the rate of the port and may exceed it.
+    counted = f" because the switch reduces (NVLS); busbw counts {sent / 1e9:.4g} GB" if through != sent else ""
+    what = f"{largest.collective} within a node, all calls"
     yield f"{what}: {through / 1e9:.4g} GB through each GPU's port, each way{counted}"
     bounds, published = list(_bounds(each)), list(_published(each, largest))
     for words, rate in bounds:
         yield f"{words}, {rate / 1e9:.4g} GB/s: {through / rate * 1e3:.4g} ms"
     for words, rate in published:
         yield f"{words}, {rate / 1e9:.4g} GB/s{' of busbw' if counted else ''}: {sent / rate * 1e3:.4g} ms"
-    if not _same(each, largest):
+    if not _published_rows(each, largest):
         yield (
-            f"no public figure of {largest.collective} among several {each.gpu.name} of one node is known "
-            "(hardware/reference.yaml): only an interval can be given"
+            f"no {largest.collective} result is published for several {each.gpu.name} in one node "
+            "(hardware/reference.yaml), so only an interval is known"
         )
-    rates = [rate for words, rate in (*bounds, *published) if "published" in words]
+    rates = [rate for _, rate in (*bounds[1:], *published)]  # the first bound is the link's own rate
     if len(rates) > 1:
         fastest, slowest = (f"{sent / rate * 1e3:.4g}" for rate in (max(rates), min(rates)))
-        yield f"by these published rates: {fastest}..{slowest} ms a step, if nothing hides it"
+        yield f"by these published rates: {fastest}..{slowest} ms per step if not hidden"
 
 
 _Rate = tuple[str, float]  # words, bytes per second
 
 
 def _bounds(each: Candidate) -> Iterator[_Rate]:
-    """The rates of the link that the exchange takes: raw, and as copies from the host reach it."""
+    """The rate of the link of the exchange, then the rates of copies from the host over it."""
     links = each.instance.links
     if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
         yield "at the NVLink port's rate (bound)", links.nvlink_bytes_per_s
     elif links.pcie_bytes_per_s:
-        yield "at the rate of the PCIe link as wired (bound)", links.pcie_bytes_per_s
+        yield "at the rate of the PCIe link (bound)", links.pcie_bytes_per_s
         for known in reference.copies():
             if known.instance == each.instance.name and "h2d" in known.rates:
-                words = f"if that link were the limit: what copies from the host reach (published: {known.source})"
+                words = f"if that link were the limit: at the rate of copies from the host (published: {known.source})"
                 yield words, known.rates["h2d"][0]
 
 
-def _same(each: Candidate, call: Communication) -> list[Reference]:
-    """What others reached with as many GPUs of this model in one node, this very instance type first."""
+def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
+    """Published results of as many GPUs of this model in one node, those of this instance type first."""
     found = [
         one
         for one in reference.collectives()
@@ -186,11 +186,11 @@ def _same(each: Candidate, call: Communication) -> list[Reference]:
 
 
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
-    """The same in words; where nobody did it, the fastest and the slowest machine without access between peers."""
-    for one in _same(each, call):
+    """Published rates of such machines; without any, of the fastest and the slowest machine without peer access."""
+    for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"
         yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]
-    if _same(each, call) or each.instance.links.peer != "host":
+    if _published_rows(each, call) or each.instance.links.peer != "host":
         return
     others = [one for one in reference.collectives() if one.pattern == call.collective and one.peers == "host"]
     others.sort(key=lambda one: -one.best[1])
@@ -203,12 +203,12 @@ def _step(each: Candidate) -> Iterator[str]:
     yield f"compute {_ms(each.range('compute_s'))}"
     if each.range("bubble_s").high > 0:
         mesh, micro = each.layout.workload.mesh, each.layout.workload.accumulation
-        share = f"(stages - 1) / micro-batches = {mesh.pipeline - 1}/{micro} of the passes and of what they wait for"
+        share = f"(stages - 1) / micro-batches = {mesh.pipeline - 1}/{micro} of the passes and of their waiting"
         yield f"pipeline bubble {_ms(each.range('bubble_s'))}: {share}"
     if each.exchanges:
         yield (
-            f"exposed communication {_ms(each.range('exposed_s'))} of {_ms(each.range('exchange_s'))}; of what is "
-            f"hidden, {middle:g} ({low:g}..{high:g}) is lost again to slower computation (arXiv 2507.03114: 18.9 % on "
+            f"exposed communication {_ms(each.range('exposed_s'))} of {_ms(each.range('exchange_s'))}; of the hidden "
+            f"part, {middle:g} ({low:g}..{high:g}) is lost because computation is slower (arXiv 2507.03114: 18.9 % on "
             "average, 40 % at most)"
         )
     if each.feed is not None:
@@ -219,8 +219,8 @@ def _step(each: Candidate) -> Iterator[str]:
             f"feed {num_bytes / 1e6:.4g} MB to each GPU, {_seconds(each.feed)} ({each.feed.basis}: "
             f"{'; '.join(each.feed.rests_on)}); not hidden {_ms(each.range('feed_s'))}"
         )
-    whole = f"{_ms(each.range('total_s'))}, draw by draw (ends do not add up)"
-    yield f"together {whole}; {span(each.samples_per_s)} samples/s; bottleneck: {each.bottleneck}"
+    whole = f"{_ms(each.range('total_s'))}, draw by draw (the ends do not add up)"
+    yield f"total {whole}; {each.samples_per_s.text()} samples/s; bottleneck: {each.bottleneck}"
 
 
 def _cost(each: Candidate) -> Iterator[str]:
@@ -234,8 +234,8 @@ def _cost(each: Candidate) -> Iterator[str]:
     yield f"{price.usd_per_hour:.4f} $/h on {price.date or 'no date'}{since} {where}, x {nodes}"
     if million:
         rates = each.samples_per_s
-        slowest = span(DrawnRange(rates.high, rates.middle, rates.low))
-        yield f"$/1M samples = {each.usd_per_hour:.4f} $/h / 3600 / {slowest} samples per s x 1e6 = {span(million)}"
+        slowest = DrawnRange(rates.high, rates.middle, rates.low).text()
+        yield f"$/1M samples = {each.usd_per_hour:.4f} $/h / 3600 / {slowest} samples per s x 1e6 = {million.text()}"
     waiting = each.usd_per_hour_waiting
     if waiting:
         yield _waiting(each, waiting)
@@ -244,17 +244,17 @@ def _cost(each: Candidate) -> Iterator[str]:
         old = DrawnRange(
             *(end * before.usd_per_hour / price.usd_per_hour for end in (million.low, million.middle, million.high))
         )
-        yield f"at its earlier price, {before.usd_per_hour:.4f} $/h on {before.date}: {span(old)} $/1M samples"
+        yield f"at its earlier price, {before.usd_per_hour:.4f} $/h on {before.date}: {old.text()} $/1M samples"
 
 
 def _waiting(each: Candidate, found: DrawnRange) -> str:
     formula = "$/h spent waiting = $/h x exposed / step"
     if found.low == found.high:
-        return f"{formula} = {span(found)}"
+        return f"{formula} = {found.text()}"
     exposed, whole, dollars = each.range("exposed_s").middle, each.range("total_s").middle, each.usd_per_hour or 0.0
     words = ""
     if each.has_middle:
         ends = (text.significant(seconds * 1e3, 4) for seconds in (exposed, whole))
         made = text.significant(dollars * exposed / whole, 3)
-        words = f" by the middles, {dollars:.4f} x {' / '.join(ends)} = {made};"
-    return f"{formula}:{words} {span(found)} {_DRAWN}"
+        words = f" with the middles, {dollars:.4f} x {' / '.join(ends)} = {made};"
+    return f"{formula}:{words} {found.text()} {_DRAWN}"

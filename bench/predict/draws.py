@@ -1,7 +1,8 @@
-"""What is not known exactly, drawn many times: the same assumption is the same draw on every machine.
+"""Monte Carlo draws of the unknowns: one assumption is the same draw on every machine.
 
-Each unknown has a name and one normal variable; whoever uses the name uses the same draws, so that what two machines
-share cancels in their ratio. Draws are stratified (each of N equal slices of probability once), the same in every run.
+Each unknown has a name and one normal variable. Two machines that use the same name use the same draws, so a shared
+assumption cancels in their ratio. Draws are stratified (one in each of N equal slices of probability) and the same in
+every run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from bench.predict.predict import CONFIDENCE, Prediction
+from bench.results.text import significant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,18 +27,20 @@ _TAIL = (1 - CONFIDENCE) / 2
 
 @dataclass(frozen=True, slots=True)
 class DrawnRange:
-    """An interval of CONFIDENCE with its median."""
+    """An interval at level CONFIDENCE, with its median."""
 
     low: float
     middle: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.low:.3g}..{self.high:.3g}"
+    def text(self, scale: float = 1.0) -> str:
+        """`9.31..12.4`: both ends to 3 digits, or one number if they are equal."""
+        ends = [significant(end * scale, 3) for end in (self.low, self.high)]
+        return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
 
 class Draws:
-    """The draws of all unknowns; `used`: the names that were asked for, in that order."""
+    """The draws of all unknowns. `used`: the draws by name, in the order of first use."""
 
     def __init__(self, num: int = NUM_DRAWS) -> None:
         self.num = num
@@ -44,7 +48,7 @@ class Draws:
 
     @cached_property
     def ones(self) -> Floats:
-        """As many ones as there are draws."""
+        """An array of ones, one for each draw."""
         import numpy as np
 
         return np.ones(self.num)
@@ -66,11 +70,14 @@ class Draws:
         return self.used[name]
 
     def between(self, name: str, low: float, high: float) -> Floats:
-        """Somewhere from `low` to `high` (above zero), flat on a logarithmic scale, never outside."""
+        """Uniform on a logarithmic scale from `low` to `high` (both above zero)."""
         return low * self.ones if low == high else self._flat(self.normal(name), low, high)
 
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
-        """Around `middle`, CONFIDENCE of it from `low` to `high`, never outside; zero is allowed."""
+        """Around `middle`, with CONFIDENCE of the draws inside `low` to `high` and the others at an end.
+
+        Zero is allowed.
+        """
         import numpy as np
 
         normal = np.clip(self.normal(name) / self._tail_normal, -1, 1)
@@ -78,7 +85,7 @@ class Draws:
         return drawn
 
     def predicted(self, name: str, prediction: Prediction) -> Floats:
-        """Seconds of a prediction: what its evidence shares with others by the pool's name, the rest by `name`."""
+        """Seconds of a prediction: the error shared with its pool is drawn by the pool's name, the rest by `name`."""
         import numpy as np
 
         low, middle, high = prediction.low_s, prediction.middle_s, prediction.high_s
@@ -105,7 +112,7 @@ class Draws:
 
 
 def range_of(values: Floats) -> DrawnRange:
-    """The interval of CONFIDENCE of draws, and their median."""
+    """The interval of the draws at level CONFIDENCE, and their median."""
     import numpy as np
 
     low, middle, high = np.quantile(values, [_TAIL, 0.5, 1 - _TAIL])

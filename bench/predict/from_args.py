@@ -1,4 +1,4 @@
-"""What `predict`, `validate`, `instances` and `select` read alike: machines, worlds, the user's own runs."""
+"""Shared arguments of `predict`, `validate`, `instances` and `select`: machines, worlds, the user's runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bench.config import paths
 from bench.core.case import FACTOR
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
+from bench.predict.messages import Refusal
 
 if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
@@ -20,8 +21,8 @@ MOST_GPUS = 16384
 
 
 @dataclass(frozen=True, slots=True)
-class AskedMachine:
-    """What is asked about: links of a node, by the name that the user gave, and how many ranks a node has."""
+class RequestedMachine:
+    """A machine by the name that the user gave, with the links of a node and the GPUs of each node."""
 
     name: str
     links: NodeLinks
@@ -30,18 +31,20 @@ class AskedMachine:
 
 
 def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
-    """--instance or --cluster, --links, --config."""
+    """Declare --instance or --cluster, --links, --config."""
     machine = parser.add_mutually_exclusive_group(required=True)
-    machine.add_argument("--instance", metavar="NAME", help="an instance type (`bench instances`), of bench.yaml too")
+    machine.add_argument("--instance", metavar="NAME", help="an instance type of `bench instances` or bench.yaml")
     machine.add_argument(
         "--cluster", metavar="NAME", help="a cluster of bench.yaml: its instance type, links and nodes"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: the one here)")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
     parser.add_argument("--ranks-per-node", metavar="N", help="GPUs of each node that take part (default: all)")
-    parser.add_argument("--links", metavar="RATES", help="rates in place of the catalogue's, such as nic=12.5GB/s")
+    parser.add_argument(
+        "--links", metavar="RATES", help="link rates that replace the catalogue's, such as nic=12.5GB/s"
+    )
 
 
-def machine_of(args: argparse.Namespace) -> AskedMachine:
+def machine_of(args: argparse.Namespace) -> RequestedMachine:
     """The machine that the options name. Raises UsageError for unknown names and too many GPUs."""
     from bench.config import clusters
 
@@ -51,7 +54,7 @@ def machine_of(args: argparse.Namespace) -> AskedMachine:
         cluster = clusters.cluster(path, args.cluster)
         named = cluster.site_instance or cluster.instance
         if named is None:
-            raise UsageError(f"cluster {args.cluster!r} names no instance type: nothing is known of its links")
+            raise UsageError.of(Refusal.CLUSTER_WITHOUT_INSTANCE, cluster=args.cluster)
         name, rates, nodes, per_node = named, dict(cluster.links), cluster.nodes, cluster.ranks_per_node
     else:
         name, rates, nodes, per_node = args.instance, {}, 1, None
@@ -60,51 +63,50 @@ def machine_of(args: argparse.Namespace) -> AskedMachine:
         per_node = parsed("ranks_per_node", args.ranks_per_node)
     per_node = per_node or found.gpus
     links = site.links(name, per_node).with_rates(rates | dict(parsed("links", args.links) if args.links else ()))
-    return AskedMachine(args.cluster or name, links, nodes, per_node)
+    return RequestedMachine(args.cluster or name, links, nodes, per_node)
 
 
 def parsed(field: str, text: str) -> Any:
-    """One option's text, as every command reads it: sizes, links, ranks_per_node."""
+    """The value of an option (sizes, links, ranks_per_node), parsed as every command parses it."""
     return FACTOR[field].parse(text)
 
 
-def world_of(machine: AskedMachine, gpus: int) -> tuple[int, int]:
-    """(nodes, GPUs per node) of so many GPUs: part of one node, or whole nodes. UsageError where it is neither."""
+def world_of(machine: RequestedMachine, gpus: int) -> tuple[int, int]:
+    """(nodes, GPUs per node) for a number of GPUs: part of one node, or whole nodes. Raises UsageError otherwise."""
     per_node = machine.ranks_per_node
     if gpus < 2:
-        raise UsageError(f"{gpus} GPU exchanges nothing: give 2 or more")
+        raise UsageError.of(Refusal.ONE_GPU, num_gpus=gpus)
     if gpus <= per_node:
         return 1, gpus
     if gpus % per_node:
-        raise UsageError(
-            f"{gpus} GPUs are no whole number of nodes of {per_node}: give a multiple, or --ranks-per-node"
-        )
+        raise UsageError.of(Refusal.PARTIAL_NODE, num_gpus=gpus, per_node=per_node)
     return gpus // per_node, per_node
 
 
-def check_most(gpus: int, words: str = "") -> None:
-    """Nothing was ever held against a prediction for more. `words`: how the number comes. Raises UsageError."""
+def check_most(gpus: int, request: str | None = None) -> None:
+    """Raise UsageError for more GPUs than predictions were ever compared with. `request`: what needs them."""
     if gpus > MOST_GPUS:
-        raise UsageError(f"{words}{gpus} GPUs: at most {MOST_GPUS} are predicted")
+        raise UsageError.of(Refusal.WORLD_TOO_LARGE, request=request, num_gpus=gpus, most=MOST_GPUS)
 
 
 def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> EfficiencyEvidence:
-    """What was published, and what the user's own runs and imported logs measured; UsageError for what is no run.
+    """The published evidence plus that of the user's runs and imported logs. Raises UsageError for an unusable run.
 
-    `rates` is given where products of matrices tell something, too: it gets what they reach on (GPU model, type).
+    `rates`, if given, receives the measured FLOP/s of matrix multiplication by (GPU model, type).
     """
     from bench.predict import predict
     from bench.results import collect, flops
 
-    known = predict.published()
+    total = predict.published()
     for path in runs:
         document = collect.document(path)
         own = predict.of_run(document.headers, document.summaries, path.stem)
         computed = {} if rates is None else flops.measured(document.headers, document.summaries)
         if rates is not None:
-            rates.update({which: min(rate, rates.get(which, rate)) for which, rate in computed.items()})
+            for key, rate in computed.items():
+                rates[key] = min(rate, rates.get(key, rate))
         if not own.rows and not computed:
-            why = f" ({own.notes[0]})" if own.notes else ""
-            raise UsageError(f"{path} holds no collective among GPUs that could be compared with{why}")
-        known += own
-    return known
+            note = own.notes[0].text if own.notes else None
+            raise UsageError.of(Refusal.RUN_WITHOUT_EVIDENCE, path=str(path), note=note)
+        total += own
+    return total

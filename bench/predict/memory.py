@@ -1,8 +1,8 @@
-"""Does a training job fit into a GPU's memory? Weights, gradients and optimizer exactly, activations by estimate.
+"""The GPU memory that a training job needs: weights, gradients and optimizer exactly, activations by estimate.
 
-States follow Rajbhandari et al., "ZeRO" (SC20, section 5), activations Korthikanti et al., "Reducing Activation
-Recomputation in Large Transformer Models" (2022, equation 1, without the attention matrix, which fused attention never
-stores). What the runtime, the library's buffers and fragmentation take is not counted.
+States follow Rajbhandari et al., "ZeRO" (SC20, section 5). Activations follow Korthikanti et al., "Reducing Activation
+Recomputation in Large Transformer Models" (2022, equation 1), without the attention matrix, which fused attention never
+stores. Memory of the runtime, library buffers and fragmentation are not counted.
 """
 
 from __future__ import annotations
@@ -10,67 +10,76 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bench.core.errors import UsageError
+from bench.predict.messages import Refusal
 from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import OPTIMIZERS
 
-_BYTES_PER_ELEMENT = 34  # of one layer's activations at 2 bytes each: 34 x tokens x batch x hidden
-_BYTES_KEPT = 2  # with full recomputation: the input of each layer
+_BYTES_PER_ELEMENT = 34  # activations of one layer at 2 bytes each: 34 x tokens x batch x hidden
+_BYTES_KEPT = 2  # with full recomputation: only the input of each layer
+_FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # of ZeRO
+_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What one GPU must hold, in bytes, by name; `why`: the arithmetic of each."""
+class MemoryNeed:
+    """What one GPU must hold: bytes by name, and the calculation of each."""
 
     parts: dict[str, float]
-    why: dict[str, str]
+    calculations: dict[str, str]
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The sum of all parts."""
         return sum(self.parts.values())
 
     @property
-    def arithmetic(self) -> str:
+    def calculation(self) -> str:
         """`weights 1.2 (3e+08 x 4 bytes), ...`: each part in GB with its calculation."""
-        return ", ".join(f"{name} {num_bytes / 1e9:.3g} ({self.why[name]})" for name, num_bytes in self.parts.items())
+        lines = (f"{name} {size / 1e9:.3g} ({self.calculations[name]})" for name, size in self.parts.items())
+        return ", ".join(lines)
 
 
-class DoesNotFitError(UsageError):
-    """A job that needs more memory than the GPU has. `need`: what it needs; `summary`: the sentence without `need`."""
+class OutOfMemoryError(UsageError):
+    """The job needs more memory than the GPU has. `summary`: the message without the calculation."""
 
-    def __init__(self, need: Need, memory_bytes: float, gpu: str) -> None:
+    def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
         """`memory_bytes`: of one GPU."""
-        has = f"{memory_bytes / 1e9:.3g} GB of a {gpu}"
+        facts = {"needed_gb": need.total / 1e9, "memory_gb": memory_bytes / 1e9, "gpu": gpu}
         self.need = need
-        self.summary = f"does not fit in memory: needs {need.total / 1e9:.3g} GB of the {has}"
-        super().__init__(f"{self.summary}: {need.arithmetic}")
+        self.summary = Refusal.OUT_OF_MEMORY.words(facts)
+        self.code, self.facts = str(Refusal.OUT_OF_MEMORY), facts | {"calculation": need.calculation}
+        super().__init__(Refusal.OUT_OF_MEMORY.words(self.facts))
 
 
-def need(found: ParallelLayout) -> Need:
-    """What one GPU holds while it trains."""
+def memory_need(found: ParallelLayout) -> MemoryNeed:
+    """What one GPU holds during training."""
     workload = found.workload
-    stage = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[workload.strategy]
-    optimizer = OPTIMIZERS[workload.optimizer] + (0 if workload.weights == "float32" else 4)
+    stage = _STAGES[workload.strategy]
+    master_weights = 0 if workload.weights == "float32" else 4
     bytes_each = {
-        "weights": (width(workload.weights), 3),
-        "gradients": (width(workload.gradients), 2),
-        "optimizer": (optimizer, 1),
+        "weights": width(workload.weights),
+        "gradients": width(workload.gradients),
+        "optimizer": OPTIMIZERS[workload.optimizer] + master_weights,
     }
-    parts, why = {}, {}
-    for name, (each, from_stage) in bytes_each.items():
-        spread = {part: found.shards(part) if stage >= from_stage else 1 for part in ("dense", "experts")}
-        parts[name] = each * (found.dense / spread["dense"] + found.experts / spread["experts"])
-        why[name] = f"{found.dense + found.experts:.3g} x {each} bytes"
-        if stage >= from_stage:
-            why[name] += f" / {spread['dense']}" + (f", experts / {spread['experts']}" if found.experts else "")
-    activations, words = _activations(found)
+    parts, calculations = {}, {}
+    for name, each in bytes_each.items():
+        dense_shards = expert_shards = 1
+        calculation = f"{found.dense + found.experts:.3g} x {each} bytes"
+        if stage >= _FIRST_SHARDED_STAGE[name]:
+            dense_shards, expert_shards = found.shards("dense"), found.shards("experts")
+            calculation += f" / {dense_shards}"
+            if found.experts:
+                calculation += f", experts / {expert_shards}"
+        parts[name] = each * (found.dense / dense_shards + found.experts / expert_shards)
+        calculations[name] = calculation
+    activations, calculation = _activations(found)
     if activations:
-        parts["activations"], why["activations"] = activations, words
-    return Need(parts, why)
+        parts["activations"], calculations["activations"] = activations, calculation
+    return MemoryNeed(parts, calculations)
 
 
 def _activations(found: ParallelLayout) -> tuple[float, str]:
-    """Bytes, and their arithmetic; 0 where the layers are unknown."""
+    """Bytes and their calculation; 0 if the layers are unknown."""
     workload, model, mesh = found.workload, found.workload.model, found.workload.mesh
     if None in (model.layers, model.hidden, model.tokens):
         return 0.0, ""
@@ -79,12 +88,12 @@ def _activations(found: ParallelLayout) -> tuple[float, str]:
     layers = found.stage_layers * in_flight
     if workload.recompute == "full":
         total = elements * (_BYTES_KEPT * layers + _BYTES_PER_ELEMENT / mesh.tensor)
-        words = f"{_BYTES_KEPT} bytes x {layers} layers and one of {_BYTES_PER_ELEMENT}"
+        words = f"{_BYTES_KEPT} bytes x {layers} layers + {_BYTES_PER_ELEMENT} bytes of one layer, each"
     else:
         total = elements * _BYTES_PER_ELEMENT * layers / mesh.tensor
         words = f"{_BYTES_PER_ELEMENT} bytes x {layers} layers"
-    words += f" x {workload.batch} x {model.tokens} tokens x {model.hidden}, an estimate"
+    words += f" x {workload.batch} x {model.tokens} tokens x {model.hidden}, estimated"
     if model.vocabulary and mesh.pipeline == 1:
         total += workload.batch * (model.tokens or 0) * model.vocabulary * 6 / mesh.tensor
-        words += ", and 6 bytes for each of the output layer"
+        words += ", plus 6 bytes per element of the output layer"
     return total, words

@@ -1,9 +1,9 @@
-"""From curves of many machines to the efficiency of one that nobody measured: a weighted median and its t interval.
+"""The efficiency of an unmeasured machine from the curves of many machines: a weighted median and its t interval.
 
-An efficiency is the seconds that a link alone would need, over the seconds measured. It is looked up along that very
-time, since small messages fill no link: two machines of a family are alike where their links are busy as long. Machines
-of the same kind weigh more than those of another generation: weight 1 / (within^2 + distance^2), in logarithms. The
-median, since what holds a machine back without being told (an old library, sockets in place of RDMA) makes it slower.
+An efficiency is the time that a link alone would need (its busy time) over the measured time. Curves are looked up by
+busy time, not by size, because small messages do not fill a link. A system weighs 1 / (within^2 + distance^2), in
+logarithms, so systems of the same kind weigh more. The median is used because unreported problems (an old library,
+sockets instead of RDMA) only make a system slower.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
 
-# Standard deviations of ln(efficiency) that are supposed before anything is known, and count as PRIOR_FREEDOM systems:
-# round figures, the same for all. Between systems of one generation, and more for another generation, another group.
+# Prior standard deviations of ln(efficiency) between systems of one generation. They count as PRIOR_FREEDOM systems and
+# are round figures that were not fitted. Below: what another generation, group, or load style adds.
 WITHIN = {
     "nvswitch": 0.05,
     "nvswitch-nvls": 0.05,
@@ -31,16 +31,19 @@ WITHIN = {
 }
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
-PER_DOUBLING = 0.05  # of the number of ranks
-PER_BROUGHT = 0.3  # of what a value was brought along the shape of other curves
+PER_DOUBLING = 0.05  # distance per doubling of the ranks
+PER_EXTRAPOLATED = 0.3  # distance per ln(efficiency) that a value was extrapolated
 SAME_MACHINE = 0.5  # a system of the queried instance type deviates by this part of WITHIN
-REACH = log(4.0)  # how far along the curve a point still speaks
-LARGE = 3e-3  # seconds of a busy link above which its efficiency no longer rises much
+REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
+LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyCurve:
-    """One system's efficiencies in one family: (ln seconds of the busy link, ln efficiency), rising."""
+    """One system's efficiencies in one family. `points`: (ln busy seconds, ln efficiency), by rising busy time.
+
+    `overhead`: seconds of the smallest message beyond the launch, over the smallest link latency.
+    """
 
     system: str
     instance: str
@@ -53,11 +56,14 @@ class EfficiencyCurve:
     num_ranks: int
     num_nodes: int
     points: tuple[tuple[float, float], ...]
-    overhead: float | None = None  # seconds of the smallest message beyond the launch, over its least latency
+    overhead: float | None = None
     verified: bool = True
 
     def at(self, where: float) -> float | None:
-        """ln efficiency, between points or at an end within reach; a curve of large messages goes on level."""
+        """ln efficiency between points, or within reach of an end.
+
+        A curve of large messages continues as a constant.
+        """
         points = self.points
         if not points:
             return None
@@ -65,8 +71,8 @@ class EfficiencyCurve:
         if after == 0:
             return points[0][1] if points[0][0] - where <= REACH / 2 else None
         if after == len(points):
-            level = where - points[-1][0] <= REACH or points[-1][0] >= log(LARGE)
-            return points[-1][1] if level else None
+            constant = where - points[-1][0] <= REACH or points[-1][0] >= log(LARGE)
+            return points[-1][1] if constant else None
         (x0, y0), (x1, y1) = points[after - 1], points[after]
         if x1 - x0 > 2.5 * REACH:
             return None
@@ -75,7 +81,7 @@ class EfficiencyCurve:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The machine that is asked about, in one family."""
+    """The machine to estimate, in one family."""
 
     family: str
     exact: str
@@ -88,7 +94,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyEstimate:
-    """ln efficiency: mean, standard deviation of one more system, and degrees of freedom for its t interval."""
+    """ln efficiency: mean, standard deviation of one more system, and the degrees of freedom of its t interval."""
 
     mean: float
     deviation: float
@@ -99,47 +105,53 @@ class EfficiencyEstimate:
     verified: bool
 
     def quantile(self, sigmas: float) -> float:
-        """The efficiency at so many deviations from the mean, never above 1."""
+        """The efficiency at this many standard deviations from the mean, at most 1."""
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
 def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> EfficiencyEstimate | None:
-    """The efficiency at ln(seconds of the busy link) = `where`; None where no system of the family says anything."""
+    """The efficiency at ln(busy seconds) = `where`; None if no system of the family reaches there."""
     family = [each for each in curves if each.family == query.family]
-    systems: dict[str, list[_Level]] = {}
-    for each in family:
-        found = _value(each, family, where)
+    by_system: dict[str, list[_Value]] = {}
+    for curve in family:
+        found = _value(curve, family, where)
         if found is not None:
-            systems.setdefault(each.system, []).append(_Level(each, *found))
-    if not systems:
+            by_system.setdefault(curve.system, []).append(_Value(curve, *found))
+    if not by_system:
         return None
-    told = [_of_system(members, query) for members in systems.values()]
-    within, freedom = _within(told, query.family)
+    systems = [_of_system(members, query) for members in by_system.values()]
+    within, freedom = _within(systems, query.family)
     weights, values = [], []
-    for one in told:
-        own = within * (SAME_MACHINE if one.same_machine else 1.0) / (5.0 if one.own else 1.0)
-        weights.append(1 / (own**2 + one.distance**2))
-        values.append(one.value)
+    for system in systems:
+        own = within * (SAME_MACHINE if system.same_machine else 1.0) / (5.0 if system.own else 1.0)
+        weights.append(1 / (own**2 + system.distance**2))
+        values.append(system.value)
     total = sum(weights)
     mean = _weighted_median(values, weights)
-    spread = min(
-        within, *(within / 5 if one.own else within * (SAME_MACHINE if one.same_machine else 1) for one in told)
-    )
-    order = sorted(zip(weights, told, strict=True), key=lambda pair: -pair[0])
-    heavy = [one for weight, one in order if weight >= 0.1 * order[0][0]]
+    spread = within
+    for system in systems:
+        if system.own:
+            spread = min(spread, within / 5)
+        elif system.same_machine:
+            spread = min(spread, within * SAME_MACHINE)
+    order = sorted(zip(weights, systems, strict=True), key=lambda pair: -pair[0])
+    heavy = [system for weight, system in order if weight >= 0.1 * order[0][0]]
     return EfficiencyEstimate(
         mean=mean,
         deviation=sqrt(spread**2 + 1 / total),
         freedom=freedom,
         basis=heavy[0].basis,
-        sources=tuple(dict.fromkeys(source for one in heavy for source in one.sources)),
-        num_systems=len(told),
-        verified=all(one.verified for one in heavy),
+        sources=tuple(dict.fromkeys(source for system in heavy for source in system.sources)),
+        num_systems=len(systems),
+        verified=all(system.verified for system in heavy),
     )
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """Where half of the weight lies below, between two values by their weights (each value stands at its middle)."""
+    """The value with half of the weight below it.
+
+    Each value is at the middle of its weight, with lines between them.
+    """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
     places = []
@@ -153,12 +165,12 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
-    """ln efficiency of one curve, and how far it was brought along the shape of others."""
+class _Value:
+    """ln efficiency of one curve, and the part of it that was extrapolated by the shape of other curves."""
 
     curve: EfficiencyCurve
     value: float
-    brought: float
+    extrapolated: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +185,20 @@ class _System:
     verified: bool
 
 
-def _of_system(members: Sequence[_Level], query: Query) -> _System:
-    """One value of a system: the mean of its curves that are the most like the question."""
-    least = min(_unlike(each, query) for each in members)
-    near = [each for each in members if _unlike(each, query) == least]
+def _of_system(members: Sequence[_Value], query: Query) -> _System:
+    """One value for a system: the mean of its curves that are most similar to the query."""
+    least = min(_dissimilarity(each, query) for each in members)
+    near = [each for each in members if _dissimilarity(each, query) == least]
     first = near[0].curve
-    distance = 0.0 if first.exact == query.exact else OTHER_GENERATION if first.group == query.group else OTHER_GROUP
+    distance = 0.0
+    if first.exact != query.exact:
+        distance = OTHER_GENERATION if first.group == query.group else OTHER_GROUP
     style = 0.0 if first.style == query.style else OTHER_STYLE
     apart = PER_DOUBLING * log(first.num_ranks / query.num_ranks, 2)
     same = bool(query.instance) and first.instance == query.instance
     return _System(
         value=sum(each.value for each in near) / len(near),
-        distance=hypot(distance, style, apart, PER_BROUGHT * near[0].brought),
+        distance=hypot(distance, style, apart, PER_EXTRAPOLATED * near[0].extrapolated),
         exact=first.exact,
         basis=first.basis,
         sources=tuple(dict.fromkeys(each.curve.source for each in near)),
@@ -194,23 +208,23 @@ def _of_system(members: Sequence[_Level], query: Query) -> _System:
     )
 
 
-def _unlike(level: _Level, query: Query) -> tuple[bool, bool, bool, float, bool]:
-    curve = level.curve
+def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, float, bool]:
+    curve = value.curve
     apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
     return (
         curve.basis == "published",
         curve.exact != query.exact,
         curve.style != query.style,
         apart,
-        level.brought > 0,
+        value.extrapolated > 0,
     )
 
 
-def _within(told: Sequence[_System], family: str) -> tuple[float, float]:
-    """Standard deviation between systems of one generation, drawn to what is supposed, and its degrees of freedom."""
+def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
+    """Standard deviation between systems of one generation, shrunk to the prior, and its degrees of freedom."""
     groups: dict[str, list[float]] = {}
-    for one in told:
-        groups.setdefault(one.exact, []).append(one.value)
+    for system in systems:
+        groups.setdefault(system.exact, []).append(system.value)
     squares, freedom = PRIOR_FREEDOM * WITHIN.get(family, 0.25) ** 2, float(PRIOR_FREEDOM)
     for values in groups.values():
         mean = sum(values) / len(values)
@@ -220,23 +234,25 @@ def _within(told: Sequence[_System], family: str) -> tuple[float, float]:
 
 
 def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: float) -> tuple[float, float] | None:
-    """This curve's ln efficiency there, and how far it was brought: where only its top is known, along the shape of the
-    curves that are the most like it."""
+    """ln efficiency of a curve, and the part of it that was extrapolated.
+
+    Below its first point, a curve follows the mean shape of the most similar curves of its family.
+    """
     direct = curve.at(where)
     if direct is not None or not curve.points or curve.points[-1][0] < where:
         return None if direct is None else (direct, 0.0)
-    top, level = curve.points[-1]
+    top, top_value = curve.points[-1]
     falls: dict[tuple[bool, bool], list[float]] = {}
     for each in family:
         here, there = each.at(where), each.at(top)
         if each is not curve and len(each.points) > 2 and here is not None and there is not None:
-            unlike = ((each.num_nodes > 1) != (curve.num_nodes > 1), each.exact != curve.exact)
-            falls.setdefault(unlike, []).append(here - there)
+            difference = ((each.num_nodes > 1) != (curve.num_nodes > 1), each.exact != curve.exact)
+            falls.setdefault(difference, []).append(here - there)
     if not falls:
         return None
     shape = falls[min(falls)]
     fall = sum(shape) / len(shape)
-    return level + fall, abs(fall)
+    return top_value + fall, abs(fall)
 
 
 @cache

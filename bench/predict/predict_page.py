@@ -1,23 +1,148 @@
-"""The words for predictions: a row for each size and algorithm, what they rest on below."""
+"""Predictions as a report: one row for each size and algorithm, and what the rows rest on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.units import format_bytes, format_rate
-from bench.results.grid import NOTHING, Column, render
+from bench.predict import predict
+from bench.predict.from_args import RequestedMachine
+from bench.predict.messages import PageNote
+from bench.predict.predict import EfficiencyEvidence, Prediction, busbw
+from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.predict/1"
-COVERED_SMALL = 0.85  # of published rows below 1 MiB, as `bench validate` counts them
-MEANING = (
-    "predicted, not measured: the middle and, in brackets, the interval that should hold 9 of 10 measurements; below "
-    f"1 MiB it held {COVERED_SMALL:.0%} of the published ones",
-    "no middle (-): nobody measured this class of links, or those who did differ too much; links: by the links alone",
-)
+COVERED_SMALL = 0.85  # part of the published rows below 1 MiB inside their interval, as `bench validate` counts them
 
 
-def seconds(value: float | None) -> str:
+def prediction_rows(
+    pattern: str,
+    sizes: Sequence[int],
+    machine: RequestedMachine,
+    world: tuple[int, int],
+    evidence: EfficiencyEvidence,
+    algorithm: str | None,
+) -> list[dict[str, Any]]:
+    """One row for each size and algorithm. `world`: (nodes, GPUs of each). `algorithm`: one name, or all.
+
+    With "all", algorithms that no library uses follow as bounds. Raises UsageError for an unknown algorithm.
+    """
+    curves = predict.by_algorithm(pattern, sizes, machine.links, *world, evidence)
+    if algorithm not in (None, "all"):
+        curves = {algorithm: predict.chosen(curves, algorithm, pattern, *world)}
+    rows = []
+    for size in sizes:
+        best = min(curves, key=lambda name: curves[name][size].centre_s)
+        rows += [_row(pattern, size, world, curves[name][size], name == best) for name in curves]
+    if algorithm == "all":
+        bounds = predict.bounds_by_algorithm(pattern, sizes, machine.links, *world)
+        for name, seconds in bounds.items():
+            if name not in curves:
+                rows += [_bound(pattern, size, world, name, seconds[size]) for size in sizes]
+    return rows
+
+
+def _row(pattern: str, size: int, world: tuple[int, int], found: Prediction, best: bool) -> dict[str, Any]:
+    num = world[0] * world[1]
+    return {
+        **_key(pattern, size, world, found.algorithm, best),
+        "low_s": found.low_s,
+        "middle_s": found.middle_s,
+        "high_s": found.high_s,
+        "ideal_s": found.ideal_s,
+        "busbw_bytes_per_s": busbw(pattern, size, num, found.middle_s),
+        "busbw_low_bytes_per_s": busbw(pattern, size, num, found.high_s),
+        "busbw_high_bytes_per_s": busbw(pattern, size, num, found.low_s),
+        "basis": found.basis,
+        "bottleneck": found.bottleneck,
+        "link_class": found.link_class,
+        "verified": found.verified,
+        "rests_on": list(found.rests_on),
+        "modelled": True,
+    }
+
+
+def _bound(pattern: str, size: int, world: tuple[int, int], algorithm: str, ideal_s: float) -> dict[str, Any]:
+    """An algorithm that no library uses: only the limit of its links."""
+    return {
+        **_key(pattern, size, world, algorithm, False),
+        "low_s": ideal_s,
+        "middle_s": None,
+        "high_s": None,
+        "ideal_s": ideal_s,
+        "busbw_bytes_per_s": None,
+        "busbw_low_bytes_per_s": None,
+        "busbw_high_bytes_per_s": busbw(pattern, size, world[0] * world[1], ideal_s),
+        "basis": "bound",
+        "bottleneck": "links",
+        "link_class": "",
+        "verified": True,
+        "rests_on": ["the links alone"],
+        "modelled": True,
+    }
+
+
+def _key(pattern: str, size: int, world: tuple[int, int], algorithm: str, best: bool) -> dict[str, Any]:
+    return {
+        "pattern": pattern,
+        "num_nodes": world[0],
+        "ranks_per_node": world[1],
+        "payload_bytes": size,
+        "algorithm": algorithm,
+        "best": best,
+    }
+
+
+@dataclass(frozen=True)
+class PredictReport(Report):
+    """Rows of `prediction_rows`, with the machine and the evidence that they rest on."""
+
+    rows: Sequence[Mapping[str, Any]]
+    machine: str
+    left_out: Sequence[Coded]
+
+    def blocks(self) -> Iterable[Block]:
+        """The rows, then how to read them."""
+        columns = _COLUMNS if len({row["pattern"] for row in self.rows}) > 1 else _COLUMNS[1:]
+        yield Table(columns, self.rows)
+        yield Lines([note.text for note in self.notes()])
+
+    def data(self) -> Mapping[str, Any]:
+        """The rows and the notes."""
+        notes = self.notes()
+        return {
+            "schema": SCHEMA,
+            "rows": list(self.rows),
+            "modelled": True,
+            "notes": [note.text for note in notes],
+            "note_codes": [{"code": note.code, "facts": note.facts} for note in notes],
+        }
+
+    def records(self) -> Iterable[Mapping[str, Any]]:
+        """The rows."""
+        return self.rows
+
+    def notes(self) -> list[Coded]:
+        """How to read the columns, and what the figures rest on, each source once."""
+        predicted = [row for row in self.rows if row["link_class"]]
+        classes = list(dict.fromkeys(row["link_class"] for row in predicted))
+        notes = [
+            Coded.of(PageNote.PREDICTED, covered_small=COVERED_SMALL),
+            Coded.of(PageNote.COLUMNS),
+            Coded.of(PageNote.CLUSTER_LINKS, machine=self.machine, classes=classes),
+        ]
+        for source in dict.fromkeys(source for row in predicted for source in row["rests_on"]):
+            notes.append(Coded.of(PageNote.RESTS_ON, source=source))
+        if not all(row["verified"] for row in self.rows):
+            notes.append(Coded.of(PageNote.ROWS_UNVERIFIED))
+        notes += [Coded.of(PageNote.LEFT_OUT, text=note.text, cause=note.code) for note in self.left_out]
+        return notes
+
+
+def _seconds(value: float | None) -> str:
     """`12.3 us`, `4.56 ms`, `1.2 s`: three digits."""
     if value is None:
         return NOTHING
@@ -27,36 +152,26 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e6:.2g} us"
 
 
-def rate(bytes_per_s: float | None) -> str:
-    """`231 GB/s`."""
-    return NOTHING if bytes_per_s is None else format_rate(bytes_per_s)
+def _interval(row: Mapping[str, Any]) -> str:
+    """`[1.2 ms, 3.4 ms]`; `?` for an end without a bound."""
+    high = "?" if row["high_s"] is None else _seconds(row["high_s"])
+    return f"[{_seconds(row['low_s'])}, {high}]"
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """`[1.2 ms, 3.4 ms]`; an open end where nothing bounds it."""
-    return f"[{seconds(low)}, {seconds(high)}]" if high is not None else f"[{seconds(low)}, ?]"
+def _busbw(row: Mapping[str, Any]) -> str:
+    rate = row["busbw_bytes_per_s"]
+    return NOTHING if rate is None else format_rate(rate)
 
 
-def world(row: Mapping[str, Any]) -> str:
-    """`2 x 8`: nodes and GPUs of each."""
-    return f"{row['num_nodes']} x {row['ranks_per_node']}"
-
-
-COLUMNS = (
+_COLUMNS = (
     Column("pattern", lambda row: str(row["pattern"]), right=False),
-    Column("GPUs", world),
+    Column("GPUs", lambda row: f"{row['num_nodes']} x {row['ranks_per_node']}"),
     Column("size", lambda row: format_bytes(row["payload_bytes"])),
     Column("algorithm", lambda row: row["algorithm"] + (" *" if row["best"] else ""), right=False),
-    Column("time", lambda row: seconds(row["middle_s"])),
-    Column("interval", lambda row: interval(row["low_s"], row["high_s"])),
-    Column("busbw", lambda row: rate(row["busbw_bytes_per_s"])),
-    Column("links", lambda row: seconds(row["ideal_s"])),
+    Column("time", lambda row: _seconds(row["middle_s"])),
+    Column("interval", _interval),
+    Column("busbw", _busbw),
+    Column("links", lambda row: _seconds(row["ideal_s"])),
     Column("limited by", lambda row: str(row["bottleneck"]), right=False),
     Column("from", lambda row: str(row["basis"]), right=False),
 )
-
-
-def rendered(form: str, rows: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> str:
-    """Rows of `bench predict` in one of the four formats."""
-    shown = COLUMNS if len({row["pattern"] for row in rows}) > 1 else COLUMNS[1:]
-    return render(form, SCHEMA, rows, shown, (*MEANING, *remarks), {"modelled": True})

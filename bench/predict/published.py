@@ -1,13 +1,14 @@
-"""What is known, as curves of efficiency: published rows, the user's own runs and imported logs."""
+"""The evidence as efficiency curves: published rows, the user's runs and imported logs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import log
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.core.log_traits import log_traits
@@ -16,13 +17,14 @@ from bench.core.traits import traits
 from bench.hardware import curves as published_curves
 from bench.hardware import reference
 from bench.predict import algorithms as engine
+from bench.predict.messages import PredictRemark
 from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
-LAUNCH_S = 5e-6  # what starting one operation takes on a GPU before a byte moves; the fastest published is 7.7 us
-TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # efficiencies by which a curve's busiest link is told; others:
+LAUNCH_S = 5e-6  # start of one GPU operation before any transfer; the fastest published operation takes 7.7 us
+TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # efficiencies that select a curve's busiest link; others:
 TYPICAL_OTHER = 0.8
-# With so few different links in play, no more than this part of an operation may be start-up where bytes are judged.
+# A row shows the efficiency of links only if start-up takes at most this part of its time.
 _MOST_OVERHEAD = 0.75
 
 
@@ -44,24 +46,25 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class EfficiencyEvidence:
-    """All that is known. An empty one leaves bounds and typical efficiencies. `rows` are kept beside their curves."""
+    """Rows with their curves, copies, and notes on rows left out. Without any, typical efficiencies are assumed.
+
+    `copies`: (system, instance, direction, efficiency, source). `memo`: cached lookups.
+    """
 
     rows: tuple[PublishedCurve, ...] = ()
     curves: tuple[EfficiencyCurve, ...] = ()
-    copies: tuple[tuple[str, str, str, float, str], ...] = ()  # system, instance, direction, efficiency, source
-    notes: tuple[str, ...] = ()
-    memo: dict[Any, Any] = field(
-        default_factory=dict, compare=False, repr=False
-    )  # what was looked up, to find it again
+    copies: tuple[tuple[str, str, str, float, str], ...] = ()
+    notes: tuple[Coded, ...] = ()
+    memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __add__(self, other: EfficiencyEvidence) -> EfficiencyEvidence:
-        """Both."""
+        """The evidence of both."""
         return EfficiencyEvidence(
             self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
         )
 
     def without(self, system: str) -> EfficiencyEvidence:
-        """All but one system's own rows."""
+        """The evidence without the rows of one system."""
         return EfficiencyEvidence(
             tuple(each for each in self.rows if each.system != system),
             tuple(each for each in self.curves if each.system != system),
@@ -70,41 +73,41 @@ class EfficiencyEvidence:
         )
 
 
-def evidence_of(rows: Iterable[PublishedCurve], notes: tuple[str, ...] = ()) -> EfficiencyEvidence:
-    """Rows and their curves; rows whose links are not known well enough are left out with a note."""
-    kept, found, left_out = [], [], []
+def evidence_of(rows: Iterable[PublishedCurve], notes: Sequence[Coded] = ()) -> EfficiencyEvidence:
+    """Rows with their curves. Rows on unknown links are left out with a note."""
+    kept, found, left_out = [], [], list(notes)
     for each in rows:
         try:
             found += _curves(each)
             kept.append(each)
         except UsageError as error:
-            left_out.append(f"{each.source}, {each.pattern}: not used as evidence: {error}")
-    return EfficiencyEvidence(tuple(kept), tuple(found), (), notes + tuple(dict.fromkeys(left_out)))
+            note = Coded.of(PredictRemark.EVIDENCE_UNUSABLE, source=each.source, pattern=each.pattern, error=str(error))
+            if note not in left_out:
+                left_out.append(note)
+    return EfficiencyEvidence(tuple(kept), tuple(found), (), tuple(left_out))
 
 
 @cache
 def published() -> EfficiencyEvidence:
-    """What hardware/reference.yaml and curves.yaml tell; results with a known defect are left out."""
+    """The evidence of hardware/reference.yaml and curves.yaml, without results that have a known defect."""
     rows = []
     for each in published_curves.published():
-        told = each.told
-        if told.pattern not in engine.LIBRARY:
+        row = each.told
+        if row.pattern not in engine.LIBRARY:
             continue
-        seconds = {
-            size: engine.seconds_of(told.pattern, size, told.num_ranks, rate) for size, rate in told.busbw.items()
-        }
-        seconds |= told.small_s
+        seconds = {size: engine.seconds_of(row.pattern, size, row.num_ranks, rate) for size, rate in row.busbw.items()}
+        seconds |= row.small_s
         rows.append(
             PublishedCurve(
                 each.system,
                 "published",
-                told.source,
-                told.pattern,
+                row.source,
+                row.pattern,
                 each.links,
-                told.num_nodes,
+                row.num_nodes,
                 each.ranks_per_node,
                 seconds,
-                min(told.small_s.values(), default=None),
+                min(row.small_s.values(), default=None),
                 each.verified,
             )
         )
@@ -113,19 +116,21 @@ def published() -> EfficiencyEvidence:
 
 
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
-    """What a run of this suite, or an imported log, measured on GPUs: rows with right data on links that are known.
+    """The usable rows of a run or an imported log: rows of all ranks, with correct data, on known GPU links.
 
-    `name`: the run's, as it is called in a report. Modelled rows are no evidence, nor are rows of a part of the ranks.
+    `name`: of the run in reports. Modelled rows are left out.
     """
     grouped: dict[tuple[str, str], dict[int, float]] = {}
-    left_out: dict[str, None] = {}
+    left_out: list[Coded] = []
     for row in summaries:
         header = headers[row.job]
         seconds = row.median_s if row.median_s is not None else row.mean_s
         if seconds is None or not row.payload_bytes or row.num_ranks != header.num_ranks:
             continue
-        if (reason := _no_evidence(header, row)) is not None:
-            left_out[f"{row.job}: {reason}"] = None
+        note = _unusable(header, row)
+        if note is not None:
+            if note not in left_out:
+                left_out.append(note)
             continue
         sizes = grouped.setdefault((row.job, row.mode), {})
         sizes[row.payload_bytes] = min(seconds, sizes.get(row.payload_bytes, seconds))
@@ -150,30 +155,30 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
                 sizes[min(sizes)],
             )
         )
-    return evidence_of(rows, tuple(left_out))
+    return evidence_of(rows, left_out)
 
 
-def _no_evidence(header: Header, row: Summary) -> str | None:
-    """Why a row says nothing of GPUs and their links; None when it does."""
+def _unusable(header: Header, row: Summary) -> Coded | None:
+    """Why a row cannot serve as evidence; None if it can."""
     if row.modelled or header.modelled:
-        return "modelled, not measured"
+        return Coded.of(PredictRemark.EVIDENCE_MODELLED, job=row.job)
     if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):
-        return f"rows of {row.transport} are not of GPUs' links, or it is not known whether they are"
+        return Coded.of(PredictRemark.EVIDENCE_NOT_GPU, job=row.job, transport=row.transport)
     if row.pattern not in engine.LIBRARY:
-        return f"no prediction is made of {row.pattern}"
+        return Coded.of(PredictRemark.EVIDENCE_PATTERN, job=row.job, pattern=row.pattern)
     if row.verified is False:
-        return "its data were wrong"
+        return Coded.of(PredictRemark.EVIDENCE_WRONG_DATA, job=row.job)
     if not header.links:
-        return "its links are not known: name its instance type (--instance, --cluster)"
+        return Coded.of(PredictRemark.EVIDENCE_WITHOUT_LINKS, job=row.job)
     if header.num_nodes is None or header.num_ranks is None:
-        return "it is not known on how many nodes and ranks it ran: say so (--num-nodes, --num-ranks)"
+        return Coded.of(PredictRemark.EVIDENCE_WITHOUT_WORLD, job=row.job)
     if header.num_ranks % header.num_nodes:
-        return "its nodes have different numbers of ranks"
+        return Coded.of(PredictRemark.EVIDENCE_UNEVEN_NODES, job=row.job)
     return None
 
 
 def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
-    """The efficiencies of the link that the algorithm of each size is busiest with, by family."""
+    """The efficiency of the busiest link at each size, as one curve per family."""
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
         return []
@@ -184,8 +189,8 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
             continue
         family, busy_s = _busiest(task, size)
         if busy_s > 0:
-            moving = min(1.0, busy_s / (seconds - min(smallest, seconds / 2)))
-            points.setdefault(family, []).append((log(busy_s), log(moving)))
+            efficiency = min(1.0, busy_s / (seconds - min(smallest, seconds / 2)))
+            points.setdefault(family, []).append((log(busy_s), log(efficiency)))
     overhead = None
     if rows.smallest_s is not None and task.floor_s:
         overhead = max(rows.smallest_s - LAUNCH_S, 0.2 * LAUNCH_S) / task.floor_s
@@ -197,7 +202,7 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
             rows.source,
             family,
             *engine.generation(rows.links, family),
-            engine.style(rows.pattern),
+            engine.load_style(rows.pattern),
             rows.num_nodes * rows.ranks_per_node,
             rows.num_nodes,
             tuple(own),
@@ -209,12 +214,12 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
 
 
 def _busiest(task: engine.Task, payload_bytes: float) -> tuple[str, float]:
-    """(family, seconds) of the link that limits the algorithm which typical efficiencies make the fastest."""
+    """(family, seconds) of the busiest link of the algorithm that is fastest at typical efficiencies."""
     best: tuple[float, str, float] | None = None
     for algorithm in task.algorithms:
         needs = algorithm.by_family()
-        told = ((slope / TYPICAL.get(family, TYPICAL_OTHER), family, slope) for (_, family), slope in needs.items())
-        typical, family, slope = max(told, default=(0.0, "", 0.0))
+        links = ((slope / TYPICAL.get(family, TYPICAL_OTHER), family, slope) for (_, family), slope in needs.items())
+        typical, family, slope = max(links, default=(0.0, "", 0.0))
         if best is None or typical < best[0]:
             best = typical, family, slope * payload_bytes
     return (best[1], best[2]) if best else ("", 0.0)
@@ -238,7 +243,7 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 
 
 def _raw_rate(copies: reference.CopyReference) -> float:
-    """The link's rate: the instance type's where it is known (a host may link slower than its GPU says)."""
+    """The link's rate by the instance type if known, because a host's link may be slower than the GPU's."""
     from bench.hardware import catalogue
 
     if copies.instance is not None:

@@ -1,55 +1,60 @@
-"""Which machine: candidates ranked, and decided by the interval of the ratio of two of them.
+"""The ranking of machines, and verdicts by the interval of the ratio of two machines.
 
-Two intervals that overlap say nothing of which machine is better: both may hang on the same assumption. Per sample, the
-ratio of two machines is taken draw by draw, so that what they share cancels. Where its interval holds 1 nothing is
-decided, and the unknown that moves the ratio most is named with the command that would measure it.
+Overlapping intervals do not show that two machines are equal, because both may depend on the same assumption. The ratio
+per sample is therefore taken draw by draw, where shared assumptions cancel. If its interval contains 1, the verdict is
+open; it then names the unknown that changes the ratio most, and the command that would measure it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import Instance
 from bench.predict import cost
 from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
-from bench.predict.memory import DoesNotFitError
+from bench.predict.memory import OutOfMemoryError
+from bench.predict.messages import PredictRemark, Refusal
 
 BY = ("cost", "time")
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A machine that cannot run the workload, and why. `too_large`: set if it lacks memory."""
+    """A machine that cannot run the workload, with the error."""
 
     instance: str
     num_nodes: int
-    reason: str
-    too_large: DoesNotFitError | None = None
+    error: UsageError
 
     @property
     def code(self) -> str:
         """`no-memory` or `not-applicable`, for programs."""
-        return "not-applicable" if self.too_large is None else "no-memory"
+        return "no-memory" if isinstance(self.error, OutOfMemoryError) else "not-applicable"
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """What moves a ratio most: its share of the ratio's variance, what it is, the command that would measure it."""
+    """The unknown that changes a ratio most, by the name of its draws, and its share of the ratio's variance.
 
-    what: str
+    `unknown` is empty if both machines take exactly the same.
+    """
+
+    unknown: str
     share: float
+    description: str
     command: str
 
 
 @dataclass(frozen=True, slots=True)
 class PairDecision:
-    """The first machine against another: `ratio` = what a sample takes (`by` time) or costs on the first / the other.
+    """The first machine against another. `ratio`: cost or time of a sample on the first / on the other.
 
-    `decided`: 1 is outside the interval. `doubt` where it is inside.
+    `doubt` is set if the interval of the ratio contains 1.
     """
 
     by: str
@@ -60,15 +65,28 @@ class PairDecision:
 
     @property
     def decided(self) -> bool:
-        """Is one of them better whatever the unknowns are?"""
+        """Whether one machine is better for nearly all values of the unknowns: the interval excludes 1."""
         return self.doubt is None
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """The answer: best first; machines without a price come last when the cost decides.
+class MachineRemark:
+    """A remark with the instance types that it applies to."""
 
-    `remarks`: what a reader must know of machines; `reversals`: where an earlier price says something else.
+    instances: tuple[str, ...]
+    remark: Coded
+
+    @property
+    def text(self) -> str:
+        """The types, then the remark."""
+        return f"{', '.join(self.instances)}: {self.remark.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The answer, best machine first. If ranked by cost, machines without a price come last.
+
+    `price_changes`: pairs for which an earlier price gives another order or another verdict.
     """
 
     question: SelectionQuestion
@@ -76,12 +94,15 @@ class Selection:
     candidates: tuple[Candidate, ...]
     refused: tuple[Refused, ...]
     verdicts: tuple[PairDecision, ...]
-    remarks: tuple[str, ...]
-    reversals: tuple[str, ...]
+    remarks: tuple[MachineRemark, ...]
+    price_changes: tuple[Coded, ...]
 
 
 def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
-    """Rank (instance, number of nodes). Raises UsageError when none can do it, or none has a cost to rank by."""
+    """Rank (instance, number of nodes).
+
+    Raises UsageError if none can run the workload or none has a price to rank by.
+    """
     draws = Draws()
     found: list[Candidate] = []
     refused: list[Refused] = []
@@ -89,27 +110,36 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
         try:
             found.append(candidate(instance, num_nodes, question, draws))
         except UsageError as error:
-            too_large = error if isinstance(error, DoesNotFitError) else None
-            refused.append(Refused(instance.name, num_nodes, str(error), too_large))
+            refused.append(Refused(instance.name, num_nodes, error))
     if not found:
-        raise UsageError("; ".join(f"{each.num_nodes} x {each.instance}: {each.reason}" for each in refused))
+        raise _none_found(refused)
     if by == "cost" and all(each.sample_usd is None for each in found):
-        names = ", ".join(dict.fromkeys(each.instance.name for each in found))
-        why = "; ".join(dict.fromkeys(remark for each in found for remark in each.priced.remarks))
-        raise UsageError(f"nothing to rank by cost: {names}: {why}; or rank by time (--by time)")
+        instances = list(dict.fromkeys(each.instance.name for each in found))
+        reasons = list(dict.fromkeys(remark.text for each in found for remark in each.priced.remarks))
+        raise UsageError.of(Refusal.NO_COST, instances=instances, reasons=reasons)
     ranked = sorted(found, key=lambda each: _key(each, by))
-    verdicts = [
-        verdict(metric, ranked[0], other, draws) for other in ranked[1:] for metric in _judged(by, ranked[0], other)
-    ]
+    verdicts = []
+    for other in ranked[1:]:
+        for metric in _metrics(by, ranked[0], other):
+            verdicts.append(verdict(metric, ranked[0], other, draws))
     return Selection(
         question=question,
         by=by,
         candidates=tuple(ranked),
         refused=tuple(refused),
         verdicts=tuple(verdicts),
-        remarks=tuple(_together(ranked)),
-        reversals=tuple(_reversals(ranked)),
+        remarks=tuple(_merged_remarks(ranked)),
+        price_changes=tuple(_price_changes(ranked)),
     )
+
+
+def _none_found(refused: Sequence[Refused]) -> UsageError:
+    """The error if no machine can run the workload. A single machine's error keeps its code."""
+    reasons = [f"{each.num_nodes} x {each.instance}: {each.error}" for each in refused]
+    error = UsageError.of(Refusal.NO_MACHINE, reasons="; ".join(reasons))
+    if len(refused) == 1:
+        error.code, error.facts = refused[0].error.code, refused[0].error.facts
+    return error
 
 
 def _key(each: Candidate, by: str) -> tuple[bool, float]:
@@ -119,8 +149,8 @@ def _key(each: Candidate, by: str) -> tuple[bool, float]:
     return usd is None, usd.middle if usd else range_of(each.sample_s).middle
 
 
-def _judged(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
-    """What two machines are compared in: what was asked for first; the cost where both have a price."""
+def _metrics(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
+    """What two machines are compared by: the requested metric first, and cost only if both have a price."""
     priced = first.sample_usd is not None and other.sample_usd is not None
     if not priced:
         return ("time",)
@@ -131,36 +161,44 @@ def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> PairDe
     """Compare two machines draw by draw."""
     ratio = first.sample_usd / other.sample_usd if by == "cost" else first.sample_s / other.sample_s
     interval = range_of(ratio)
-    straddles = interval.low <= 1 <= interval.high
-    return PairDecision(by, first, other, interval, _doubt(ratio, first, other, draws) if straddles else None)
+    is_open = interval.low <= 1 <= interval.high
+    return PairDecision(by, first, other, interval, _doubt(ratio, first, other, draws) if is_open else None)
 
 
 def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doubt:
-    """The unknown whose draws the ratio follows most: the largest squared correlation of logarithms."""
+    """The unknown with the largest squared correlation between its draws and the logarithm of the ratio."""
     import numpy as np
 
-    wanted = {**first.unknowns, **other.unknowns}
+    unknowns = {**first.unknowns, **other.unknowns}
     logs = np.log(np.asarray(ratio))
     if float(logs.std()) == 0.0:
-        return Doubt("nothing: both take the same", 0.0, "")
-    shares = {name: float(np.corrcoef(draws.used[name], logs)[0, 1]) ** 2 for name in wanted if name in draws.used}
+        return Doubt("", 0.0, "none: both are equal", "")
+    shares = {}
+    for name in unknowns:
+        if name in draws.used:
+            shares[name] = float(np.corrcoef(draws.used[name], logs)[0, 1]) ** 2
     largest = max(shares, key=lambda name: shares[name])
-    what, command = wanted[largest]
-    return Doubt(what, shares[largest], command)
+    return Doubt(largest, shares[largest], unknowns[largest].description, unknowns[largest].command)
 
 
-def _together(ranked: Sequence[Candidate]) -> list[str]:
-    """Each remark once, behind the names of all machines that it is about."""
-    about: dict[str, dict[str, None]] = {}
+def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
+    """Each remark once, with all instance types that it applies to."""
+    merged: list[MachineRemark] = []
     for each in ranked:
         for remark in each.remarks:
-            about.setdefault(remark, {})[each.instance.name] = None
-    return [f"{', '.join(names)}: {remark}" for remark, names in about.items()]
+            names = (each.instance.name,)
+            for index, known in enumerate(merged):
+                if (known.remark.code, known.remark.facts) == (remark.code, remark.facts):
+                    merged[index] = replace(known, instances=tuple(dict.fromkeys(known.instances + names)))
+                    break
+            else:
+                merged.append(MachineRemark(names, remark))
+    return merged
 
 
-def _reversals(ranked: Sequence[Candidate]) -> list[str]:
-    """Where the price that a type had before turns the order by the hour, or what is decided of a sample's cost."""
-    said = []
+def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
+    """Pairs with the best machine whose order by the hour, or verdict on cost, is another one at an earlier price."""
+    changes = []
     best = ranked[0]
     ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best
     for first, other in [pair for each in ranked[1:] for pair in ((best, each), (each, best))]:
@@ -172,16 +210,28 @@ def _reversals(ranked: Sequence[Candidate]) -> list[str]:
         then, now = before.usd_per_hour * nodes, price.usd_per_hour * nodes
         ratio = range_of(first.sample_usd / other.sample_usd)
         old = DrawnRange(*(each * then / now for each in (ratio.low, ratio.middle, ratio.high)))
-        by_hour = (then > theirs) != (now > theirs)
-        if by_hour or _found(old) != _found(ratio):
-            turned = " (the old price turns their order by the hour)" if by_hour else ""
-            said.append(
-                f"{first.name} was {then:.2f} $/h on {before.date} and is {now:.2f} $/h on {price.date}, {other.name} "
-                f"is {theirs:.2f}{turned}: a sample costs on {first.name} {ratio} of what it costs on {other.name} now "
-                f"({_found(ratio)}), {old} with the old price ({_found(old)})"
+        hourly_order_changed = (then > theirs) != (now > theirs)
+        if hourly_order_changed or _result(old) != _result(ratio):
+            change = Coded.of(
+                PredictRemark.PRICE_CHANGE,
+                first=first.name,
+                other=other.name,
+                then=then,
+                then_date=before.date,
+                now=now,
+                now_date=price.date,
+                others=theirs,
+                hourly_order_changed=hourly_order_changed,
+                ratio_now=ratio.text(),
+                ratio_then=old.text(),
+                result_now=_result(ratio),
+                result_then=_result(old),
             )
-    return said
+            changes.append(change)
+    return changes
 
 
-def _found(ratio: DrawnRange) -> str:
-    return "cheaper" if ratio.high < 1 else "dearer" if ratio.low > 1 else "undecided"
+def _result(ratio: DrawnRange) -> str:
+    if ratio.high < 1:
+        return "cheaper"
+    return "dearer" if ratio.low > 1 else "undecided"

@@ -1,18 +1,23 @@
-"""The words for a selection of machines: a ranked table, what is decided and what is not, and plain values.
+"""A selection of machines as a report: a ranked table, the verdicts, and the remarks.
 
-Beside every number stands a letter for what it rests on; the letters' words stand below the table.
+Each number has letters for what it rests on; a line below the table explains them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
+from bench.core.codes import Coded
+from bench.predict import derivation
 from bench.predict.candidate import Candidate
 from bench.predict.draws import DrawnRange
+from bench.predict.memory import OutOfMemoryError
 from bench.predict.predict import CONFIDENCE
 from bench.predict.select import PairDecision, Refused, Selection
-from bench.results import text as results_text
+from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table, Verbatim
 
 SCHEMA = "bench.select/1"
 LETTERS = {"measured": "m", "imported": "i", "published": "p", "bound": "b", "assumed": "a"}
@@ -35,79 +40,69 @@ _TITLES = (
     "$/h waiting",
     "price of",
 )
-_FEW = 4  # machines, about each of which everything is said
-_VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 _LEFT = ("instance", "bottleneck", "price of")
+_COLUMNS = [
+    Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
+]
+_FEW = 4  # with more machines, lines are merged or left to JSON
+_VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 
-def table(selection: Selection) -> str:
-    """The whole answer as text."""
-    rows = [_TITLES, *(_cells(rank, each) for rank, each in enumerate(selection.candidates, 1))]
-    kept = _columns(rows)
-    widths = {column: max(len(row[column]) for row in rows) for column in kept}
-    text = [f"# {line}" for line in _head(selection)]
-    for number, row in enumerate(rows):
-        cells = (
-            row[column].ljust(widths[column]) if _TITLES[column] in _LEFT else row[column].rjust(widths[column])
-            for column in kept
-        )
-        text.append(("# " if number == 0 else "  ") + "  ".join(cells).rstrip())
-    return "\n".join([*text, *(f"# {line}" for line in fine_print(selection))]) + "\n"
+@dataclass(frozen=True)
+class SelectReport(Report):
+    """The selections of one or several workloads. `explained`: the instance type whose derivation is shown."""
+
+    selections: Sequence[Selection]
+    explained: str | None = None
+
+    def blocks(self) -> Iterable[Block]:
+        """For each workload its settings, the ranking and the verdicts; then the derivation."""
+        for selection in self.selections:
+            title, settings = _workload_lines(selection)
+            yield Heading(title)
+            yield Lines([settings])
+            yield Table(_COLUMNS, [_cells(rank, each) for rank, each in enumerate(selection.candidates, 1)])
+            yield Lines(fine_print(selection))
+        if self.explained is not None:
+            yield Verbatim("\n".join(self._derivations()))
+
+    def _derivations(self) -> list[str]:
+        lines = []
+        for selection in self.selections:
+            for each in selection.candidates:
+                if each.instance.name == self.explained:
+                    lines += derivation.lines(each)
+        return lines or [f"{self.explained} was left out: see above"]
+
+    def data(self) -> Mapping[str, Any]:
+        """One selection, or a list of several."""
+        selections = [_plain(selection) for selection in self.selections]
+        return selections[0] if len(selections) == 1 else {"schema": SCHEMA, "selections": selections}
+
+    def records(self) -> Iterable[Mapping[str, Any]]:
+        """One line for each machine of each workload."""
+        for selection in self.selections:
+            for rank, each in enumerate(selection.candidates, 1):
+                yield {"workload": selection.question.workload.name} | _machine(rank, each)
 
 
-def markdown(selection: Selection) -> str:
-    """The same as Markdown."""
-    rows = [_cells(rank, each) for rank, each in enumerate(selection.candidates, 1)]
-    kept = _columns([_TITLES, *rows])
-    lines = [f"# {_head(selection)[0]}", "", *(f"- {line}" for line in _head(selection)[1:]), ""]
-    lines += [
-        _pipes(_TITLES[column] for column in kept),
-        _pipes(":---" if _TITLES[c] in _LEFT else "---:" for c in kept),
-    ]
-    lines += [_pipes(row[column] for column in kept) for row in rows]
-    return "\n".join([*lines, "", *(f"- {line}" for line in fine_print(selection))]) + "\n"
-
-
-def _pipes(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[int]:
-    """The columns in which any machine has something to say."""
-    return [
-        column
-        for column in range(len(_TITLES))
-        if any(row[column] not in ("", results_text.NOTHING) for row in rows[1:])
-    ]
-
-
-def _head(selection: Selection) -> list[str]:
+def _workload_lines(selection: Selection) -> tuple[str, str]:
     workload = selection.question.workload
-    what = f"{workload.name}: {workload.description}" if workload.description else workload.name
-    model = workload.model
-    mesh = ", ".join(
-        f"{name} {size}"
-        for name, size in (
-            ("tensor", workload.mesh.tensor),
-            ("pipeline", workload.mesh.pipeline),
-            ("expert", workload.mesh.expert),
-        )
-        if size > 1
-    )
-    step = f"{workload.batch} samples per micro-batch and data-parallel rank, {workload.accumulation} of them a step"
-    return [
-        f"{what} (modelled)",
-        f"{model.parameters:.4g} parameters, {workload.strategy}{', ' + mesh if mesh else ''}, {step}; gradients "
-        f"{workload.gradients}, compression {workload.compression}, computed in {workload.compute}",
-    ]
+    title = f"{workload.name}: {workload.description}" if workload.description else workload.name
+    settings = [f"{workload.model.parameters:.4g} parameters", workload.strategy]
+    mesh = {"tensor": workload.mesh.tensor, "pipeline": workload.mesh.pipeline, "expert": workload.mesh.expert}
+    settings += [f"{name} {size}" for name, size in mesh.items() if size > 1]
+    settings.append(f"{workload.batch} samples per micro-batch and data-parallel rank")
+    settings.append(f"accumulation {workload.accumulation}")
+    dtypes = f"gradients {workload.gradients}, compression {workload.compression}, compute {workload.compute}"
+    return f"{title} (modelled)", f"{', '.join(settings)}; {dtypes}"
 
 
 def _cells(rank: int, each: Candidate) -> tuple[str, ...]:
-    compute, exchange, feed = (letters(each.bases[part]) for part in ("compute", "exchange", "feed"))
+    compute, exchange, feed_basis = (letters(each.bases[part]) for part in ("compute", "exchange", "feed"))
     whole = letters(each.basis)
     epoch = each.layout.workload.epoch_samples
-    price = each.priced.price
-    bubble, fed = each.range("bubble_s"), each.range("feed_s")
+    bubble = each.range("bubble_s")
     return (
         str(rank),
         each.instance.name + ("" if each.verified else " ?"),
@@ -115,59 +110,65 @@ def _cells(rank: int, each: Candidate) -> tuple[str, ...]:
         str(each.layout.num_gpus),
         _ms(each.range("total_s"), whole),
         _ms(each.range("compute_s"), compute),
-        _ms(bubble, compute) if bubble.high > 0 else results_text.NOTHING,
-        _ms(each.range("exposed_s"), exchange) if each.exchanges else results_text.NOTHING,
-        results_text.NOTHING if each.feed is None else _ms(fed, feed) if fed.high > 0 else f"hidden {feed}",
+        _ms(bubble, compute) if bubble.high > 0 else NOTHING,
+        _ms(each.range("exposed_s"), exchange) if each.exchanges else NOTHING,
+        _feed(each, feed_basis),
         each.bottleneck,
-        f"{span(each.samples_per_s)} {whole}",
+        f"{each.samples_per_s.text()} {whole}",
         _dollars(each.usd(_MILLION), whole),
         _dollars(each.usd(epoch) if epoch else None, whole),
-        results_text.NOTHING if each.usd_per_hour is None else f"{each.usd_per_hour:.2f}",
+        NOTHING if each.usd_per_hour is None else f"{each.usd_per_hour:.2f}",
         _dollars(each.usd_per_hour_waiting, whole),
-        results_text.NOTHING
-        if price is None
-        else f"{price.date or 'undated'}{', ' + price.region if price.region else ''}",
+        _price_source(each),
     )
 
 
+def _feed(each: Candidate, basis: str) -> str:
+    if each.feed is None:
+        return NOTHING
+    seconds = each.range("feed_s")
+    return _ms(seconds, basis) if seconds.high > 0 else f"hidden {basis}"
+
+
+def _price_source(each: Candidate) -> str:
+    price = each.priced.price
+    if price is None:
+        return NOTHING
+    date = price.date or "undated"
+    return f"{date}, {price.region}" if price.region else date
+
+
 def letters(basis: str) -> str:
-    """`ap` of assumed+published."""
+    """`ap` for assumed+published."""
     return "".join(LETTERS[word] for word in basis.split("+") if word)
 
 
-def span(found: DrawnRange, scale: float = 1.0) -> str:
-    """`9.31..12.4`: an interval to 3 digits, one number where both ends are alike."""
-    ends = [results_text.significant(end * scale, 3) for end in (found.low, found.high)]
-    return ends[0] if ends[0] == ends[1] else "..".join(ends)
-
-
 def _ms(found: DrawnRange, basis: str) -> str:
-    return f"{span(found, 1e3)} {basis}"
+    return f"{found.text(1e3)} {basis}"
 
 
 def _dollars(found: DrawnRange | None, basis: str) -> str:
-    return results_text.NOTHING if found is None else f"{span(found)} {basis}"
+    return NOTHING if found is None else f"{found.text()} {basis}"
 
 
 def fine_print(selection: Selection) -> list[str]:
-    """What the letters mean, what is decided, who was left out, what a reader must know."""
+    """The meaning of the letters, the verdicts, the machines left out, and the remarks."""
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
-    doubtful = any(not each.verified for each in selection.candidates)
-    more = len(selection.reversals) - _FEW
-    return [
-        f"{100 * CONFIDENCE:.0f} % intervals; what each number rests on: {meaning}"
-        + ("; ? with figures that nobody read in a source" if doubtful else ""),
-        *_decided(selection),
-        *_left_out(selection.refused),
-        *selection.remarks,
-        *selection.reversals[:_FEW],
-        *([f"earlier prices say something else of {more} more pairs (--format json)"] if more > 0 else []),
-    ]
+    first = f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {meaning}"
+    if not all(each.verified for each in selection.candidates):
+        first += "; ? marks machines with a figure that was not read in a source"
+    lines = [first, *_verdicts(selection), *_left_out(selection.refused)]
+    lines += [remark.text for remark in selection.remarks]
+    lines += [change.text for change in selection.price_changes[:_FEW]]
+    more = len(selection.price_changes) - _FEW
+    if more > 0:
+        lines.append(f"earlier prices change the result for {more} more pairs (--format json)")
+    return lines
 
 
-def _decided(selection: Selection) -> list[str]:
-    """Every verdict of a few machines; of many the open ones, in what they are ranked by, the others in one line."""
+def _verdicts(selection: Selection) -> list[str]:
+    """All verdicts for a few machines. For many, one line for all beaten machines, and the other verdicts."""
     if len(selection.candidates) <= _FEW:
         return [sentence(each) for each in selection.verdicts]
     asked = [each for each in selection.verdicts if each.by == selection.verdicts[0].by]
@@ -177,54 +178,63 @@ def _decided(selection: Selection) -> list[str]:
     lines = [f"{best} is {better} than each of {', '.join(beaten)}"] if beaten else []
     lines += [sentence(each) for each in others[:_FEW]]
     more = [each.other.name for each in others[_FEW:]]
-    return lines + ([f"nor is it decided against {', '.join(more)} (--format json tells why)"] if more else [])
+    if more:
+        lines.append(f"also UNDECIDED against {', '.join(more)} (--format json has the reasons)")
+    return lines
 
 
 def _left_out(refused: Sequence[Refused]) -> list[str]:
     """Each machine with its reason. For many machines, equal calculations of memory are printed once."""
-    few = len(refused) <= _FEW
     lines: list[str] = []
-    needs: dict[str, list[str]] = {}
+    machines: dict[str, list[str]] = {}  # by the calculation of their memory
     for each in refused:
         machine = f"{each.num_nodes} x {each.instance}"
-        reason = each.reason
-        if each.too_large is not None and not few:
-            reason = each.too_large.summary
-            needs.setdefault(each.too_large.need.arithmetic, []).append(machine)
+        reason = str(each.error)
+        if isinstance(each.error, OutOfMemoryError) and len(refused) > _FEW:
+            reason = each.error.summary
+            machines.setdefault(each.error.need.calculation, []).append(machine)
         lines.append(f"left out: {machine}: {reason}")
-    return lines + [f"memory of one GPU of {', '.join(whose)}: {sum_}" for sum_, whose in needs.items()]
+    for calculation, names in machines.items():
+        lines.append(f"memory of one GPU of {', '.join(names)}: {calculation}")
+    return lines
 
 
 def sentence(verdict: PairDecision) -> str:
-    """`p4d.24xlarge costs 0.21..0.64 of g6e.48xlarge per sample: decided`, or why not and what would decide it."""
+    """`a sample costs on A 0.21..0.64 of what it costs on B: A is cheaper`, or UNDECIDED with what would decide it."""
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
-    said = f"a sample {verb} on {first} {span(verdict.ratio)} of what it {verb} on {other}: "
-    if verdict.doubt is None:
-        winner = first if verdict.ratio.high < 1 else other
-        return f"{said}{winner} is {better}"
+    ratio = f"a sample on {first} {verb} {verdict.ratio.text()} of one on {other}: "
     doubt = verdict.doubt
-    if not doubt.command:
-        return f"{said}UNDECIDED, {doubt.what}"
-    return f"{said}UNDECIDED; {100 * doubt.share:.0f} % of the doubt is {doubt.what}. To decide, {doubt.command}"
+    if doubt is None:
+        winner = first if verdict.ratio.high < 1 else other
+        return f"{ratio}{winner} is {better}"
+    if not doubt.unknown:
+        return f"{ratio}UNDECIDED, both are equal"
+    return (
+        f"{ratio}UNDECIDED; {100 * doubt.share:.0f} % of the doubt is {doubt.description}. To decide, {doubt.command}"
+    )
 
 
-def plain(selection: Selection) -> dict[str, Any]:
-    """Plain values for JSON: seconds, bytes, dollars; unknown is null."""
-    question = selection.question
+def _plain(selection: Selection) -> dict[str, Any]:
+    """Plain values for JSON: seconds, bytes, dollars; null if unknown."""
+    skipped = []
+    for each in selection.refused:
+        machine = {"instance": each.instance, "num_nodes": each.num_nodes, "reason": str(each.error)}
+        error = {"code": each.error.code, "facts": each.error.facts}
+        skipped.append(machine | {"code": each.code, "error": error})
+    remarks = [each.remark for each in selection.remarks]
+    notes: list[Coded] = [*remarks, *selection.price_changes]
     return {
         "schema": SCHEMA,
         "modelled": True,
-        "workload": question.workload.name,
+        "workload": selection.question.workload.name,
         "ranked_by": selection.by,
         "confidence": CONFIDENCE,
         "machines": [_machine(rank, each) for rank, each in enumerate(selection.candidates, 1)],
         "verdicts": [_verdict(each) for each in selection.verdicts],
-        "skipped": [
-            {"instance": each.instance, "num_nodes": each.num_nodes, "reason": each.reason, "code": each.code}
-            for each in selection.refused
-        ],
-        "notes": [*selection.remarks, *selection.reversals],
+        "skipped": skipped,
+        "notes": [*(each.text for each in selection.remarks), *(each.text for each in selection.price_changes)],
+        "note_codes": [{"code": note.code, "facts": note.facts} for note in notes],
     }
 
 
@@ -243,23 +253,16 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
         "compute_basis": each.bases["compute"],
         "exposed_basis": each.bases["exchange"] or None,
         "feed_basis": each.bases["feed"] or None,
-        "memory_needed_bytes": each.need.total,
+        "memory_needed_bytes": each.memory.total,
         "memory_bytes": each.gpu.memory_bytes,
         "usd_per_hour": each.usd_per_hour,
         "price_date": price.date if price else None,
         "price_region": price.region or None if price else None,
         "price_source": price.source if price else None,
     }
-    for name, part in (
-        ("step", "total_s"),
-        ("compute", "compute_s"),
-        ("bubble", "bubble_s"),
-        ("exposed", "exposed_s"),
-        ("feed", "feed_s"),
-        ("exchange", "exchange_s"),
-    ):
-        known = each.has_middle or name in ("compute", "bubble")
-        found |= _ends(name, "_s", each.range(part), known)
+    for part in ("step", "compute", "bubble", "exposed", "feed", "exchange"):
+        seconds = each.range("total_s" if part == "step" else f"{part}_s")
+        found |= _ends(part, "_s", seconds, each.has_middle or part in ("compute", "bubble"))
     known = each.has_middle
     found |= _ends("samples_per_s", "", each.samples_per_s, known)
     found |= _ends("usd_per_million_samples", "", each.usd(_MILLION), known)
@@ -268,14 +271,17 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
     return found
 
 
-def _ends(name: str, unit: str, found: DrawnRange | None, known: bool) -> Mapping[str, float | None]:
-    """`step_low_s`, `step_s` (null where no middle is known), `step_high_s`."""
-    ends = (None, None, None) if found is None else (found.low, found.middle if known else None, found.high)
-    return dict(zip((f"{name}_low{unit}", f"{name}{unit}", f"{name}_high{unit}"), ends, strict=True))
+def _ends(name: str, unit: str, found: DrawnRange | None, has_middle: bool) -> Mapping[str, float | None]:
+    """`step_low_s`, `step_s` (null without a middle), `step_high_s`."""
+    low = middle = high = None
+    if found is not None:
+        low, high = found.low, found.high
+        middle = found.middle if has_middle else None
+    return {f"{name}_low{unit}": low, f"{name}{unit}": middle, f"{name}_high{unit}": high}
 
 
 def _verdict(each: PairDecision) -> dict[str, Any]:
-    return {
+    found: dict[str, Any] = {
         "by": each.by,
         "first": each.first.name,
         "other": each.other.name,
@@ -283,7 +289,14 @@ def _verdict(each: PairDecision) -> dict[str, Any]:
         "ratio": each.ratio.middle,
         "ratio_high": each.ratio.high,
         "decided": each.decided,
-        "doubt": each.doubt.what if each.doubt else None,
-        "doubt_share": each.doubt.share if each.doubt else None,
-        "to_decide": each.doubt.command or None if each.doubt else None,
+        "doubt": None,
+        "doubt_unknown": None,
+        "doubt_share": None,
+        "to_decide": None,
     }
+    if each.doubt is not None:
+        found["doubt"] = each.doubt.description
+        found["doubt_unknown"] = each.doubt.unknown or None
+        found["doubt_share"] = each.doubt.share
+        found["to_decide"] = each.doubt.command or None
+    return found

@@ -1,6 +1,6 @@
-"""The time of one training step: compute, what of the communication nothing hides, the pipeline's bubble, the feed.
+"""The time of one training step: compute, exposed communication, pipeline bubble and host-to-device feed.
 
-Every quantity is an array of draws (predict/draws.py) of seconds; the arithmetic is the same for one number.
+Every quantity is an array of draws (predict/draws.py) in seconds; the arithmetic is the same for one number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Seconds = Callable[[Communication], Floats]  # of one call
 
-# Of the forward and backward pass: the backward pass takes twice the forward pass, recomputation one forward more.
+# Part of both passes. The backward pass takes twice the forward pass; recomputation adds one forward pass to it.
 _FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
 
 
@@ -26,10 +26,10 @@ _FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
 class StepTime:
     """Seconds of one step, draw by draw: `total_s` is the sum of the parts.
 
-    `compute_s`: forward, backward and the optimizer's update. `bubble_s`: stages of a pipeline that wait for others,
-    which compute and communicate. `exposed_s`: communication of a GPU's own that nothing hides, with what hidden
-    communication slows down; never more than `exchange_s`, as long as at most all of what is hidden is lost.
-    `feed_s`: input that has not arrived in time. `exchange_s`: all communication of its own, hidden or not.
+    `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: a pipeline stage waits while other
+    stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus the
+    slowdown of the computation that hides the rest; at most `exchange_s` if the lost share is at most 1. `feed_s`: the
+    wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
     """
 
     compute_s: Any
@@ -56,10 +56,10 @@ def step(
 ) -> StepTime:
     """The step of a layout.
 
-    `passes_s`: forward and backward of all micro-batches on one GPU alone, without communication; `update_s`: the
-    optimizer's. `seconds`: of one call. `lost_share`: of the time of hidden communication, as much is lost again
-    because it slows the computation beside it. `copied_s`: input copied from the host; `shares_link`: by the link that
-    the exchange takes as well.
+    `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
+    optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is
+    lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`: that
+    copy and the exchange use the same link.
     """
     workload = found.workload
     micro, stages = workload.accumulation, workload.mesh.pipeline
@@ -69,7 +69,7 @@ def step(
         when: [each for each in exchanged if each.when == when] for when in ("pass", "unit", "hop", "bucket", "after")
     }
     blocked_forward, blocked_backward = _blocking(of_kind["pass"], seconds, micro)
-    # What both passes of one micro-batch wait for.
+    # Exposed communication of one micro-batch, both passes.
     waits = blocked_forward + blocked_backward
     waits = waits + _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
     if workload.strategy == "zero2":
@@ -78,8 +78,8 @@ def step(
         )
     for hop in of_kind["hop"]:
         waits = waits + 2 * seconds(hop)
-    # Until the pipeline is full, and empty again, a stage waits for stages - 1 micro-batches of the others, which
-    # communicate as well.
+    # While the pipeline fills and drains, a stage waits for stages - 1 micro-batches of other stages, and for their
+    # communication.
     bubble = (stages - 1) * (forward + backward + waits)
     exposed = micro * waits
     if workload.strategy != "zero2":
@@ -101,7 +101,7 @@ def _with_losses(
 ) -> StepTime:
     import numpy as np
 
-    # No kind of communication is exposed for longer than it takes: what is left ran beside computation.
+    # Communication is never exposed for longer than it takes; the rest overlapped with computation.
     hidden = np.clip(exchange - exposed, 0, compute)
     exposed = exposed + lost_share * hidden
     busy = copied + (exchange if shares_link else 0.0)
@@ -110,7 +110,7 @@ def _with_losses(
 
 
 def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> tuple[Any, Any]:
-    """Seconds that the forward and the backward pass of a micro-batch wait for what they can not go on without."""
+    """Seconds that the forward and the backward pass of a micro-batch wait for blocking calls."""
     forward = sum((each.forward * seconds(each) for each in passes), 0.0)
     backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
     return forward / micro, backward / micro
@@ -119,7 +119,7 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """What both passes of a micro-batch wait for where each layer's weights are gathered one layer ahead (FSDP)."""
+    """Exposed seconds of a micro-batch if the weights of each layer are gathered one layer ahead (FSDP)."""
     import numpy as np
 
     layers = found.stage_layers
@@ -129,7 +129,8 @@ def _units(
         return 0.0 * forward
     if not found.workload.overlap:
         return layers * (2 * gather + scatter) + 0.0 * forward
-    # The first gathering and the last scattering have nothing beside them; between, the slower one sets the pace.
+    # Nothing hides the first allgather and the last reducescatter. Between them, the slower of communication and
+    # computation sets the pace.
     there: Floats = gather + (layers - 1) * np.maximum(gather - forward / layers, 0)
     back: Floats = gather + (layers - 1) * np.maximum(gather + scatter - backward / layers, 0) + scatter
     return there + back
@@ -138,10 +139,10 @@ def _units(
 def exposed_buckets(
     backward: Floats, buckets: Sequence[Communication], seconds: Seconds, overlap: bool, micro: int = 1
 ) -> Floats:
-    """Seconds that the exchange of gradients goes on after the backward pass has ended.
+    """Seconds by which the gradient exchange outlasts the backward pass.
 
-    Gradients come evenly over the backward pass; a bucket starts when it is full and the one before it has gone.
-    `micro`: the calls are spread over so many backward passes.
+    Gradients appear evenly over the backward pass. A bucket starts when it is full and the previous bucket is done.
+    `micro`: the number of backward passes that share the calls.
     """
     import numpy as np
 
@@ -154,7 +155,10 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """(share of the backward pass after which it is full, bucket); each kind of exchange fills at its own pace."""
+    """(part of the backward pass after which it is full, bucket), sorted.
+
+    Each kind of exchange fills its own buckets.
+    """
     order: list[tuple[float, Communication]] = []
     for kind in dict.fromkeys((each.group.name, each.name.partition(",")[0]) for each in buckets):
         of_kind = [each for each in buckets if (each.group.name, each.name.partition(",")[0]) == kind]

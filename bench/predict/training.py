@@ -1,8 +1,8 @@
-"""A training step as communication: which collective, how many bytes, among whom, how often, and what can hide it.
+"""The communication of a training step: collective, payload, group, number of calls, and what can hide it.
 
 Volumes follow Rajbhandari et al., "ZeRO" (SC20, section 7: stages 1 and 2 send as much as plain data parallelism, stage
-3 half as much again), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer and
-pass), Narayanan et al. (SC21: pipelines), Lepikhin et al., "GShard" (ICLR 2021: two alltoalls per layer and pass),
+3 sends 1.5 times as much), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer
+and pass), Narayanan et al. (SC21: pipelines), Lepikhin et al., "GShard" (ICLR 2021: two alltoalls per layer and pass),
 Vogels et al., "PowerSGD" (NeurIPS 2019) and Li et al., "PyTorch Distributed" (VLDB 2020: buckets).
 """
 
@@ -15,9 +15,10 @@ from math import ceil
 from bench.core.dtypes import dtype_of
 from bench.core.errors import UsageError
 from bench.core.units import format_bytes
+from bench.predict.messages import Refusal
 from bench.predict.workload import Workload
 
-# DistributedDataParallel begins with a small bucket, so that the exchange begins early.
+# DistributedDataParallel uses a small first bucket to start the exchange early.
 FIRST_BUCKET_BYTES = 1 << 20
 _MOST_BUCKETS = 20_000
 
@@ -26,7 +27,7 @@ _MOST_BUCKETS = 20_000
 class CommGroup:
     """Ranks that communicate with each other: `per_node` on each of `num_nodes` nodes.
 
-    `side_by_side`: so many such groups share each node and send at the same time, so that they share its NICs.
+    `side_by_side`: the number of such groups on each node. They send at the same time and share the node's NICs.
     """
 
     name: str
@@ -36,7 +37,7 @@ class CommGroup:
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return self.num_nodes * self.per_node
 
     def __str__(self) -> str:
@@ -46,12 +47,12 @@ class CommGroup:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """One kind of call that every rank makes `calls` times a step.
+    """One kind of call that every rank makes `calls` times per step.
 
-    `payload_bytes`: S of docs/metrics.md of one call. `when`: "bucket" (gradients, as soon as the backward pass has
-    them), "unit" (a layer's weights before it is needed or gradients after it: prefetched), "pass" (within forward and
-    backward, nothing hides it), "hop" (to the next stage of a pipeline) or "after" (when all gradients are there).
-    `forward`: how many of the calls are in the forward pass. `why`: the derivation of bytes and calls.
+    `payload_bytes`: S of docs/metrics.md, of one call. `forward`: the calls in the forward pass. `derivation`: of bytes
+    and calls. `when` decides what can hide the call: "bucket" (gradients, during the backward pass), "unit" (weights or
+    gradients of a layer, prefetched), "pass" (blocks a pass), "hop" (to the next pipeline stage), "after" (follows all
+    gradients).
     """
 
     name: str
@@ -60,32 +61,32 @@ class Communication:
     group: CommGroup
     calls: int
     when: str
-    why: str
+    derivation: str
     forward: int = 0
 
     @property
     def sent_bytes(self) -> float:
-        """What busbw counts in a step: calls x S x bus factor; one rank's port carries it where no switch adds."""
+        """Bytes that busbw counts in a step: calls x S x bus factor. Without NVLS, each rank's port carries them."""
         return self.calls * self.payload_bytes * bus_factor(self.collective, self.group.size)
 
     @property
     def switched_bytes(self) -> float:
-        """What one rank's port carries in a step where the node's switch adds (NVLS): calls x S x (1 + 1/n).
+        """Bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
 
-        n: ranks of the group on a node. Each port has its whole buffer read and gets one part of the sum to spread.
+        n: ranks of the group on a node. The switch reads the whole buffer and returns one part of the sum to multicast.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
 
 def bus_factor(collective: str, size: int) -> float:
-    """Bytes through one rank's port / payload, as docs/metrics.md has it (of reductions without a switch's help)."""
+    """Bytes through one rank's port / payload without NVLS, as in docs/metrics.md."""
     others = (size - 1) / size
     return {"allreduce": 2 * others, "sendrecv": 1.0}.get(collective, others)
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """A workload on so many GPUs. `dense`, `experts`: parameters that one GPU works with, before ZeRO spreads them."""
+    """A workload on a number of GPUs. `dense`, `experts`: parameters of one GPU before ZeRO shards them."""
 
     workload: Workload
     num_nodes: int
@@ -101,12 +102,12 @@ class ParallelLayout:
 
     @property
     def samples(self) -> int:
-        """Of one step, all GPUs together."""
+        """Samples of one step on all GPUs together."""
         return self.workload.batch * self.workload.accumulation * self.data
 
     @property
     def activation_bytes(self) -> float:
-        """Of one micro-batch between two layers: batch x tokens x hidden in the type that is computed with."""
+        """Activations of one micro-batch between two layers: batch x tokens x hidden, in the compute type."""
         model = self.workload.model
         return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.compute)
 
@@ -116,7 +117,7 @@ class ParallelLayout:
         return (self.workload.model.layers or 1) // self.workload.mesh.pipeline
 
     def group(self, name: str) -> CommGroup:
-        """data, replicas, shard (ZeRO 3's), expert_data, tensor, pipeline, expert."""
+        """The group called data, replicas, shard (of ZeRO 3), expert_data, tensor, pipeline or expert."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.data
         size, stride = {
@@ -129,12 +130,12 @@ class ParallelLayout:
             "pipeline": (mesh.pipeline, self.num_gpus // mesh.pipeline),
         }[name]
         per_node = min(size, max(1, self.gpus_per_node // stride))
-        while size % per_node:  # as many on each node
+        while size % per_node:  # the same number on each node
             per_node -= 1
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def shards(self, part: str) -> int:
-        """Over how many ranks ZeRO spreads the 'dense' or the 'experts' parameters."""
+        """The number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""
         if self.workload.strategy == "ddp":
             return 1
         if part == "experts":
@@ -148,20 +149,25 @@ def width(dtype: str) -> int:
 
 
 def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
-    """The workload on this many GPUs. Raises UsageError when the mesh does not divide them."""
+    """The workload on this many GPUs. Raises UsageError if the mesh does not divide them."""
     mesh, gpus = workload.mesh, num_nodes * gpus_per_node
     fixed = mesh.tensor * mesh.pipeline
     if gpus % fixed:
-        raise UsageError(
-            f"tensor {mesh.tensor} x pipeline {mesh.pipeline} = {fixed} GPUs do not divide the {gpus} of {num_nodes} x "
-            f"{gpus_per_node}: give a multiple of {fixed} GPUs, or another mesh"
+        raise UsageError.of(
+            Refusal.MESH_NOT_DIVISOR,
+            tensor=mesh.tensor,
+            pipeline=mesh.pipeline,
+            mesh_gpus=fixed,
+            num_gpus=gpus,
+            num_nodes=num_nodes,
+            gpus_per_node=gpus_per_node,
         )
     data = gpus // fixed
     for name, size in (("expert", mesh.expert), ("shard", mesh.shard or 1)):
         if data % size:
-            raise UsageError(f"{name}: {size} does not divide the {data} data-parallel ranks of {gpus} GPUs")
+            raise UsageError.of(Refusal.GROUP_NOT_DIVISOR, group=name, size=size, data_parallel=data, num_gpus=gpus)
     if mesh.tensor > gpus_per_node and mesh.tensor % gpus_per_node:
-        raise UsageError(f"tensor: {mesh.tensor} is no multiple of the {gpus_per_node} GPUs of a node")
+        raise UsageError.of(Refusal.TENSOR_ACROSS_NODES, tensor=mesh.tensor, gpus_per_node=gpus_per_node)
     experts = workload.model.all_expert_parameters
     return ParallelLayout(
         workload=workload,
@@ -174,47 +180,50 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def communications(found: ParallelLayout) -> tuple[Communication, ...]:
-    """Everything that a step sends between GPUs; groups of one rank send nothing."""
+    """All communication of a step between GPUs. Groups of one rank send nothing."""
     every = [*_gradients(found), *_weights(found), *_tensor(found), *_experts(found), *_pipeline(found)]
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
 
 
 def _parts(found: ParallelLayout) -> Iterator[tuple[str, float, str]]:
-    """(words, parameters of a GPU, the group that holds them in common) of dense and expert parameters."""
+    """(suffix for names, parameters of one GPU, the group that shares them) for dense and expert parameters."""
     yield "", found.dense, "shard" if found.workload.strategy == "zero3" else "data"
     if found.experts:
         yield " of experts", found.experts, "expert_data"
 
 
 def _gradients(found: ParallelLayout) -> Iterator[Communication]:
-    """What is reduced at the end of a step (DDP, ZeRO 1) or of each micro-batch (ZeRO 2), in buckets; or by layers."""
+    """Gradients, in buckets per step (DDP, ZeRO 1) or per micro-batch (ZeRO 2), or by layers (ZeRO 3)."""
     workload = found.workload
-    for words, parameters, group in _parts(found):
+    for suffix, parameters, group in _parts(found):
         if workload.strategy == "zero3":
-            yield from _units(found, words, parameters, group)
+            yield from _units(found, suffix, parameters, group)
             continue
         if workload.compression == "powersgd":
             yield from _powersgd(found, parameters, group)
             continue
         dtype = workload.gradients if workload.compression == "none" else workload.compression
         num_bytes = parameters * width(dtype)
-        often = workload.accumulation if workload.strategy == "zero2" else 1
+        repetitions = workload.accumulation if workload.strategy == "zero2" else 1
         collective = "allreduce" if workload.strategy == "ddp" else "reducescatter"
-        why = f"{parameters:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
+        derivation = f"{parameters:.4g} parameters x {width(dtype)} bytes ({dtype}) = {num_bytes / 1e9:.4g} GB"
         for size, number in buckets(num_bytes, workload.bucket_bytes * width(dtype) / width(workload.gradients)):
-            name = f"gradients{words}, buckets of {format_bytes(size)}"
-            yield Communication(name, collective, size, found.group(group), number * often, "bucket", why)
+            name = f"gradients{suffix}, buckets of {format_bytes(size)}"
+            yield Communication(name, collective, size, found.group(group), number * repetitions, "bucket", derivation)
 
 
 def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], ...]:
-    """(bytes, how many) of DDP's buckets: a first one of 1 MiB, full ones, the rest in one more.
+    """(bytes, number) of DDP's buckets: a first one of 1 MiB, full ones, and one for the rest.
 
-    UsageError for so many that no training would use them.
+    Raises UsageError for a number of buckets that no training would use.
     """
     if num_bytes > _MOST_BUCKETS * bucket_bytes:
-        raise UsageError(
-            f"buckets of {format_bytes(bucket_bytes)} for {num_bytes / 1e9:.3g} GB are more than {_MOST_BUCKETS}: give "
-            f"parallel.bucket of {format_bytes(num_bytes / _MOST_BUCKETS)} or more"
+        raise UsageError.of(
+            Refusal.BUCKETS_TOO_MANY,
+            bucket_bytes=bucket_bytes,
+            gigabytes=num_bytes / 1e9,
+            most=_MOST_BUCKETS,
+            least_bytes=num_bytes / _MOST_BUCKETS,
         )
     first = min(FIRST_BUCKET_BYTES, bucket_bytes, num_bytes)
     full, rest = divmod(num_bytes - first, bucket_bytes)
@@ -223,19 +232,19 @@ def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], .
 
 
 def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[Communication]:
-    """Of each n x m matrix a n x r and a m x r one is reduced instead, one after the other; the rest as it is."""
+    """PowerSGD: for each n x m matrix, an n x r and then an m x r matrix are reduced; the rest is reduced as it is."""
     workload = found.workload
     rows, columns, whole = _matrix_sides(found)
     rank, number = workload.rank or 1, ceil(parameters * width(workload.gradients) / workload.bucket_bytes)
     for name, sides in (("P", rows), ("Q", columns)):
         size = rank * sides * width(workload.gradients) / number
         each = f"{width(workload.gradients)} bytes in {number} buckets"
-        why = f"rank {rank} x {sides:.4g} rows of {whole} matrices x {each}"
-        yield Communication(f"PowerSGD {name}", "allreduce", size, found.group(group), number, "bucket", why)
+        derivation = f"rank {rank} x {sides:.4g} rows of {whole} matrices x {each}"
+        yield Communication(f"PowerSGD {name}", "allreduce", size, found.group(group), number, "bucket", derivation)
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """(sum of n, sum of m, number) over the matrices that one GPU works with."""
+    """(sum of n, sum of m, number) over the n x m matrices of one GPU."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     shared = hidden * (model.kv_heads or model.heads or 1) / (model.heads or 1)
@@ -247,51 +256,65 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 
 
 def fixed_parts(found: ParallelLayout) -> int:
-    """Into how many parts tensor and pipeline parallelism split the model."""
+    """The number of parts into which tensor and pipeline parallelism split the model."""
     return found.workload.mesh.tensor * found.workload.mesh.pipeline
 
 
-def _units(found: ParallelLayout, words: str, parameters: float, group: str) -> Iterator[Communication]:
-    """ZeRO 3: a layer's weights are gathered for forward and again for backward, its gradients are scattered."""
+def _units(found: ParallelLayout, suffix: str, parameters: float, group: str) -> Iterator[Communication]:
+    """ZeRO 3: gather a layer's weights for the forward and again for the backward pass, and scatter its gradients."""
     workload, layers = found.workload, found.stage_layers
-    often = layers * workload.accumulation
+    repetitions = layers * workload.accumulation
     weights, gradients = (parameters / layers * width(each) for each in (workload.compute, workload.gradients))
     shard, replicas = found.group(group), found.group("replicas")
-    each = f"{parameters:.4g} parameters / {layers} layers"
-    why = f"{each} x {width(workload.compute)} bytes ({workload.compute}), forward and again backward"
-    yield Communication(f"weights{words}", "allgather", weights, shard, 2 * often, "unit", why, often)
-    why = f"{each} x {width(workload.gradients)} bytes ({workload.gradients}), backward"
-    yield Communication(f"gradients{words}", "reducescatter", gradients, shard, often, "unit", why)
+    layer = f"{parameters:.4g} parameters / {layers} layers"
+    derivation = f"{layer} x {width(workload.compute)} bytes ({workload.compute}), in the forward and the backward pass"
+    yield Communication(
+        f"weights{suffix}", "allgather", weights, shard, 2 * repetitions, "unit", derivation, repetitions
+    )
+    derivation = f"{layer} x {width(workload.gradients)} bytes ({workload.gradients}), in the backward pass"
+    yield Communication(f"gradients{suffix}", "reducescatter", gradients, shard, repetitions, "unit", derivation)
     if group == "shard" and replicas.size > 1:
         size = gradients / shard.size
-        why = f"each replica's part of {format_bytes(size)} among the {replicas.size} replicas of hybrid sharding"
-        yield Communication("gradients among replicas", "allreduce", size, replicas, often, "unit", why)
+        derivation = (
+            f"each replica's part of {format_bytes(size)} among the {replicas.size} replicas of hybrid sharding"
+        )
+        yield Communication("gradients among replicas", "allreduce", size, replicas, repetitions, "unit", derivation)
 
 
 def _weights(found: ParallelLayout) -> Iterator[Communication]:
-    """ZeRO 1 and 2: each rank has updated its part of the weights and gathers the others'."""
+    """ZeRO 1 and 2: after the update of its own part, each rank gathers the weights of the other ranks."""
     if found.workload.strategy not in ("zero1", "zero2"):
         return
-    for words, parameters, group in _parts(found):
+    for suffix, parameters, group in _parts(found):
         num_bytes = parameters * width(found.workload.compute)
-        why = f"{parameters:.4g} parameters x {width(found.workload.compute)} bytes, when all are updated"
-        yield Communication(f"updated weights{words}", "allgather", num_bytes, found.group(group), 1, "after", why)
+        derivation = f"{parameters:.4g} parameters x {width(found.workload.compute)} bytes, after the update"
+        yield Communication(
+            f"updated weights{suffix}", "allgather", num_bytes, found.group(group), 1, "after", derivation
+        )
 
 
 def _passes(found: ParallelLayout) -> tuple[int, int, str]:
-    """Of blocking calls per layer: (in forward, in backward, words)."""
-    again = 2 if found.workload.recompute == "full" else 0
-    return 2, 2 + again, "2 forward, 2 backward" + (", 2 in the forward pass made again" if again else "")
+    """Blocking calls per layer: (in the forward pass, in the backward pass, words)."""
+    if found.workload.recompute == "full":
+        return 2, 4, "2 forward, 2 backward, 2 in the repeated forward pass"
+    return 2, 2, "2 forward, 2 backward"
 
 
 def _tensor(found: ParallelLayout) -> Iterator[Communication]:
     workload, size = found.workload, found.activation_bytes
     forward, backward, words = _passes(found)
-    often = found.stage_layers * workload.accumulation
-    why = f"activations of a micro-batch, {format_bytes(size)}; per layer {words}"
+    repetitions = found.stage_layers * workload.accumulation
+    derivation = f"activations of a micro-batch, {format_bytes(size)}; per layer {words}"
     group = found.group("tensor")
     yield Communication(
-        "activations (tensor)", "allreduce", size, group, often * (forward + backward), "pass", why, often * forward
+        "activations (tensor)",
+        "allreduce",
+        size,
+        group,
+        repetitions * (forward + backward),
+        "pass",
+        derivation,
+        repetitions * forward,
     )
 
 
@@ -299,18 +322,25 @@ def _experts(found: ParallelLayout) -> Iterator[Communication]:
     workload, model = found.workload, found.workload.model
     size = found.activation_bytes * model.active_experts / workload.mesh.tensor
     forward, backward, words = _passes(found)
-    often = found.stage_layers * workload.accumulation
-    why = f"{model.active_experts} experts per token, {format_bytes(size)}; per layer {words}; experts evenly loaded"
+    repetitions = found.stage_layers * workload.accumulation
+    derivation = f"{model.active_experts} experts per token, {format_bytes(size)}; per layer {words}; even load"
     group = found.group("expert")
     yield Communication(
-        "tokens to experts", "alltoall", size, group, often * (forward + backward), "pass", why, often * forward
+        "tokens to experts",
+        "alltoall",
+        size,
+        group,
+        repetitions * (forward + backward),
+        "pass",
+        derivation,
+        repetitions * forward,
     )
 
 
 def _pipeline(found: ParallelLayout) -> Iterator[Communication]:
     workload = found.workload
     size = found.activation_bytes / workload.mesh.tensor
-    why = f"activations / tensor, {format_bytes(size)}; each micro-batch forward and its gradient backward"
+    derivation = f"activations / tensor, {format_bytes(size)}; forward for each micro-batch, and back for its gradient"
     group = found.group("pipeline")
     calls = 2 * workload.accumulation
-    yield Communication("stage to stage", "sendrecv", size, group, calls, "hop", why, workload.accumulation)
+    yield Communication("stage to stage", "sendrecv", size, group, calls, "hop", derivation, workload.accumulation)

@@ -1,7 +1,7 @@
-"""What predictions are worth: each published row predicted without any row of its own system.
+"""Held-out validation: each published row is predicted without the rows of its own system.
 
-Errors are counted per system (its median over its rows), so that one with many rows does not hide one with a single
-row; coverage likewise, with a Wilson interval over systems, since rows of one system are not independent.
+Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
+a Wilson interval over systems, because the rows of one system are not independent.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ RANGES = (
     (1 << 26, 1 << 62, "64 MiB and above"),
 )
 LARGE_BYTES = 1 << 26
-LEVELS = {"network": "network", "no-p2p": "host", "pcie-p2p": "host"}  # of a family; all others are peers
+LEVELS = {"network": "network", "no-p2p": "host", "pcie-p2p": "host"}  # by family; all others are peers
 TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error, allreduce, LARGE_BYTES and above
 _Z90 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
-    """One published row beside its prediction without its system. Errors: predicted / measured - 1.
+class HeldOutRow:
+    """One published row and its prediction without its system. Errors: predicted / measured - 1.
 
-    `pointed`: had the prediction a middle? Else its error is of the geometric middle of its interval.
+    `pointed`: the prediction has a middle; otherwise its error is that of the geometric middle of its interval.
     """
 
     system: str
@@ -51,31 +51,31 @@ class Tried:
 
     @property
     def error(self) -> float:
-        """Signed, of the prediction."""
+        """The signed error of the prediction."""
         return self.predicted_s / self.measured_s - 1
 
     @property
     def baseline_error(self) -> float | None:
-        """Signed, of the baseline: one efficiency for all machines of a level."""
+        """The signed error of the baseline, which uses one efficiency for all machines of a level."""
         return None if self.baseline_s is None else self.baseline_s / self.measured_s - 1
 
     @property
     def covered(self) -> bool:
-        """Did the interval hold the measurement?"""
+        """Whether the measurement is inside the interval."""
         return self.low_s <= self.measured_s <= self.high_s
 
     @property
     def size_range(self) -> str:
-        """The words of its size range."""
+        """The name of its size range."""
         return next(words for low, high, words in RANGES if low <= self.payload_bytes < high)
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """Many tried rows in short. `error` and `baseline_error`: medians over systems of their medians of |error|.
+class ErrorSummary:
+    """A group of rows, named by `words`. `error` and `baseline_error`: medians over systems of their median |error|.
 
-    `num_better`: of the `num_compared` systems that have a baseline, those whose own error is the smaller one.
-    `covered`: mean over systems of the part of their rows that intervals held; low and high are its 90 % interval.
+    `num_better`: systems with a smaller error than the baseline, of the `num_compared` systems that have one.
+    `covered`: the part of a system's rows inside their intervals, mean over systems, with its 90 % interval.
     """
 
     words: tuple[str, ...]
@@ -92,95 +92,95 @@ class Worth:
     covered_high: float
 
 
-def tried(evidence: EfficiencyEvidence) -> tuple[Tried, ...]:
-    """Every row, predicted from the others; the evidence's own order."""
-    found: list[Tried] = []
-    without: dict[str, tuple[EfficiencyEvidence, dict[str, float]]] = {}
+def held_out_rows(evidence: EfficiencyEvidence) -> tuple[HeldOutRow, ...]:
+    """Predict every row from the other systems, in the order of the evidence."""
+    found: list[HeldOutRow] = []
+    others_of: dict[str, tuple[EfficiencyEvidence, dict[str, float]]] = {}
     for rows in evidence.rows:
-        if rows.system not in without:
+        if rows.system not in others_of:
             others = evidence.without(rows.system)
-            without[rows.system] = others, _constant_efficiencies(others)
-        found += _tried(rows, *without[rows.system])
+            others_of[rows.system] = others, _constant_efficiencies(others)
+        found += _held_out(rows, *others_of[rows.system])
     return tuple(found)
 
 
-def by(rows: Iterable[Tried], key: Callable[[Tried], tuple[str, ...]]) -> tuple[Worth, ...]:
-    """The worth of each group, in the order of first appearance."""
-    groups: dict[tuple[str, ...], list[Tried]] = {}
+def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str, ...]]) -> tuple[ErrorSummary, ...]:
+    """One summary for each group of rows, in the order of first appearance."""
+    groups: dict[tuple[str, ...], list[HeldOutRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    return tuple(worth(words, members) for words, members in groups.items())
+    return tuple(summary_of(words, members) for words, members in groups.items())
 
 
-def worth(words: tuple[str, ...], rows: Sequence[Tried]) -> Worth:
-    """Of rows that are not none."""
-    systems: dict[str, list[Tried]] = {}
+def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSummary:
+    """The summary of at least one row."""
+    systems: dict[str, list[HeldOutRow]] = {}
     for row in rows:
         systems.setdefault(row.system, []).append(row)
-    errors = [median(abs(row.error) for row in own) for own in systems.values()]
-    both = [
-        (ours, median(told))
-        for ours, own in zip(errors, systems.values(), strict=True)
-        if (told := [abs(row.baseline_error) for row in own if row.baseline_error is not None])
-    ]
-    base = [theirs for _, theirs in both]
-    better = sum(ours < theirs for ours, theirs in both)
+    errors, baselines, num_better = [], [], 0
+    for own in systems.values():
+        error = median(abs(row.error) for row in own)
+        errors.append(error)
+        own_baselines = [abs(row.baseline_error) for row in own if row.baseline_error is not None]
+        if own_baselines:
+            baselines.append(median(own_baselines))
+            num_better += error < baselines[-1]
     covered = sum(sum(row.covered for row in own) / len(own) for own in systems.values()) / len(systems)
     low, high = _wilson(covered, len(systems))
-    return Worth(
+    return ErrorSummary(
         words,
         len(systems),
         len(rows),
         sum(row.pointed for row in rows),
         median(errors),
         max(errors),
-        median(base) if base else None,
-        better,
-        len(both),
+        median(baselines) if baselines else None,
+        num_better,
+        len(baselines),
         covered,
         low,
         high,
     )
 
 
-def large_allreduce(rows: Iterable[Tried]) -> tuple[Tried, ...]:
-    """The rows that the targets speak of."""
+def large_allreduce(rows: Iterable[HeldOutRow]) -> tuple[HeldOutRow, ...]:
+    """The rows that the targets apply to."""
     return tuple(row for row in rows if row.pattern == "allreduce" and row.payload_bytes >= LARGE_BYTES)
 
 
-def level_class(row: Tried) -> str:
-    """The class of a row; all networks are one."""
+def link_level(row: HeldOutRow) -> str:
+    """The link class of a row, with all networks as one class."""
     return "network" if row.link_class.startswith("network") else row.link_class
 
 
-def _tried(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[str, float]) -> list[Tried]:
+def _held_out(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[str, float]) -> list[HeldOutRow]:
     nodes, per_node = rows.num_nodes, rows.ranks_per_node
     sizes = sorted(rows.seconds)
-    told = predict.curve(rows.pattern, sizes, rows.links, nodes, per_node, others)
+    predicted = predict.curve(rows.pattern, sizes, rows.links, nodes, per_node, others)
     task = engine.task(rows.pattern, rows.links, nodes, per_node)
     return [
-        Tried(
+        HeldOutRow(
             rows.system,
             rows.source,
             rows.pattern,
-            told[size].link_class,
+            predicted[size].link_class,
             nodes,
             nodes * per_node,
             size,
             rows.seconds[size],
-            told[size].low_s,
-            told[size].centre_s,
-            told[size].high_s,
-            told[size].middle_s is not None,
+            predicted[size].low_s,
+            predicted[size].centre_s,
+            predicted[size].high_s,
+            predicted[size].middle_s is not None,
             _baseline_s(task, size, constant),
-            told[size].basis,
+            predicted[size].basis,
         )
         for size in sizes
     ]
 
 
 def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
-    """Of each level, the median over systems of the efficiency of their largest messages."""
+    """For each level, the median over systems of the efficiency of their largest messages."""
     tops: dict[str, dict[str, list[float]]] = {}
     for each in others.curves:
         if each.points:
@@ -190,21 +190,21 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """What everybody does by hand: bytes over the link, times one efficiency of all that was ever seen on its level."""
+    """The estimate by hand: bytes over the link's rate, divided by one efficiency for its level."""
     times = []
     for algorithm in task.algorithms:
-        needs = algorithm.by_family().items()
-        told = [
-            slope * payload_bytes / level
-            for (_, family), slope in needs
-            if (level := constant.get(LEVELS.get(family, "peer"))) is not None
-        ]
-        times += [max(told)] if told else []
+        link_times = []
+        for (_, family), slope in algorithm.by_family().items():
+            efficiency = constant.get(LEVELS.get(family, "peer"))
+            if efficiency is not None:
+                link_times.append(slope * payload_bytes / efficiency)
+        if link_times:
+            times.append(max(link_times))
     return min(times, default=None) or None
 
 
 def _wilson(share: float, num: int) -> tuple[float, float]:
-    """90 % interval of a share of `num` (E. B. Wilson, 1927)."""
+    """The 90 % interval of a share of `num` trials (E. B. Wilson, 1927)."""
     z2 = _Z90**2
     centre = (share + z2 / (2 * num)) / (1 + z2 / num)
     half = _Z90 / (1 + z2 / num) * sqrt(share * (1 - share) / num + z2 / (4 * num**2))

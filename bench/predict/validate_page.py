@@ -1,63 +1,150 @@
-"""The words for what predictions are worth: errors and coverage by class, and every system by itself."""
+"""The validation as a report: errors and coverage by class, system, size and collective, with the targets."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.results.grid import NOTHING, Column, table
-from bench.results.grid import markdown as grid_markdown
+from bench.core.codes import Coded
+from bench.predict import validate
+from bench.predict.messages import PageNote, TargetResult
+from bench.predict.validate import ErrorSummary, HeldOutRow
+from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.validate/1"
-MEANING = (
-    "every published row predicted without any row of its own system; error: |predicted / measured - 1|",
-    "error: median over systems of each one's median; worst: the worst system",
-    "baseline: the same with one efficiency for all machines of a level (peer, host, network)",
-    "better: systems whose own error is smaller than the baseline's, of all",
-    "covered: rows inside their 90 % interval, mean over systems; in brackets its 90 % interval (Wilson, over systems)",
-    "points: rows with a middle; the others have an interval only, and their error is that of its geometric middle",
+_MEANING = (
+    PageNote.HELD_OUT,
+    PageNote.MEDIAN_ERROR,
+    PageNote.BASELINE,
+    PageNote.BETTER,
+    PageNote.COVERED,
+    PageNote.POINTS,
 )
 
 
-def percent(value: float | None) -> str:
-    """`12.3 %`."""
-    return NOTHING if value is None else f"{100 * value:.1f} %" if value < 10 else f"{100 * value:.0f} %"
+@dataclass(frozen=True, slots=True)
+class SummaryTable:
+    """Summaries of groups of rows.
 
+    `names`: of what distinguishes the groups. `targets`: whether groups have targets.
+    """
 
-def columns(names: Sequence[str]) -> tuple[Column, ...]:
-    """The columns of a table of worths whose groups are told by `names`."""
-    leading = tuple(
-        Column(name, lambda row, k=k: row["words"][k], right=False)  # type: ignore[misc]
-        for k, name in enumerate(names)
-    )
-    return (
-        *leading,
-        Column("systems", lambda row: str(row["num_systems"])),
-        Column("rows", lambda row: str(row["num_rows"])),
-        Column("points", lambda row: str(row["num_pointed"])),
-        Column("error", lambda row: percent(row["error"])),
-        Column("worst", lambda row: percent(row["worst_error"])),
-        Column("baseline", lambda row: percent(row["baseline_error"])),
-        Column("better", lambda row: f"{row['num_better']}/{row['num_compared']}"),
-        Column(
-            "covered",
-            lambda row: f"{percent(row['covered'])} [{percent(row['covered_low'])}, {percent(row['covered_high'])}]",
-        ),
-        Column("target", lambda row: row.get("verdict") or NOTHING, right=False),
-    )
+    heading: str
+    names: tuple[str, ...]
+    summaries: tuple[ErrorSummary, ...]
+    targets: bool = False
 
-
-def text(
-    form: str, parts: Sequence[tuple[str, Sequence[str], Sequence[Mapping[str, Any]]]], remarks: Sequence[str]
-) -> str:
-    """Several tables, each with its heading, names of its groups, and rows; as text or Markdown."""
-    blocks = []
-    for heading, names, rows in parts:
-        shown = columns(names)
-        cells = [[column.cell(row) for column in shown] for row in rows]
-        if form == "markdown":
-            blocks.append(f"### {heading}\n\n{grid_markdown(shown, cells)}")
+    def block(self) -> Table:
+        """The table; columns with nothing in them are left out."""
+        columns = [
+            Column(name, lambda summary, k=k: summary.words[k], right=False)  # type: ignore[misc]
+            for k, name in enumerate(self.names)
+        ]
+        if self.targets:
+            columns += [*_COLUMNS, Column("target", lambda summary: target_result(summary).text, right=False)]
         else:
-            blocks.append(f"# {heading}\n{table(shown, cells)}")
-    fine = [f"- {each.strip()}" if form == "markdown" else f"# {each}" for each in (*MEANING, *remarks)]
-    return "\n\n".join([*blocks, "\n".join(fine)])
+            columns += _COLUMNS
+        return Table(columns, self.summaries, title=self.heading)
+
+
+def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
+    """The tables of a validation, those with targets first."""
+    large_rows = [row for row in rows if row.payload_bytes >= validate.LARGE_BYTES]
+    large_allreduce = validate.large_allreduce(rows)
+    by_class = validate.summarize(large_allreduce, lambda row: (validate.link_level(row),))
+    by_system = validate.summarize(
+        sorted(large_allreduce, key=validate.link_level),
+        lambda row: (row.link_class, row.system, f"{row.num_nodes} x {row.num_ranks // row.num_nodes}"),
+    )
+    order = [words for *_, words in validate.RANGES]
+    by_size = validate.summarize(
+        sorted(rows, key=lambda row: order.index(row.size_range)), lambda row: (row.size_range,)
+    )
+    by_collective = validate.summarize(large_rows, lambda row: (row.pattern,))
+    everything = validate.summarize(rows, lambda _: ("all rows",))
+    return [
+        SummaryTable("allreduce of 64 MiB and above, by class", ("class",), by_class, targets=True),
+        SummaryTable("allreduce of 64 MiB and above, by system", ("class", "system", "GPUs"), by_system),
+        SummaryTable("by size", ("size",), by_size),
+        SummaryTable("64 MiB and above, by collective", ("collective",), by_collective),
+        SummaryTable("everything", ("",), everything),
+    ]
+
+
+def target_result(summary: ErrorSummary) -> Coded:
+    """Whether a class meets its target: an error, or for networks a smaller error than the baseline."""
+    (name,) = summary.words
+    if name == "network":
+        return Coded.of(
+            TargetResult.BASELINE_TARGET,
+            met=summary.baseline_error is not None and summary.error < summary.baseline_error,
+            num_better=summary.num_better,
+            num_compared=summary.num_compared,
+        )
+    most = validate.TARGETS.get(name)
+    if most is None:
+        return Coded.of(TargetResult.NO_TARGET)
+    if not summary.num_pointed:
+        return Coded.of(TargetResult.NO_POINT, most=most)
+    return Coded.of(TargetResult.ERROR_TARGET, most=most, met=summary.error <= most)
+
+
+@dataclass(frozen=True)
+class ValidateReport(Report):
+    """Held-out rows and their summaries. `left_out`: notes on rows that are no evidence."""
+
+    rows: Sequence[HeldOutRow]
+    left_out: Sequence[Coded]
+
+    def blocks(self) -> Iterable[Block]:
+        """The tables, then the meaning of their columns."""
+        for table in summary_tables(self.rows):
+            yield table.block()
+        notes = [code.template for code in _MEANING]
+        notes += [PageNote.LEFT_OUT.words({"text": note.text}) for note in self.left_out]
+        yield Lines(notes)
+
+    def data(self) -> Mapping[str, Any]:
+        """The tables, the rows and the meaning of the columns."""
+        tables = {table.heading: table.summaries for table in summary_tables(self.rows)}
+        targets = {}
+        for table in summary_tables(self.rows):
+            if table.targets:
+                targets = {summary.words[0]: target_result(summary) for summary in table.summaries}
+        return {
+            "schema": SCHEMA,
+            "tables": tables,
+            "targets": {name: {"code": result.code, "facts": result.facts} for name, result in targets.items()},
+            "rows": list(self.records()),
+            "notes": [code.template for code in _MEANING],
+        }
+
+    def records(self) -> Iterable[Mapping[str, Any]]:
+        """The held-out rows with their errors."""
+        for row in self.rows:
+            errors = {"error": row.error, "baseline_error": row.baseline_error, "covered": row.covered}
+            yield asdict(row) | errors | {"modelled": True}
+
+
+def _percent(value: float | None) -> str:
+    """`12.3 %`."""
+    if value is None:
+        return NOTHING
+    return f"{100 * value:.1f} %" if value < 10 else f"{100 * value:.0f} %"
+
+
+def _covered(summary: ErrorSummary) -> str:
+    return f"{_percent(summary.covered)} [{_percent(summary.covered_low)}, {_percent(summary.covered_high)}]"
+
+
+_COLUMNS = (
+    Column("systems", lambda summary: str(summary.num_systems)),
+    Column("rows", lambda summary: str(summary.num_rows)),
+    Column("points", lambda summary: str(summary.num_pointed)),
+    Column("error", lambda summary: _percent(summary.error)),
+    Column("worst", lambda summary: _percent(summary.worst_error)),
+    Column("baseline", lambda summary: _percent(summary.baseline_error)),
+    Column("better", lambda summary: f"{summary.num_better}/{summary.num_compared}"),
+    Column("covered", _covered),
+)

@@ -1,7 +1,7 @@
-"""What is trained, and how it is spread over GPUs: a model by its layers, a step, and the mesh of ranks.
+"""The training workload: a model by its layers, one step, and the mesh of ranks.
 
 Pure data: predict/workload_file.py reads it from YAML, predict/training.py turns it into collectives.
-Sizes in bytes, counts as numbers, operations in FLOP (a multiplication and an addition are two).
+Sizes are in bytes, operations in FLOP (a multiplication and an addition are two).
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bench.core.errors import UsageError
+from bench.predict.messages import Refusal
 
-# How data-parallel ranks share what they keep; the stages of ZeRO (Rajbhandari et al., SC20), fsdp is stage 3.
+# How data-parallel ranks shard their states: DDP, or the stages of ZeRO (Rajbhandari et al., SC20). FSDP is stage 3.
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
-# Bytes that an optimizer keeps for each parameter beside the weight, in float32, and passes over them in an update.
+# Bytes of float32 state that an optimizer keeps per parameter, without the weight.
 OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "momentum": 4, "sgd": 0}
 RECOMPUTE = ("none", "full")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
-# A layer's parameters by its sizes must agree with the number that is given.
+# The parameters computed from the layer sizes may differ from `parameters` by this part.
 _MOST_DISAGREEMENT = 0.05
 
-Span = tuple[float, float]  # low and high ends of what is not known better
+Span = tuple[float, float]  # low and high end of an interval
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """A model by its parameters and the sizes of its layers; None: unknown, and what needs it is refused.
+    """A model by its parameters and layer sizes. None means unknown; a workload that needs the size is refused.
 
-    `tokens`: of one sample. `gated`: three feed-forward matrices instead of two. `vocabulary` None: no embedding and no
-    output layer that matter. `experts`: feed-forward blocks of a layer, of which a token goes through `active_experts`.
-    `flops_per_sample`: of one forward and backward pass, where the layers do not say it.
+    `tokens`: of one sample. `gated`: three feed-forward matrices instead of two. `vocabulary` None: the embedding and
+    output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
+    `flops_per_sample`: of one forward and backward pass, if it does not follow from the layers.
     """
 
     parameters: float
@@ -46,19 +47,16 @@ class ModelSizes:
     flops_per_sample: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse figures that contradict each other."""
+        """Raise UsageError for sizes that contradict each other."""
         if self.active_experts > self.experts:
-            raise UsageError(f"a token can not go through {self.active_experts} of {self.experts} experts")
+            raise UsageError.of(Refusal.EXPERTS_ACTIVE, active=self.active_experts, experts=self.experts)
         by_layers = self.parameters_by_layers
         if by_layers is not None and abs(by_layers / self.parameters - 1) > _MOST_DISAGREEMENT:
-            raise UsageError(
-                f"the layers have {by_layers:.4g} parameters, not {self.parameters:.4g}: correct `parameters`, the "
-                "sizes, `gated` or `vocabulary`"
-            )
+            raise UsageError.of(Refusal.PARAMETERS_DISAGREE, by_layers=by_layers, given=self.parameters)
 
     @property
     def attention_parameters(self) -> float | None:
-        """Of one layer: h x h for queries and output, h x h x kv_heads / heads for keys and values."""
+        """Attention of one layer: h^2 each for queries and output, h^2 x kv_heads / heads each for keys and values."""
         if self.hidden is None:
             return None
         shared = (self.kv_heads or self.heads or 1) / (self.heads or 1)
@@ -66,21 +64,21 @@ class ModelSizes:
 
     @property
     def expert_parameters(self) -> float | None:
-        """Of one feed-forward block (of which a layer of experts has several): two matrices, or three."""
+        """Parameters of one feed-forward block (one expert): two matrices, or three if gated."""
         if self.hidden is None or self.feedforward is None:
             return None
         return (3 if self.gated else 2) * self.hidden * self.feedforward
 
     @property
     def all_expert_parameters(self) -> float:
-        """Those that expert parallelism spreads: the feed-forward blocks of all experts; 0 without experts."""
+        """Parameters of all experts, which expert parallelism spreads; 0 without experts."""
         if self.experts == 1 or self.layers is None or self.expert_parameters is None:
             return 0.0
         return self.layers * self.experts * self.expert_parameters
 
     @property
     def parameters_by_layers(self) -> float | None:
-        """Matrices of all layers, embedding and output layer, without norms and biases. None: sizes are unknown."""
+        """Parameters of all matrices, the embedding and the output layer, without norms and biases. None: unknown."""
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -88,7 +86,7 @@ class ModelSizes:
 
     @property
     def active_parameters(self) -> float | None:
-        """Those that one token is multiplied with: all but the embedding (a look-up) and the experts not taken."""
+        """Parameters that one token is multiplied by: all but the embedding (a look-up) and the inactive experts."""
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -97,10 +95,10 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """How ranks are arranged: the tensor-parallel are neighbours, then come the data-parallel, outermost the pipeline.
+    """The arrangement of ranks: tensor-parallel ranks are neighbours, then data-parallel ranks, then pipeline stages.
 
-    `expert`: so many of the data-parallel ranks hold different experts. `shard`: ZeRO spreads over so many of them and
-    replicates the rest (hybrid sharding); None: over all.
+    `expert`: the number of data-parallel ranks that hold different experts. `shard`: the number of data-parallel ranks
+    over which ZeRO shards, with replicas for the rest (hybrid sharding); None: all of them.
     """
 
     tensor: int = 1
@@ -111,13 +109,13 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One training job. `batch`: samples of a data-parallel rank in a micro-batch; `accumulation` of them make a step.
+    """One training job. `batch`: samples of a rank per micro-batch; `accumulation`: micro-batches per step.
 
-    `weights`, `gradients`: element types kept; `compute`: of matrix multiplications (and of what FSDP gathers).
-    `bucket_bytes`: gradients reduced together (DDP); `overlap`: while the backward pass goes on.
-    `efficiency`: achieved fraction of a data sheet's dense rate on one GPU alone, by GPU model, "" for all (low, high).
-    `baselines`: measured samples per second of one GPU alone, by GPU model (low, high).
-    `sources`: where its figures come from; `verified`: all of them were read there.
+    `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
+    FSDP gathers. `bucket_bytes`: of gradients that DDP reduces together; `overlap`: during the backward pass.
+    `efficiency`: achieved part of the data sheet's dense rate on one GPU, by GPU model, "" for all (low, high).
+    `baselines`: measured samples per second of one GPU, by GPU model (low, high).
+    `sources`: of its figures; `unverified`: the figures that were not read in a source.
     """
 
     name: str
@@ -141,33 +139,36 @@ class Workload:
     efficiency: Mapping[str, Span] = field(default_factory=dict)
     baselines: Mapping[str, Span] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    verified: bool = True
+    unverified: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what can not be trained this way."""
+        """Raise UsageError for settings that cannot be combined."""
         self._check_mesh()
         if self.compression != "none" and self.strategy != "ddp":
-            raise UsageError(f"compression is DDP's: with strategy {self.strategy} give `compression: none`")
+            raise UsageError.of(Refusal.COMPRESSION_WITHOUT_DDP, strategy=self.strategy)
         if (self.compression == "powersgd") != (self.rank is not None):
-            raise UsageError("`compression: powersgd` needs its `rank`, and nothing else has one")
+            raise UsageError.of(Refusal.RANK_WITHOUT_POWERSGD)
         shapeless = self.model.parameters_by_layers is None or self.model.experts > 1
         if self.compression == "powersgd" and shapeless:
-            raise UsageError(
-                "PowerSGD's bytes follow from matrices: give layers, hidden and feedforward, and no experts"
-            )
+            raise UsageError.of(Refusal.POWERSGD_WITHOUT_SIZES)
+
+    @property
+    def verified(self) -> bool:
+        """Whether all figures were read in a source."""
+        return not self.unverified
 
     def _check_mesh(self) -> None:
         mesh, model = self.mesh, self.model
         if mesh.expert > 1 and model.experts % mesh.expert:
-            raise UsageError(f"{model.experts} experts can not be spread over {mesh.expert} ranks: give a divisor")
+            raise UsageError.of(Refusal.EXPERTS_NOT_DIVISIBLE, experts=model.experts, ranks=mesh.expert)
         if mesh.tensor > 1 and (model.heads is None or model.heads % mesh.tensor):
-            raise UsageError(f"{model.heads or 'unknown'} heads can not be split over tensor: {mesh.tensor}")
+            raise UsageError.of(Refusal.HEADS_NOT_DIVISIBLE, heads=model.heads or "unknown", tensor=mesh.tensor)
         if mesh.pipeline > 1 and (model.layers is None or model.layers % mesh.pipeline):
-            raise UsageError(f"{model.layers or 'unknown'} layers can not be split over pipeline: {mesh.pipeline}")
+            raise UsageError.of(Refusal.LAYERS_NOT_DIVISIBLE, layers=model.layers or "unknown", pipeline=mesh.pipeline)
         if mesh.shard is not None and self.strategy != "zero3":
-            raise UsageError(f"`shard` is hybrid sharding, which is strategy zero3's, not {self.strategy}'s")
+            raise UsageError.of(Refusal.SHARD_WITHOUT_ZERO3, strategy=self.strategy)
         if mesh.pipeline > 1 and self.strategy == "zero3":
-            raise UsageError("zero3 in a pipeline would gather the weights again for every micro-batch: give zero1")
+            raise UsageError.of(Refusal.PIPELINE_WITH_ZERO3)
         needed = "hidden" if model.hidden is None else "tokens" if model.tokens is None else None
         if needed and max(mesh.tensor, mesh.pipeline, mesh.expert) > 1:
-            raise UsageError(f"tensor, pipeline and expert parallelism send activations: give `{needed}` of the model")
+            raise UsageError.of(Refusal.ACTIVATIONS_UNKNOWN, field=needed)

@@ -1,7 +1,7 @@
-"""workloads/*.yaml: what is trained, and how.
+"""Workload files, workloads/*.yaml.
 
-A file has `description`, `sources`, `preset` (another workload, whose keys hold unless this file sets them), and the
-sections `model`, `training` and `parallel`. `unverified` lists the figures that were not read in a source.
+A file has the keys `description`, `sources`, `preset` (a workload file that supplies the keys missing here) and
+`unverified` (figures that were not read in a source), and the sections `model`, `training` and `parallel`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench.core.errors import UsageError
 from bench.core.option_parsers import one_of, switch
 from bench.core.units import parse_size
 from bench.hardware import catalogue
+from bench.predict.messages import Refusal
 from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGIES, Mesh, ModelSizes, Span, Workload
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
@@ -32,11 +33,11 @@ _Found = Mapping[str, Any]  # key -> value, or section -> field -> value
 
 
 def count(typed: str) -> float:
-    """A number above zero: 306M, 8.03B, 1e12, 602112 (decimal, unlike sizes of messages)."""
+    """A number above zero: 306M, 8.03B, 1e12, 602112. Suffixes are decimal, unlike those of message sizes."""
     match = _COUNT.fullmatch(typed)
     number = float(match[1]) * _THOUSANDS[match[2].upper()] if match else 0.0
     if not 0 < number < math.inf:
-        raise UsageError(f"{typed!r} is not a number above zero such as 24, 306M or 8.03B")
+        raise UsageError.of(Refusal.COUNT_INVALID, typed=typed)
     return number
 
 
@@ -44,24 +45,24 @@ def whole(typed: str) -> int:
     """A whole number above zero."""
     number = count(typed)
     if number != int(number):
-        raise UsageError(f"{typed!r} is not a whole number above zero")
+        raise UsageError.of(Refusal.WHOLE_INVALID, typed=typed)
     return int(number)
 
 
 def span(typed: str) -> Span:
-    """`0.4`, or an interval `0.3..0.5`; both ends above zero."""
+    """A number such as `0.4` or an interval such as `0.3..0.5`, above zero."""
     low, dots, high = typed.partition("..")
     ends = count(low.strip()), count((high if dots else low).strip())
     if ends[0] > ends[1]:
-        raise UsageError(f"{typed!r} is not an interval: its first end is larger")
+        raise UsageError.of(Refusal.INTERVAL_REVERSED, typed=typed)
     return ends
 
 
 def fraction(typed: str) -> Span:
-    """A span of at most 1."""
+    """A number or interval of at most 1."""
     ends = span(typed)
     if ends[1] > 1:
-        raise UsageError(f"{typed!r} is above 1: give a fraction of the data sheet's rate")
+        raise UsageError.of(Refusal.FRACTION_ABOVE_ONE, typed=typed)
     return ends
 
 
@@ -78,7 +79,7 @@ def _for_all_gpus(typed: str) -> Mapping[str, Span]:
 
 
 def _needs_gpus(typed: str) -> Mapping[str, Span]:
-    raise UsageError("expected a mapping (`GPU: value`), such as `L40S: 210`")
+    raise UsageError.of(Refusal.BASELINES_WITHOUT_GPUS)
 
 
 def _key(parse: Callable[[str], Any], *names: str) -> Key:
@@ -141,30 +142,30 @@ WORKLOAD = Section(
 
 
 def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ()) -> Workload:
-    """A workload by its name in `folder`, or by its path; `settings` ("training.batch=32") override it.
+    """Load a workload by its name in `folder` or by its path. `settings` ("training.batch=32") override its keys.
 
-    Raises UsageError naming line, column and key of the first mistake, or the setting that is wrong.
+    Raises UsageError with line, column and key of the first mistake, or with the wrong setting.
     """
     file = load(find("workload", name_or_path, folder))
     found = _with_presets(file, folder, 0)
     for setting in settings:
-        found = _overlaid(found, _setting(setting))
+        found = _merged(found, _setting(setting))
     return _workload(file, found)
 
 
 def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
-    """The keys of a file over those of its preset."""
+    """The keys of a file on top of those of its preset."""
     found: _Found = schema.read(file, WORKLOAD)
     preset = found.get("preset")
     if preset is None:
         return found
     if depth == _MOST_DEEP:
-        raise file.fail(("preset",), f"presets are nested {_MOST_DEEP} deep: write the values out")
-    return _overlaid(_with_presets(load(find("workload", preset, folder)), folder, depth + 1), found)
+        raise file.fail(("preset",), Refusal.PRESETS_TOO_DEEP.words({"most": _MOST_DEEP}))
+    return _merged(_with_presets(load(find("workload", preset, folder)), folder, depth + 1), found)
 
 
-def _overlaid(below: _Found, above: _Found) -> _Found:
-    """Two sets of keys, of which `above` wins; sections are merged key by key."""
+def _merged(below: _Found, above: _Found) -> _Found:
+    """Merge keys, sections key by key; `above` wins."""
     merged = {**below, **above}
     for name in _SECTIONS:
         if name in below and name in above:
@@ -173,38 +174,38 @@ def _overlaid(below: _Found, above: _Found) -> _Found:
 
 
 def _setting(typed: str) -> _Found:
-    """`training.batch=32` as a file would hold it."""
+    """The keys that a setting such as `training.batch=32` sets."""
     key, equals, value = typed.partition("=")
     section, dot, inner = key.strip().partition(".")
     if not (equals and dot) or section not in _SECTIONS:
-        raise UsageError(f"--set {typed!r} must look like training.batch=32 (sections: {', '.join(_SECTIONS)})")
+        raise UsageError.of(Refusal.SETTING_INVALID, typed=typed, sections=list(_SECTIONS))
     if not value.strip():
-        raise UsageError(f"--set {typed!r} has no value after the equals sign")
+        raise UsageError.of(Refusal.SETTING_EMPTY, typed=typed)
     try:
         found: _Found = schema.read(read(f"{section}: {{{inner}: {value}}}".encode(), Path("--set")), WORKLOAD)
     except UsageError as error:
         place = re.match(r"--set:\d+:\d+: ", str(error))
-        raise UsageError(f"--set {typed}: {str(error)[place.end() if place else 0 :]}") from None
+        mistake = str(error)[place.end() if place else 0 :]
+        raise UsageError.of(Refusal.SETTING_WRONG, typed=typed, error=mistake) from None
     return found
 
 
 def _workload(file: YamlFile, found: _Found) -> Workload:
-    """The dataclass. A contradiction between keys is reported at its section."""
+    """Build the workload. A contradiction between keys is reported at its section."""
     model, training, parallel = (dict(found.get(name, {})) for name in _SECTIONS)
     for section, field, given in (("model", "parameters", model), ("training", "batch", training)):
         if field not in given:
-            raise file.fail((section,), f"the key '{section}.{field}' is missing")
+            raise file.fail((section,), Refusal.KEY_MISSING.words({"key": f"{section}.{field}"}))
     mesh = {key: parallel.pop(key) for key in _MESH if key in parallel}
-    unverified = found.get("unverified", ())
-    made = partial(
+    make = partial(
         Workload,
         name=file.path.stem,
         model=schema.build(file, ("model",), partial(ModelSizes, **model)),
         mesh=Mesh(**mesh),
         description=found.get("description", ""),
-        sources=(*found.get("sources", ()), *(f"not read in a source: {each}" for each in unverified)),
-        verified=not unverified,
+        sources=found.get("sources", ()),
+        unverified=found.get("unverified", ()),
         **training,
         **parallel,
     )
-    return schema.build(file, ("parallel",) if "parallel" in found else ("training",), made)
+    return schema.build(file, ("parallel",) if "parallel" in found else ("training",), make)

@@ -1,11 +1,11 @@
-"""Calibration: the machine without the library, and the library without communication; shown beside the results.
+"""Calibration: rates of the machine without the library, and overhead of the library without communication.
 
-`memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest one's best of 5).
+`memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of 5).
 `message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
 `software_s`: the pattern's smallest operation without communication: a collective of one rank, or messages to
-MPI_PROC_NULL; the slowest rank's best of 5 batches. It is the software's part of each time and is never subtracted.
-`enqueue_s`: if a device measures the times, what the host needs to issue the pattern's smallest collective (the slowest
-rank's best of 5 batches). A device that is faster waits for the host.
+MPI_PROC_NULL; the slowest rank's best of 5 batches. Every time includes this overhead; it is never subtracted.
+`enqueue_s`: if a device measures the times, the host's time to issue the pattern's smallest collective (the slowest
+rank's best of 5 batches). A faster device waits for the host.
 `sync_skew_*_s`: how far apart ranks leave the synchronisation before isolated calls. Hosts with different clocks are
 compared before and after; `sync_skew_bound_s` is the resulting error of one skew (0 on one clock).
 `clocks`: offset and drift of each host's clock against rank 0's (rank/clocks.py).
@@ -30,14 +30,14 @@ from bench.results import stats
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
-_COPY_LEAST_S = 20e-6  # shorter copies are repeated: the cost of reading the clock must stay small
+_COPY_LEAST_S = 20e-6  # shorter copies are repeated, so the cost of reading the clock stays small
 _SOFTWARE_BYTES, _SOFTWARE_BATCHES, _SOFTWARE_CALLS = 8, 5, 50
 _SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 
 
 def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Clocks) -> dict[str, Any]:
-    """The calibration, on rank 0; empty on the others. All ranks take part."""
+    """The calibration on rank 0; empty on other ranks. All ranks take part."""
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
     found: dict[str, Any] = {
         "message_s": _message_s(transport, world),
@@ -49,7 +49,7 @@ def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Cloc
         return {}
     slowest = [min(rates) for rates in zip(*copied, strict=True)]
     memcpy = [[num_bytes, round(rate)] for num_bytes, rate in zip(_COPY_BYTES, slowest, strict=True)]
-    found["clocks"] = clocks.known() or None
+    found["clocks"] = clocks.offsets() or None
     return {"memcpy": memcpy, **{name: value for name, value in found.items() if value is not None}}
 
 
@@ -82,7 +82,7 @@ def _message_s(transport: Transport, world: World) -> float | None:
         buffers = transport.allocate(_PING_BYTES, _PING_BYTES, 1)
         compiled = transport.compile(steps[rank], pair, buffers, Reduction("uint8", "sum"), False)
     message_s = None
-    for pings in (_PINGS, _MORE_PINGS):  # the first few also warm up, and are enough for ranks that share a CPU
+    for pings in (_PINGS, _MORE_PINGS):  # the first few warm up, and suffice for ranks that share a CPU
         gathered = transport.channel.gather(transport.time_each(compiled, pings).seconds)
         if gathered is not None:
             message_s = float(min(map(max, zip(gathered[0], gathered[1], strict=True)))) / 2
@@ -92,7 +92,7 @@ def _message_s(transport: Transport, world: World) -> float | None:
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Seconds of one operation that moves nothing between ranks; None if the library has no such call."""
+    """Seconds of one operation that moves no data between ranks; None if the library has no such call."""
     rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
     shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
@@ -101,7 +101,7 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
         if not transport.calls_alone:
             return None
         transport.open_groups(tuple(Group(f"rank {own}", (own,)) for own in range(world.num_ranks)))
-        group, steps = Group("alone", (rank,)), (_alone(steps[0].op),)
+        group, steps = Group("alone", (rank,)), (_of_one_rank(steps[0].op),)
         send_bytes = recv_bytes = _SOFTWARE_BYTES
     elif steps and isinstance(steps[0], Exchange) and transport.nobody is not None:
         group, per = Group("nobody else", (rank,) + (transport.nobody,) * (num_ranks - 1)), pattern.operations(shape)
@@ -119,9 +119,9 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
 
 
 def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Host seconds per operation until it is issued, on all ranks; None if it cannot be measured or means nothing.
+    """Host seconds to issue one operation, on all ranks; None if it cannot be measured or does not apply.
 
-    The calls of a batch do not wait for each other, so the number of ranks makes no difference.
+    The calls of a batch do not wait for each other, so the number of ranks does not matter.
     """
     if transport.clock != "device" or pattern.topology_of("world") != "world":
         return None
@@ -133,7 +133,7 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     in_place = transport.must_be_in_place(steps)
     reduction = Reduction("float32", "sum")
     lacks = [transport.unsupported_reason(step, reduction, in_place) for step in steps]
-    alone = not all(isinstance(step, Collective) for step in steps)  # a GPU's own work may wait at a gate
+    alone = not all(isinstance(step, Collective) for step in steps)  # the stream gate holds back the GPU's work
     if any(transport.channel.share(alone or any(lacks))):
         return None
     send_bytes, recv_bytes = pattern.buffers(shape, rank)
@@ -149,14 +149,14 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     return None if None in least_s else float(max(least_s))
 
 
-def _alone(operation: str) -> Collective:
+def _of_one_rank(operation: str) -> Collective:
     """The smallest call of a collective, for a group of one rank."""
     num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
 
 def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float]:
-    """How far apart the ranks leave the synchronisation before an isolated call, on rank 0. Seconds."""
+    """Start skew: how far apart the ranks leave the synchronisation before an isolated call, on rank 0. Seconds."""
     if world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
         return {}
     if clocks.several:

@@ -1,4 +1,4 @@
-"""Compare the clocks of a run's hosts by small messages between them; no row is timed meanwhile.
+"""Compare the clocks of a run's hosts by small messages between rows, when nothing is timed.
 
 Ranks that read the same CLOCK_MONOTONIC need no comparison. For each other clock, the first rank that reads it is
 compared with rank 0 along a tree (bench/results/clocks.py).
@@ -21,19 +21,19 @@ from bench.results.clocks import Clock, Offset, RoundTrip, is_enough, offset_of,
 _BYTES = 8
 _LEAST, _MOST = 10, 100  # round trips of a burst
 _AT_LEAST, _MOST_S = 3, 0.5  # round trips of a slow burst, and its seconds
-_EVERY_S = 60.0  # a drift changes with the temperature, which takes minutes
+_EVERY_S = 60.0  # drift follows the temperature, which changes within minutes
 
 T = TypeVar("T")
 Readings = list[tuple[int, ...]]  # nanoseconds: of the reference (sent, back), of the client (received,)
 
 
 class Clocks:
-    """The clocks of a run. All ranks know which clocks there are; rank 0 knows how they differ. All ranks take part."""
+    """The clocks of a run. All ranks take part and know which rank reads which clock; rank 0 knows the offsets."""
 
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
     ) -> None:
-        """Gather which clock each rank reads. `hosts`: of every rank; `read_ns`: this rank's clock."""
+        """Gather which clock each rank reads. `hosts`: the host of every rank; `read_ns`: reads this rank's clock."""
         self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
         own = sysfs.clock() or f"of rank {transport.place.rank}"
         read = transport.channel.share(own)
@@ -44,7 +44,7 @@ class Clocks:
 
     @property
     def several(self) -> bool:
-        """Whether there are several clocks that can be compared: the library must complete on the host."""
+        """Whether there are several comparable clocks. The library must complete operations on the host."""
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
     def is_same(self, first: int, second: int) -> bool:
@@ -52,9 +52,9 @@ class Clocks:
         return self._clock_of[first] == self._clock_of[second]
 
     def compare(self) -> None:
-        """Measure another offset of each clock. Raises MeasurementError on rank 0 if a clock was set meanwhile."""
+        """Measure each clock's offset once more. Raises MeasurementError on rank 0 if a clock was set in between."""
         rounds = [[(self._leaders[a], self._leaders[b]) for a, b in pairs] for pairs in tree(len(self._leaders))]
-        mine = [self.exchanged(_mine(pairs, self._transport.place.rank)) for pairs in rounds]
+        mine = [self.exchanged(_pair_of(pairs, self._transport.place.rank)) for pairs in rounds]
         gathered = self._transport.channel.gather(mine)
         for number, pairs in enumerate(rounds if gathered is not None else ()):
             for parent, client in pairs:
@@ -71,7 +71,7 @@ class Clocks:
         """A rank's clock against rank 0's, from all offsets so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
-    def watched(self, rows: Iterator[T]) -> Iterator[T]:
+    def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
         """The same rows; compares the clocks after the last one, and between rows once a minute."""
         last_s = time.monotonic()
         for row in rows:
@@ -82,10 +82,11 @@ class Clocks:
         if self.several:
             self.compare()
 
-    def known(self) -> dict[str, dict[str, float]]:
-        """What is known of each clock, by the host of the first rank that reads it; {} if there is only one clock.
+    def offsets(self) -> dict[str, dict[str, float]]:
+        """Offset and drift of each clock, by the host of the first rank that reads it; {} if there is only one clock.
 
-        `offset_s` and `bound_s` at `at_s`, the latest comparison, on the reference; `drift` in seconds per second.
+        `offset_s` and `bound_s` are from the latest comparison, at `at_s` of the reference clock; `drift`: seconds per
+        second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -105,9 +106,9 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """This rank's readings of a burst of round trips between a pair (reference, client); [] if in no pair.
+        """This rank's readings of a burst of round trips between a pair (reference, client); [] if not in a pair.
 
-        Each message of the reference says whether it is the last: only the reference knows how long they take.
+        The reference marks its last message, because only it knows how long the burst takes.
         """
         if pair is None:
             return []
@@ -145,7 +146,7 @@ class Clocks:
 
 
 def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sends: bool) -> Callable[[], Any]:
-    """A call that sends a small message to the other rank of a pair, or receives one; complete when it returns."""
+    """A blocking call that sends a small message to the other rank of a pair, or receives one."""
     message = (Message(1 - pair.index(transport.place.rank), _BYTES),)
     step = Exchange(sends=message) if sends else Exchange(recvs=message)
     compiled = transport.compile((step,), Group("clocks", pair), buffers, Reduction("uint8", "sum"), False)
@@ -160,5 +161,5 @@ def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
     ]
 
 
-def _mine(pairs: Sequence[tuple[int, int]], rank: int) -> tuple[int, int] | None:
+def _pair_of(pairs: Sequence[tuple[int, int]], rank: int) -> tuple[int, int] | None:
     return next((pair for pair in pairs if rank in pair), None)

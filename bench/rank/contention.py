@@ -1,9 +1,9 @@
 """Rows under contention: interleaved blocks of samples without and with aggressors within one launch.
 
-Overlap is certain without a common clock. In a disturbed block the aggressors finish a first call before they enter
-the barrier, and the victims start when all ranks have entered it. The aggressors repeat their call until all victims
-have entered the barrier at the end of the block; their first rank broadcasts that while they send. In a block without
-contention the aggressors sleep.
+The overlap is certain without a common clock. In a disturbed block the aggressors finish one call before they enter the
+barrier, and the victims start when all ranks have entered it. The aggressors repeat their call until all victims have
+entered the barrier at the end of the block. Their first rank broadcasts that moment while they send. In an undisturbed
+block the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from bench.rank.messages import RankRefusal
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_CHUNK_S = 0.01  # of aggressors' calls between two checks whether to stop
+_CHUNK_S = 0.01  # duration of the aggressors' calls between two checks whether to stop
 _MOST_CHUNK = 1024
-_ALONE_S = 0.1  # for the aggressors' rate when they are alone
-_POLL_S, _SLEEP_S = 1e-4, 1e-3  # of a victim that is about to start; of an aggressor that sleeps
-# A reduction to the maximum has the same result however often it runs in place.
+_ALONE_S = 0.1  # duration of the measurement of the aggressors' rate without victims
+_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling interval of a victim about to start; of a sleeping aggressor
+# An in-place maximum has the same result however often it runs.
 _REDUCTION = Reduction("float32", "max")
 
 
 @dataclass(slots=True)
 class _Program:
-    """An aggressor's own part, ready to run."""
+    """An aggressor's part of the disturbing pattern, ready to run."""
 
     compiled: Compiled
     buffers: Buffers
@@ -64,7 +64,7 @@ class ContentionSampler:
     """Samples rows against aggressors on another part of the world. All ranks in step."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
-        """Separate the ranks. Raises UsageError if the transport or the aggressors' pattern cannot do it."""
+        """Split the ranks. Raises UsageError if the transport or the aggressors' pattern does not support it."""
         self._case, self._transport, self._parts = case, transport, parts
         self._pattern, self._shape = shape_of_aggressors(case, len(parts.aggressors.ranks))
         self._rank, self._channel = transport.place.rank, transport.channel
@@ -103,14 +103,14 @@ class ContentionSampler:
             self._program.compiled.release()
 
     def wrong(self) -> Wrong:
-        """Check the output of this rank's last call as an aggressor; nothing is wrong on the other ranks."""
+        """Check the output of this rank's last call as an aggressor. Other ranks report no error."""
         program = self._program
         return program.verifier.check(program.buffers, program.compiled.last_set, 0) if program else Wrong(0)
 
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Warm-up and blocks of one row; the first and the last pair of blocks end with a disturbed one."""
+        """Run the warm-up and the blocks of one row. The first and last pairs of blocks end with a disturbed block."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, wall_s = sampler.warm_up()
@@ -126,7 +126,7 @@ class ContentionSampler:
                 for side in (alone, disturbed) if num_pairs % 2 == 0 else (disturbed, alone):
                     side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
                 num_pairs += 1
-                if num_pairs % 2:  # the last timed call, which is checked, was disturbed
+                if num_pairs % 2:  # so the last timed call, which is checked, is a disturbed one
                     pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
                     stop = interleaved_blocks.stop(
                         self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
@@ -149,7 +149,7 @@ class ContentionSampler:
         return self._channel.gather(mine)
 
     def _disturb(self, program: _Program) -> _Block:
-        """Repeat calls without a pause until all victims have ended; all aggressors stop after the same call."""
+        """Repeat calls without a pause until all victims have finished. All aggressors stop after the same call."""
         chunk = max(1, min(_MOST_CHUNK, int(_CHUNK_S / max(self._call_s, 1e-9))))
         program.run(1)
         running = self._parted.barrier_async()
@@ -205,7 +205,7 @@ class ContentionSampler:
         return _Program(compiled, buffers, verifier)
 
     def _by_themselves(self) -> tuple[float, float]:
-        """(seconds of a call, calls per second) of the aggressors while the victims sleep; the same on all ranks."""
+        """The aggressors' (seconds per call, calls per second) while the victims sleep; equal on all ranks."""
         call_s, rate = 0.0, 0.0
         if self._program is not None:
             self._program.run(3)
@@ -221,7 +221,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """The blocks without, or with, aggressors; known to rank 0."""
+    """The blocks with aggressors, or those without, on rank 0."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)

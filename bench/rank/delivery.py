@@ -1,4 +1,4 @@
-"""What rank 0 writes and prints: each row as it is measured, documents at the end.
+"""Output of rank 0: each row as soon as it is measured, whole documents at the end.
 
 Results go to stdout, everything else to stderr.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Clocks = dict[str, dict[str, float]]
     Gpus = dict[str, list[dict[str, Any]]]
 
-_MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 keeps: some 100 MB, and 20
+_MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 keeps (about 100 MB, and 20 MB)
 
 
 def deliver(
@@ -34,7 +34,7 @@ def deliver(
     clocks_at_end: Callable[[], Clocks] = dict,
     gpus_at_end: Callable[[], Gpus] = dict,
 ) -> int:
-    """On rank 0: write and print each row as it is measured. Returns the exit code.
+    """On rank 0, write and print each row as soon as it is measured. Returns the exit code.
 
     `clocks_at_end` and `gpus_at_end` are called after the last row.
     """
@@ -47,7 +47,7 @@ def deliver(
     if printer is None:
         for note in header.notes:
             say(f"# {note}")
-    # A whole document needs every row; a table that is printed row by row needs only some for its last lines.
+    # A document needs every row; a table that is printed row by row needs only some rows for its last lines.
     builder = summary.DocumentBuilder(_MOST_HELD if printer else None)
     try:
         for row in rows:
@@ -57,7 +57,7 @@ def deliver(
             if printer:
                 printer.show([summary for summary in shown if summary is not None])
     except Exception:
-        if not printer:  # one whole document also after a failure
+        if not printer:  # prints one whole document even after a failure
             emit(builder.document({header.job: header}), args)
         raise
     header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
@@ -70,7 +70,7 @@ def deliver(
 
 
 def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -> Header:
-    """The header, and the file, with what is known at the end of the hosts' clocks and their GPUs."""
+    """Add the final state of the hosts' clocks and GPUs to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
@@ -138,7 +138,7 @@ class _TablePrinter:
 
 
 def failed_document(name: str, error: BenchError) -> Document:
-    """The document of a run without results: JSON is one document also after a failure."""
+    """The document of a run without results, because JSON output is one document even after a failure."""
     from bench.results.document import DOCUMENT_SCHEMA, Document
 
     where = {"job": name, "pattern": name, "rank": None, "host": None}

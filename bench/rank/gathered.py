@@ -1,7 +1,7 @@
-"""Every rank's seconds of one row, on rank 0: all values while they fit, then only sums (docs/metrics.md).
+"""Seconds of every rank for one row, gathered on rank 0 (docs/metrics.md).
 
-The slowest rank's seconds of each sample are always kept. The seconds of every rank are kept while they fit into the
-room for the row; beyond that, only each rank's sum and how often it was the slowest.
+The slowest rank's seconds of each sample are always kept. All ranks' seconds are kept while they fit into the row's
+limit; beyond it, only each rank's sum and how often it was the slowest.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.results.shares import slowest_counts
 
 @dataclass(frozen=True, slots=True)
 class GatheredSamples:
-    """One group's samples. `by_rank` is empty if there was no room; then the next two are filled instead.
+    """One group's samples. `by_rank` is empty if the limit was exceeded; then the next two fields are filled instead.
 
-    `host_s`, `enqueue_s`: if a device measured the seconds, the longest of any rank as its host saw them (Timing).
+    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of any rank (Timing).
     """
 
     slowest: array[float]
@@ -39,7 +39,7 @@ class Gathered:
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
     def add(self, seconds: Sequence[Sequence[float]]) -> None:
-        """Add seconds by world rank; equally many for every rank that is in a group."""
+        """Add seconds by world rank, with equally many values for every rank in a group."""
         for own in self._groups:
             own.add(seconds)
         if self.num_values > self._room:
@@ -56,7 +56,7 @@ class Gathered:
         return [own.slowest for own in self._groups]
 
     def shares(self) -> tuple[GatheredSamples, ...]:
-        """All that was kept, of each group."""
+        """Everything kept, by group."""
         return tuple(own.shares() for own in self._groups)
 
 
@@ -84,7 +84,7 @@ class _OfGroup:
 
     def _count(self, shares: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
         self._sums += shares.sum(axis=1)
-        self._counts += slowest_counts(shares) or 0  # a group of one rank has no slowest
+        self._counts += slowest_counts(shares) or 0  # a group of one rank has no slowest rank
 
     def shares(self) -> GatheredSamples:
         if self._by_rank is not None:

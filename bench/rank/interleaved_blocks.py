@@ -1,4 +1,4 @@
-"""Interleaved blocks of samples of several kinds within a row: the length of a block, and when a row has enough."""
+"""Interleaved blocks of samples of several kinds within a row: the length of a block, and when to stop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
 from bench.results.paired_ratio import block_ratios
 
-_LEAST_BLOCK_S = 0.02  # of samples: long compared with the start and the end of what disturbs them
-_BLOCKS = 40  # of one kind, for which the time of a row is long enough
+_LEAST_BLOCK_S = 0.02  # long compared with the start and the end of the disturbance
+_BLOCKS = 40  # samples of one kind that fit into the time of a row
 _MOST_PER_BLOCK = 1000
-_LEAST, _MOST = 21, 101  # blocks of a kind: 21 with autocorrelation 0.5 count as much as the 6 of an interval
+_LEAST, _MOST = 21, 101  # blocks of a kind: 21 with autocorrelation 0.5 equal the 6 independent ones of an interval
 
 
 def per_block(case: Case, row: PlannedRow, sample_s: float) -> int:
@@ -33,7 +33,7 @@ def stop(
     elapsed_s: float,
     num_kinds: int,
 ) -> str | None:
-    """Why a row is finished; None to go on. It is finished when the factor of every pair is known well enough.
+    """Why a row is finished; None to continue. A row is finished when every pair's factor is precise enough.
 
     Rank 0 decides. `pairs`: samples of blocks without and with the disturbance. Each of `num_kinds` kinds of block has
     the time of the row.

@@ -1,4 +1,4 @@
-"""The rounds of a ladder: each stage is chosen from the results of the stages before, while the ranks wait."""
+"""The rounds of a ladder. Rank 0 chooses each round from the results of the earlier rounds, while the ranks wait."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from bench.results import stats
 
 
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
-    """The hosts, NICs and racks of the ranks; if the case names no NICs, each GPU of a host counts as one."""
+    """The hosts, NICs and racks of the ranks. If the case names no NICs, each GPU of a host counts as a NIC."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
     of_gpus = clock == "device" or traits(case.transport).on_gpu
     found = [placement.nic_of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]
     return Places(tuple(hosts), tuple(found), {host: rack for rack, names in case.racks for host in names})
 
 
-def climb(
+def measure_rounds(
     case: Case,
     where: Places,
     broadcast: Callable[[Any], Any],
     first: bool,
     measure: Callable[[Round], tuple[Record, ...]],
 ) -> Iterator[tuple[Record, ...]]:
-    """Yield each round's records until the verdict is clear or no further round can be measured.
+    """Measure round after round, and yield each round's records, until the verdict is clear or time is up.
 
     `first`: whether this rank decides for all ranks. `measure` returns skipped records once the time budget is used
-    up; the ladder then ends after the requested rounds, so the results always list the rounds that were left out.
+    up; the ladder then ends after the requested rounds, so the results always list the skipped rounds.
     """
     taken: list[pair_evidence.Row] = []
     num_asked = 0
@@ -58,7 +58,7 @@ def climb(
                     rate = record.payload_bytes / max(least_s, 1e-12)
                     taken += pair_evidence.rows_of(record.group, rate, symmetric)
             yield records
-        if len(taken) == known:  # nothing could be measured; the records hold the reason
+        if len(taken) == known:  # no pair could be measured; the records have the reason
             first = False
 
 

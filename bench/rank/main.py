@@ -1,6 +1,6 @@
-"""What every rank of `python -m bench.<pattern>` runs: find its place, open the transport, measure, report its end.
+"""The main program of every rank of `python -m bench.<pattern>`: find its rank, open the transport, measure, report.
 
-What rank 0 prints and stores is in rank/delivery.py.
+rank/delivery.py prints and stores the results on rank 0.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from bench.core.option_parsers import Parser
 from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
-from bench.rank import delivery, pulse
+from bench.rank import delivery, heartbeats
 from bench.rank.messages import RankRefusal
-from bench.rank.place import place
+from bench.rank.placement import place
 from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ if TYPE_CHECKING:
 
 _ALONE = RankInfo(0, 1, 0, 1, "direct")
 _DEADLINE_S = 300.0
-_LAST_WORDS_S = 1.0  # a launcher that is asked to abort drops what this rank has just printed
-_RANK_0_FIRST_S = 10.0  # for rank 0, perhaps on a busy machine, to report what all ranks found
+_LAST_WORDS_S = 1.0  # a launcher that aborts drops what this rank printed just before
+_RANK_0_FIRST_S = 10.0  # time for rank 0, perhaps on a busy machine, to report an error that all ranks found
 
 
 @dataclass(slots=True)
 class _Process:
-    """This rank as its end report needs it. `has_controller`: a controller reads what it prints on stderr."""
+    """What this rank needs to report its end. `has_controller`: a controller reads its stderr."""
 
     has_controller: bool
     debug: bool
@@ -65,7 +65,7 @@ class _Process:
     transport: Transport | None = None
 
     def report(self, end: End, *, named: bool) -> None:
-        """Print how this rank ended. `named`: with rank and host, because other ranks may have ended otherwise."""
+        """Print how this rank ended. `named`: with rank and host, because other ranks may have ended differently."""
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
             host = socket.gethostname()
@@ -74,11 +74,11 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print last words, for a controller with their code and facts."""
+        """Print the last words; with code and facts if a controller reads them."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def abort(self, code: int) -> NoReturn:
-        """End the whole job, even if the library would wait for the other ranks at exit."""
+        """End the whole job without waiting for the other ranks, as the library might at exit."""
         sys.stdout.flush()
         time.sleep(_LAST_WORDS_S)
         if self.transport is not None:
@@ -87,7 +87,7 @@ class _Process:
 
 
 def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
-    """Run a pattern as this process's whole work; end the process with the promised exit code."""
+    """Run a pattern, then end the process with the documented exit code."""
     words = sys.argv if argv is None else argv
     process = _Process("--heartbeats" in words, "--debug" in words)
     try:
@@ -100,11 +100,11 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _failed(error: BaseException, process: _Process) -> int:
-    """Report the error. Returns the exit code if this rank was refused before its transport was open; else aborts.
+    """Report an error. Returns the exit code if the transport was not yet open; else aborts the job.
 
-    Rank 0 reports what all ranks find alike; the first rank of a host, what its host may lack; a single rank, what it
-    alone can find (`of_one_rank`). A rank that died alone would leave the others waiting, so it aborts all of them. A
-    rank that was refused before it met the others is missed by them, or its launcher ends them.
+    An error that all ranks find is reported by rank 0; one of a host by the host's first rank; one of a single rank
+    (`of_one_rank`) by that rank. A rank that died alone would leave the others waiting, so it aborts all of them. If a
+    rank is refused before it met the others, they time out, or their launcher ends them.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
@@ -114,9 +114,9 @@ def _failed(error: BaseException, process: _Process) -> int:
         os._exit(EXIT_INTERRUPTED)
     if process.debug or not isinstance(error, BenchError | RuntimeError | OSError | SystemExit):
         traceback.print_exception(error)
-    if isinstance(error, BrokenPipeError):  # the reader (`| head`) wanted no more
+    if isinstance(error, BrokenPipeError):  # the reader closed the pipe (`| head`)
         process.abort(EXIT_BROKEN_PIPE)
-    if isinstance(error, AbsentError):  # this rank cannot leave its library in order
+    if isinstance(error, AbsentError):  # this rank cannot shut down its library cleanly
         if error.ranks:
             from bench.rank import preflight
 
@@ -124,12 +124,12 @@ def _failed(error: BaseException, process: _Process) -> int:
         process.abort(EXIT_REFUSED)
     if isinstance(error, BenchError) and error.exit_code in (EXIT_USAGE, EXIT_REFUSED):
         return _refused(error, process)
-    process.report(pulse.end_of(error), named=True)
+    process.report(heartbeats.end_of(error), named=True)
     process.abort(error.exit_code if isinstance(error, BenchError) else EXIT_MEASUREMENT)
 
 
 def _refused(error: BenchError, process: _Process) -> int:
-    me, end = process.me, pulse.end_of(error)
+    me, end = process.me, heartbeats.end_of(error)
     if me.rank == 0:
         process.report(end, named=False)
     elif process.transport is not None:
@@ -161,8 +161,8 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
             process.report(end, named=True)
 
         with (
-            pulse.watched(me, args.deadline, args.heartbeats, end_by_watchdog) as beat,
-            _lost_contact_told_apart(process, beat),
+            heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog) as beat,
+            _with_failure_codes(process, beat),
         ):
             opened = session.open_transport(case, me, beat, args.timeout)
             process.transport = opened.transport
@@ -178,13 +178,13 @@ def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
 
     header = header_of(measured, args.job or measured.case.pattern, args.launch)
     gpus = GpusAtEnd(measured.transport)
-    rows = gpus.followed(measured.clocks.watched(measured.measurer.rows()))
+    rows = gpus.reading_after(measured.clocks.comparing_between(measured.measurer.rows()))
     if me.rank != 0 or header is None:
         for _ in rows:
             pass
         code = measured.transport.channel.broadcast(None)
     else:
-        code = delivery.deliver(header, rows, args, measured.clocks.known, gpus.conditions)
+        code = delivery.deliver(header, rows, args, measured.clocks.offsets, gpus.conditions)
         measured.transport.channel.broadcast(code)
     measured.transport.close()
     return int(code)
@@ -240,8 +240,8 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 
 @contextlib.contextmanager
-def _lost_contact_told_apart(process: _Process, beat: pulse.HeartbeatWriter) -> Iterator[None]:
-    """Give a lost peer and a lack of memory codes of their own: the controller looks for the root cause by code."""
+def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
+    """Give a lost peer and a lack of memory their own codes, by which the controller finds the root cause."""
     try:
         yield
     except Exception as error:
@@ -250,7 +250,7 @@ def _lost_contact_told_apart(process: _Process, beat: pulse.HeartbeatWriter) -> 
         why = first_line(error)
         if process.transport is not None and process.transport.lost_contact(error):
             raise LostContactError.of(EndCode.LOST_CONTACT, doing=beat.doing, why=why) from error
-        # The error classes of torch and CuPy differ between versions, and NCCL only says it in words.
+        # The error classes of torch and CuPy differ between versions, and NCCL reports it only as text.
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
             why = f"{type(error).__name__}: {why}"
             raise MeasurementError.of(EndCode.OUT_OF_MEMORY, doing=beat.doing, why=why) from error

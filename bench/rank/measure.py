@@ -1,7 +1,7 @@
 """Measure one row: verify, warm up, time, decide when to stop, verify again; all ranks in step.
 
-A row is one size in one mode for one round of groups. Rank 0 takes every decision that must be the same on all ranks
-(skip, how many samples, stop) and broadcasts it outside the timed region.
+A row is one size in one mode for one round of groups. Rank 0 makes every decision that must be equal on all ranks
+(skip, number of samples, stop) and broadcasts it outside the timed region.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from bench.rank.rows import (
     is_in_place,
     no_overlap_reason,
     payloads,
-    shape_of,
     unsupported_reason,
 )
 from bench.rank.verify import Verifier, Wrong
 
-_KEPT_VALUES = 2_000_000  # seconds of single ranks kept per file; beyond that, only the slowest rank's
+_KEPT_VALUES = 2_000_000  # single ranks' seconds that a file keeps; beyond that, only the slowest rank's
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a rank knows before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
+    """A rank's setting before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
 
     `own_cache`: no other rank shares that cache, as on a GPU.
     """
@@ -92,7 +91,7 @@ class Measurer:
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, requested, round_)  # one round at a time: a list of all pairs of a large world is too long
+            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world do not fit in a list
             for payload, requested in sizes.items()
             for mode in case.modes
             for round_ in all_rounds
@@ -102,7 +101,7 @@ class Measurer:
             # Half of a row's share of the budget is for its warm-up and checks.
             max_s = case.max_s if left_s is None else min(case.max_s, left_s / (num_rows - done) / 2)
             max_s = self._channel.broadcast(max_s)
-            shape = shape_of(case, len(round_[0].ranks), payload, mode)
+            shape = case.shape(len(round_[0].ranks), payload, mode)
             yield self._row(PlannedRow(mode, shape, requested, round_, max_s))
         if self._contention:
             self._contention.close()
@@ -110,16 +109,16 @@ class Measurer:
     def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
         case, s = self._case, self._s
         payload, requested = max(payloads(case, s.pattern, 2).items())
-        shape = shape_of(case, 2, payload, case.modes[0])
+        shape = case.shape(2, payload, case.modes[0])
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 
         def measured(round_: Round) -> tuple[Record, ...]:
-            # Rank 0's clock decides before each round; without time left the round's records are skipped.
+            # Rank 0's clock decides before each round. Without time left, the round's records are skipped.
             in_time = case.budget_s is None or time.monotonic() - started < case.budget_s
             max_s = self._channel.broadcast(case.max_s if in_time else 0.0)
             return self._row(PlannedRow(shape.mode, shape, requested, round_, max_s))
 
-        yield from ladder.climb(case, where, self._channel.broadcast, self._rank == 0, measured)
+        yield from ladder.measure_rounds(case, where, self._channel.broadcast, self._rank == 0, measured)
 
     def _row(self, row: PlannedRow) -> tuple[Record, ...]:
         what = f"{self._s.pattern.name} {format_size(row.shape.payload_bytes)} {row.mode}"
@@ -130,11 +129,11 @@ class Measurer:
         in_place = is_in_place(case, pattern, transport, row.shape)
         reason = self._agreed(unsupported_reason(case, pattern, transport, row, member, in_place))
         if reason is not None:
-            return self._left_out(row, reason)
-        transport.open_groups(_together(pattern, row.shape, row.round))
+            return self._skipped(row, reason)
+        transport.open_groups(_connected_groups(pattern, row.shape, row.round))
         buffers, reason = self._allocate(row, group, member, in_place)
         if reason is not None:
-            return self._left_out(row, reason)
+            return self._skipped(row, reason)
         prepared = self._prepare(row, group, member, in_place, buffers) if group and buffers else None
         return self._measured(row, prepared, in_place, what)
 
@@ -179,11 +178,11 @@ class Measurer:
 
     # -- before timing
 
-    def _left_out(self, row: PlannedRow, reason: Reason) -> tuple[Record, ...]:
-        return self._records.left_out(row, reason, self._case.in_place) if self._rank == 0 else ()
+    def _skipped(self, row: PlannedRow, reason: Reason) -> tuple[Record, ...]:
+        return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """The first reason of any rank, the same on all ranks; failures come before skips."""
+        """The first reason of any rank, equal on all ranks. Failures precede skips."""
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
         return reasons[0] if reasons else None
@@ -191,24 +190,24 @@ class Measurer:
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """This rank's buffers, or why some rank cannot have its own: then no rank uses any."""
+        """This rank's buffers. If some rank cannot allocate its buffers, the reason, on all ranks."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
         if agreed is None:
-            # A rank that reaches into another's memory may find that it can not: then none is measured.
+            # A rank may find that it cannot access a peer's memory; then no rank measures.
             agreed = self._agreed(self._transport.share(buffers, steps))
         return buffers, agreed
 
     def _own_buffers(
         self, row: PlannedRow, member: int, steps: tuple[Step, ...], in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """This rank's buffers. Too little memory skips the row; running out of memory all the same fails it."""
+        """This rank's buffers. Too little free memory skips the row; an allocation failure despite enough fails it."""
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
             send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
         num_sets = self._sets.num(row.shape, in_place)
-        # The comparison takes one chunk at a time; libraries on a host also keep copies of their own.
+        # The check compares one chunk at a time; host libraries also keep copies of their own.
         set_bytes = send_bytes + recv_bytes
         need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._own_memory else 2 * set_bytes)
         facts = {"need_mib": need >> 20, "free_mib": self._s.available_bytes >> 20}
@@ -236,14 +235,14 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # unanswered messages have arrived once the rank that sent them has finished
+        self._transport.sync()  # when all senders have finished, messages without a reply have arrived, too
         if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
 
-def _together(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """The groups that need a communicator, or each other's memory; messages between ranks need neither."""
+def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
+    """Groups that need a communicator or access to each other's memory; messages between ranks need neither."""
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
 

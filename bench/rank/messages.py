@@ -1,4 +1,4 @@
-"""What ranks report: the codes of rows that they leave out, of refusals and of remarks, with their words."""
+"""Messages of ranks: codes of skipped rows, failures, refusals and remarks, with their words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RankSkip(Code):
         "overlap-aggressor",
         "overlap already disturbs the collective with products: omit --aggressor",
     )
-    MODEL_OVERLAP = "model-overlap", "the model has links only, not what matrix products take from them"
+    MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 
 
 class RankFailure(Code):
@@ -77,8 +77,8 @@ class RankRefusal(Code):
     )
     NO_GPU = (
         "no-gpu",
-        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this where there are "
-        "GPUs{instead}",
+        "rank {rank}: host {host} has no NVIDIA GPU, but {transport} needs one for each rank: run this on machines "
+        "with GPUs{instead}",
     )
     UNEVEN_RANKS = (
         "uneven-ranks",

@@ -12,6 +12,7 @@ from bench.core.case import Case
 from bench.core.contention import Parts, parts, rounds, shape_of_aggressors, useful_bytes
 from bench.core.errors import UsageError
 from bench.core.fabric import Fabric
+from bench.core.flows import MemberSteps
 from bench.core.links import NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group, Round, is_device_work
@@ -25,10 +26,10 @@ from bench.hardware import catalogue
 from bench.rank import ladder
 from bench.rank.header import described, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
-from bench.rank.rows import payloads, shape_of, traffic
+from bench.rank.rows import payloads, traffic
 
 if TYPE_CHECKING:
-    from bench.transports.model import FabricModel, MemberSteps
+    from bench.transports.model import FabricModel
 
 
 def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
@@ -67,14 +68,14 @@ def rows(case: Case, pattern: Pattern, world: World, model: FabricModel) -> Iter
     if case.schedule == "ladder" and pattern.topology == "pairs" and world.num_ranks > 1:
         payload, requested = max(payloads(case, pattern, 2).items())
         where = ladder.places(case, hosts, world.ranks_per_node, "device")
-        shape = shape_of(case, 2, payload, case.modes[0])
-        yield from ladder.climb(case, where, lambda asked: asked, True, partial(row, shape, requested))
+        shape = case.shape(2, payload, case.modes[0])
+        yield from ladder.measure_rounds(case, where, lambda asked: asked, True, partial(row, shape, requested))
         return
     all_rounds = rounds(case, world, pattern.topology_of(case.topology))
     num_ranks = len(all_rounds[0][0].ranks)
     for payload, requested in payloads(case, pattern, num_ranks).items():
         for mode in case.modes:
-            shape = shape_of(case, num_ranks, payload, mode)
+            shape = case.shape(num_ranks, payload, mode)
             for groups in all_rounds:
                 yield row(shape, requested, groups)
 
@@ -119,7 +120,7 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Seconds of each group while the aggressors run, and the contention with the seconds without them."""
+    """Seconds of each group with aggressors, and the contention record with the seconds without aggressors."""
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
     alone_s, disturbed_s = model.contend(groups, steps, aggressors, theirs)
@@ -139,7 +140,7 @@ def _against(
 
 
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
-    """Why the fabric cannot simulate a pattern: it has links between ranks, but nothing inside a GPU."""
+    """Why the fabric cannot simulate a pattern. It has only links between ranks and nothing inside a GPU."""
     if pattern.overlaps:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):

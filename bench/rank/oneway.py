@@ -1,4 +1,4 @@
-"""Samples of one-way messages: each time begins on one rank and ends on another, whose clocks are compared."""
+"""Samples of one-way messages: each time starts on one rank and ends on another, and their clocks are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BySecond = list[list[float]]
 
 
 class OneWaySampler:
-    """One row of one-way messages. All ranks go through it in step; seconds and bounds are known to rank 0."""
+    """One row of one-way messages. All ranks take part; rank 0 has the seconds and error bounds."""
 
     def __init__(self, transport: Transport, clocks: Clocks, round_: Round, compiled: Compiled | None) -> None:
         self._transport, self._clocks, self._round, self._compiled = transport, clocks, round_, compiled
@@ -28,7 +28,7 @@ class OneWaySampler:
             self._ready = messenger(transport, buffers, self._pair, sends)
 
     def take(self, num: int) -> BySecond | None:
-        """Seconds of `num` messages by rank, on rank 0: the same for both ranks of a pair, empty for idle ranks."""
+        """Seconds of `num` messages by rank, on rank 0: equal for both ranks of a pair, empty for idle ranks."""
         self._transport.sync()
         before = self._before or self._compared()
         stamps = self._stamps(num)
@@ -43,7 +43,7 @@ class OneWaySampler:
         return taken
 
     def bound_s(self, group: Group) -> float:
-        """The largest error of a group's samples so far because clocks differ; 0 on one clock. Seconds."""
+        """The largest clock error of a group's samples so far; 0 on one clock. Seconds."""
         return self._bounds_s.get(group.ranks, 0.0)
 
     def _compared(self) -> Readings:
@@ -51,7 +51,7 @@ class OneWaySampler:
         return self._clocks.exchanged(self._pair) if different else []
 
     def _stamps(self, num: int) -> list[int]:
-        """On the sender when each message began; on the receiver when it had arrived. Nanoseconds."""
+        """Start of each message on the sender, arrival on the receiver. Nanoseconds."""
         if self._pair is None or self._compiled is None:
             return []
         compiled, ready, read_ns = self._compiled, self._ready, self._clocks.read_ns

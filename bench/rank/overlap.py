@@ -1,8 +1,8 @@
 """Rows of a collective that overlaps matrix products: interleaved blocks of three kinds within one launch.
 
-Alone or together, a burst is released and timed in the same way (transport.Overlapping). The ratio of two blocks is
-therefore only what the collective and the products take from each other. The products of a burst outlast the
-collective; those that end before it are counted, the same number in all three kinds of block.
+All bursts are released and timed in the same way (transport.Overlapping), so the ratio of two blocks shows only how the
+collective and the products slow each other down. The products of a burst outlast the collective. Only products that end
+before it count, the same number in all three kinds of block.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from bench.rank.messages import RankFailure
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_DTYPE = {"device": "bfloat16", "host": "float32"}  # of the products, as in training
+_DTYPE = {"device": "bfloat16", "host": "float32"}  # element type of the products, as in training
 _MOST_ORDER = {"device": 8192, "host": 1024}
-_PART = 4  # products in the time of a sample's collective; a layer also has many of this size
+_PART = 4  # products per collective of a sample, similar to a training layer
 _OUTLAST = 3  # a sample's products take this many times as long as the collective alone
 _MOST_PRODUCTS = 256
 _PROBE_ORDER, _TRIES = 512, 3
-_PROBES = 3  # bursts, the first of which warms up
+_PROBES = 3  # bursts; the first one warms up
 _COVERED = 0.9  # counted products end within this part of the collective, so most bursts cover them
 
 
@@ -50,7 +50,7 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A sample: its calls, its products, and how many of these count, the first ones."""
+    """A sample: the number of calls, of products, and of the first products that count."""
 
     num_calls: int
     num_products: int
@@ -59,7 +59,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Burst:
-    """One rank's result of samples: seconds per call and per product, and how many did not cover each other."""
+    """One rank's samples: seconds per call and per product, and the number of samples without full overlap."""
 
     calls_s: tuple[float, ...] = ()
     products_s: tuple[float, ...] = ()
@@ -82,7 +82,7 @@ class OverlapSampler:
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Warm-up, the order of the matrices, and the blocks of one row."""
+        """Warm up, choose the order of the matrices, and run the blocks of one row."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, _ = sampler.warm_up()
@@ -156,7 +156,7 @@ class OverlapSampler:
     def _plan(
         self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
     ) -> tuple[_Plan, float]:
-        """How many products a sample needs to outlast the collective that they slow down; and the sample's seconds."""
+        """(number of products that outlast the slowed collective, seconds of a sample)."""
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
         plan = _Plan(num_calls, num, 1)
@@ -219,12 +219,12 @@ class OverlapSampler:
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
-        """The best of some bursts after the first, on the slowest rank that has any. Seconds."""
+        """The fastest burst after the first, on the slowest rank. Seconds."""
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
 
     def _made(self, order: int) -> _Products:
-        """Matrices of this order on every rank, checked once; those of the last row if they have this order."""
+        """Matrices of this order on every rank, checked once. Reuses those of the last row if possible."""
         if self._products is not None and self._products.order == order:
             return self._products
         if self._products is not None and self._products.compiled.release:
@@ -239,7 +239,7 @@ class OverlapSampler:
         try:
             buffers = self._transport.allocate(*self._pattern.buffers(shape, 0), 1, steps) if lacks is None else None
         except MemoryError:
-            lacks = f"rank {self._rank} has no memory for three matrices of {format_size(size)} beside the messages"
+            lacks = f"rank {self._rank} has no memory left for three matrices of {format_size(size)}"
         reason = next(filter(None, self._channel.share(lacks)), None)
         if reason is not None or buffers is None:
             raise MeasurementError.of(RankFailure.NO_PRODUCTS, why=reason)

@@ -1,17 +1,18 @@
-"""What a rank is bound to: CPU cores of its own, and the NIC that its case names, set before the library is loaded.
+"""Find a process's rank, and bind it to its own CPU cores and NIC before the library is loaded.
 
-Ranks that wander between cores, or share one, time the scheduler. The CPU mask that was really in force is recorded
-for every rank (`Header.ranks`), whoever set it.
+If ranks move between cores or share one, their times include the scheduler. The header records each rank's CPU mask as
+it was in force (`Header.ranks`), no matter who set it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from bench.core import plugins
 from bench.core.case import Case
+from bench.core.launcher import Launcher
 from bench.core.traits import traits
 from bench.core.world import RankInfo
 from bench.probes import sysfs
@@ -19,8 +20,26 @@ from bench.probes import sysfs
 _INTERFACES = Path("/sys/class/net")
 
 
+def launchers() -> tuple[Launcher, ...]:
+    """Every launcher, by descending precedence."""
+    loaded: list[Launcher] = [plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")]
+    return tuple(sorted(loaded, key=lambda launcher: launcher.precedence))
+
+
+def place(env: Mapping[str, str]) -> RankInfo:
+    """This process's rank and host, from the variables of its launcher.
+
+    If the variables of several launchers are set (torchrun inside srun), the inner launcher counts.
+    """
+    for launcher in launchers():
+        found = launcher.place(env)
+        if found is not None:
+            return found
+    return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
+
+
 def num_cpus() -> int:
-    """The number of CPUs for all ranks of this host: those of the launcher, if it bound each rank to a few of them."""
+    """Number of CPUs for all ranks of this host, even if the launcher bound each rank to a few of them."""
     try:
         launcher = os.sched_getaffinity(os.getppid())
     except OSError:
@@ -29,12 +48,12 @@ def num_cpus() -> int:
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
-    """Bind this process to its share of its cores; `how`: "auto" or "none". Returns in words what was done.
+    """Bind this process to its share of its cores; `how`: "auto" or "none". Returns the binding as text.
 
-    `least_cpus`: threads of the library that wait for each other; with fewer CPUs they would take turns.
+    `least_cpus`: number of library threads that wait for each other; with fewer CPUs they would run in turn.
 
-    The cores of this process's mask go in order to the ranks of the host, so ranks that a launcher bound to different
-    sockets stay apart. If there are fewer cores than ranks, nothing changes.
+    The cores of this process's mask are divided in order among the ranks of the host, so ranks that a launcher bound to
+    different sockets stay apart. If there are fewer cores than ranks, nothing changes.
     """
     if how == "none":
         return "as launched"
@@ -47,13 +66,13 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
 
 
 def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int) -> set[int]:
-    """The CPUs of one rank: equally many whole cores for each; empty if there are fewer cores than ranks."""
+    """CPUs of one rank: the same number of whole cores for each rank; empty if there are fewer cores than ranks."""
     num = len(cores) // local_size
     return {cpu for core in cores[local_rank * num : (local_rank + 1) * num] for cpu in core}
 
 
 def nic_variables() -> frozenset[str]:
-    """The environment variables that name a NIC, of all transports."""
+    """The environment variables of all transports that name a NIC."""
     found: set[str] = set()
     for name in plugins.names("transport"):
         its = traits(name)
@@ -63,9 +82,9 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """The NIC of a rank: NICs go to a host's ranks in turn. None if the case names none.
+    """The NIC of a rank: a host's ranks use the NICs in turn. None if the case names none.
 
-    Also None with several NICs over MPI: its ranks must all reach each other at the start, so a rank cannot be held to
+    Also None with several NICs over MPI: all MPI ranks must reach each other at the start, so a rank cannot be bound to
     one rail.
     """
     if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):
@@ -79,7 +98,7 @@ def use_nic(nic: str | None, transport: str, env: MutableMapping[str, str]) -> N
         return
     its = traits(transport)
     if its.adapter_variable and not (_INTERFACES / nic).exists():  # an adapter without an interface, such as mlx5_0
-        env.setdefault(its.adapter_variable, f"={nic}")  # '=': this one, not all names that start with it
+        env.setdefault(its.adapter_variable, f"={nic}")  # '=' means an exact name, not a prefix
         return
     for name in its.nic_variables:
         env.setdefault(name, nic)

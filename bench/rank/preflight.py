@@ -1,7 +1,7 @@
-"""Before the first row: are these ranks the requested world, and will they all measure the same thing?
+"""Check before the first row that the ranks form the requested world and will all measure the same thing.
 
-The controller checked from outside (controller/preflight.py). Only ranks know for certain their world, the variables
-that reached them, the versions that they loaded, and that bytes pass between all of them.
+The controller checks from outside (controller/preflight.py). Only ranks know their world, the variables that reached
+them, the versions that they loaded, and whether bytes pass between all of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bench.probes import environment, sysfs, versions
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store.heartbeat import End, LastWords
 
-MEET_S = 15.0  # for the first eight bytes between all ranks
+MEET_S = 15.0  # timeout of the first eight bytes between all ranks
 _CLOCK_S = 2.0
 _MOST_NAMED = 4
 _NOT_THERE, _NOT_SET = "not installed", "not set"
-# The sizes of a world in the variables of launchers that nothing in launchers/ reads.
+# Variables of unsupported launchers that hold the number of ranks.
 _FOREIGN = ("FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE")
 # Variables that decide how a library moves bytes. Device names and debug output may differ between hosts.
 _SHAPING = re.compile(
@@ -42,7 +42,7 @@ _MAY_DIFFER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The world that the controller means to start. `hosts`: their names, if it knows them."""
+    """The world that the controller requested. `hosts`: their names, if it knows them."""
 
     num_nodes: int
     ranks_per_node: int
@@ -56,11 +56,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What a rank knows of itself. `software`: what it loaded; on the first rank of a host also what is installed."""
+    """A rank's own facts. `software`: what it loaded; on the first rank of a host also what is installed."""
 
     host: str
     boot_id: str | None
-    time_s: float  # since the epoch, when all ranks had just met
+    time_s: float  # since the epoch, just after all ranks had met
     environment: Mapping[str, str]
     software: Mapping[str, str]
 
@@ -99,7 +99,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
 
 def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
-    """Which ranks did not arrive, and on which hosts they should be."""
+    """The ranks that did not arrive, and their expected hosts, as text."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:
@@ -122,7 +122,7 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. Returns the time of day just after, in seconds."""
+    """Send eight bytes over the path that will be measured. Returns the time of day just after it, in seconds."""
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -140,7 +140,7 @@ def meet(transport: Transport) -> float:
 
 
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
-    """`launched`: the environment as this process got it; `facts`: those of the transport."""
+    """Facts of this rank. `launched`: the environment at its start; `facts`: the transport's facts."""
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")
@@ -157,7 +157,7 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """The first thing that must be the same on all ranks and is not; None if there is none."""
+    """The first difference between ranks that must not exist; None if there is none."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
@@ -183,7 +183,7 @@ def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
 
 
 def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Two machines with one host name: nodes are distinguished by it."""
+    """Refuse two machines with the same host name, because it identifies a node."""
     boots: dict[str, str | None] = {}
     for rank in ranks:
         if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
@@ -203,7 +203,7 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 
 
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Variables that differ between hosts; ranks of one host may differ if they do so on every host (own rails)."""
+    """Variables that differ between hosts. Ranks of one host may differ in the same way on every host (own rails)."""
     for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):
             continue

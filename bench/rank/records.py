@@ -1,4 +1,4 @@
-"""Records of rows, made on rank 0: rows that were measured, that failed their first check, and that were left out."""
+"""Records of rows, built on rank 0: measured rows, rows that failed their first check, and skipped rows."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Records:
         transport_flags: tuple[str, ...],
         contention: ContentionSampler | None,
     ) -> Record:
-        """The record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks carried it out."""
+        """The record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks executed it."""
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
-        # Wrong data at an aggressor mean that something else disturbed the victims than the record says.
+        # With wrong data at an aggressor, the victims were not disturbed as the record says.
         aggressors = contention.aggressors if contention else ()
         own = [wrongs[rank] for rank in (*group.ranks, *aggressors)]
         num_wrong = sum(wrong.num_wrong for wrong in own)
@@ -79,7 +79,7 @@ class Records:
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
-        """The records of every group of a row in which some data were wrong before anything was timed."""
+        """Records of all groups of a row that failed its first check, before anything was timed."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
@@ -96,8 +96,8 @@ class Records:
             records.append(blank(verified=False, num_wrong=num_wrong, first_wrong=wrong.first, failed=failure))
         return tuple(records)
 
-    def left_out(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
-        """The records of every group of a row that is not measured. `in_place`: as requested."""
+    def skipped(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
+        """Records of all groups of a skipped row. `in_place`: as requested."""
         field = "failed" if isinstance(reason, Failure) else "skipped"
         return tuple(self._blank(row, group, in_place)(**{field: reason}) for group in row.round)
 

@@ -1,4 +1,4 @@
-"""The rows of a case: sizes, shapes and buffers, what crosses which boundary, and which rows cannot be measured."""
+"""The rows of a case: sizes, shapes, buffers, traffic across boundaries, and rows that cannot be measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANY_BATCH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One size in one mode for one round of groups. `max_s`: the time limit for its samples; none left: <= 0."""
+    """One size in one mode for one round of groups. `max_s`: time limit of its samples; <= 0 if no time is left."""
 
     mode: str
     shape: Shape
@@ -32,37 +32,20 @@ class PlannedRow:
 
 
 def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Real size -> the requested sizes that round to it: each real size is measured once. Bytes."""
+    """Real size -> the requested sizes that round to it, so each real size is measured once. Bytes."""
     real: dict[int, tuple[int, ...]] = {}
     for requested in case.sizes:
-        payload = pattern.payload(requested, shape_of(case, num_ranks, 0, case.modes[0]))
+        payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
         real[payload] = (*real.get(payload, ()), requested)
     return real
 
 
-def shape_of(case: Case, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-    """What decides the program of a group of this many ranks at this size."""
-    element_bytes = dtype_of(case.dtype).num_bytes
-    return Shape(
-        num_ranks,
-        payload_bytes,
-        element_bytes,
-        case.root,
-        mode,
-        case.direction,
-        case.window,
-        case.matrix,
-        case.access,
-        case.via,
-    )
-
-
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a record that follow from the program alone: sizes, factors and what crosses which boundary."""
+    """Record fields that follow from the program alone: sizes, factors, and bytes across boundaries."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
-    # A part of the group is a node only if members lie node by node, the same number on each.
+    # Parts of the group are nodes only if members are ordered by node, with equally many on each.
     in_order = at == [host for host, num in counts.items() for _ in range(num)]
     even = shape.num_ranks % num_nodes == 0 and in_order
     return {
@@ -77,7 +60,7 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class BufferSets:
-    """How many sets of buffers a row of one pattern rotates through on one rank.
+    """Number of buffer sets that a row of one pattern rotates through on one rank.
 
     `cache_bytes`: the cache that cold buffers must exceed; 0 if unknown. `num_sharing`: ranks of a node that share that
     cache. `cold`: whether buffers must exceed it.
@@ -89,7 +72,7 @@ class BufferSets:
     cold: bool
 
     def num(self, shape: Shape, in_place: bool) -> int:
-        """Sets to rotate through: if cold, the ranks that share a cache fill it twice.
+        """Number of sets. With a cold cache, the sets of all ranks that share the cache fill it twice.
 
         An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set.
         """
@@ -107,7 +90,7 @@ class BufferSets:
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """The real cache state: hot if all sets fit into twice the cache; None if its size is unknown."""
+        """The real cache state: hot if all sets fit into twice the cache; None if the cache size is unknown."""
         if not self.cache_bytes:
             return None
         return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"
@@ -117,13 +100,13 @@ class BufferSets:
         return self._set_bytes(shape) * min(self.num_sharing, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
-        """One rank's part of a set: twice the payload, more if each message of a window has its own place. Bytes."""
+        """Bytes of one rank's buffers in a set: twice the payload, or more if a window needs several parts."""
         members = range(min(2, shape.num_ranks))
         return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))
 
 
 def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
-    """Whether a row is in place: requested, or the library has no other form."""
+    """Whether a row is in place: by request, or because the library has no other form."""
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
     return case.in_place or transport.must_be_in_place(steps)
 
@@ -133,7 +116,8 @@ def unsupported_reason(
 ) -> Skip | None:
     """Why this rank cannot measure a row; None if it can.
 
-    `member`: this rank's number in its group. An idle rank asks as member 0: a library may need all ranks to find out.
+    `member`: this rank's number in its group. An idle rank asks as member 0, because a library may need all ranks for
+    the answer.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -159,7 +143,7 @@ def _transport_reason(
 ) -> Skip | None:
     steps = pattern.steps(row.shape, member)
     collectives = any(isinstance(step, Collective) for step in steps)
-    # All groups count, not only this rank's: `unsupported_reason` may need all ranks, so all ranks call it or none.
+    # Look at all groups, because `unsupported_reason` may need all ranks: either all ranks call it or none.
     unsorted = any(group.ranks != tuple(sorted(group.ranks)) for group in row.round)
     if collectives and not transport.keeps_order and unsorted:
         return Skip.of(RankSkip.RANKS_REORDERED, transport=case.transport)
@@ -172,7 +156,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Why nothing can be computed beside this case's collectives; None if it can."""
+    """Why matrix products cannot overlap this case's collectives; None if they can."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

@@ -20,44 +20,44 @@ from bench.rank.oneway import OneWaySampler
 from bench.rank.rows import PlannedRow
 from bench.results import stats
 
-MIN_SAMPLES = 30  # with fewer, checking the interval while sampling makes it too narrow (docs/metrics.md)
+MIN_SAMPLES = 30  # with fewer samples, early stopping makes the interval too narrow (docs/metrics.md)
 MAX_SAMPLES = 10_000
 TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
-_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # between two signs of life
+_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # between two heartbeats
 _BATCH_S, _BATCH_MOST = 2e-3, 1024
-# What rank 0 keeps of a row at once, for any number of ranks (docs/metrics.md): values of one chunk, and samples of all
+# Limits of what rank 0 holds for a row, for any number of ranks (docs/metrics.md): values of one chunk, samples of all
 # groups.
 _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 
-# Of one rank: seconds of samples; and, on a device, until its host saw them complete and until it had issued them.
+# One rank's seconds of samples. On a device also the host's seconds until completion and until issue.
 _Seconds = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The times of each group of a row, on rank 0; empty on the others. Seconds per call of the program.
+    """Times of each group of a row on rank 0; empty on other ranks. Seconds per call of the program.
 
-    `warmup`: the slowest rank's, of each group.
+    `warmup`: the slowest rank's warm-up times, by group.
     """
 
     warmup: tuple[Sequence[float], ...]
     shares: tuple[GatheredSamples, ...]
     calls_per_sample: int
-    loop: str  # what measured them: compiled, python, virtual
+    loop: str  # what measured the times: compiled, python, virtual
     stop_reason: str
-    contest: ContestedSamples | None = None  # if aggressors disturbed these samples
-    overlaps: tuple[OverlapSamples, ...] = ()  # of each group, if products overlapped these samples
+    contest: ContestedSamples | None = None  # set if aggressors disturbed these samples
+    overlaps: tuple[OverlapSamples, ...] = ()  # by group, if products overlapped these samples
 
 
 @dataclass(frozen=True, slots=True)
 class ContestedSamples:
-    """The undisturbed samples, in blocks interleaved with the disturbed ones, and the aggressors' rates.
+    """The undisturbed samples, from blocks interleaved with disturbed ones, and the aggressors' rates.
 
     `alone`: each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: rates of the aggressors'
-    program in each disturbed block. `busy`: the least share of each block that an aggressor was inside its calls.
+    program in each disturbed block. `busy`: for each block, the smallest share that an aggressor spent inside calls.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -77,10 +77,10 @@ def take(
     beat: Callable[[str], None],
     one_way: OneWaySampler | None = None,
 ) -> Taken:
-    """Warm-up and samples of one row. `compiled` is None on an idle rank.
+    """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
 
     `most_batch`: most calls of one pipelined sample. `room`: how many values of single ranks may be kept. `one_way`
-    takes samples that begin on one rank and end on another.
+    takes samples that start on one rank and end on another.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
     beat("warm-up")
@@ -92,7 +92,7 @@ def take(
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """No garbage collection inside."""
+    """Context without garbage collection."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -147,12 +147,12 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Calls until 50 ms have passed, but no longer than a row's own time (2 s at most)."""
+        """Repeat calls for 50 ms, but no longer than a row's own time (2 s at most)."""
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
     def batch(self, call_s: float, most: int) -> int:
-        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so the clock's cost is negligible."""
+        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so reading the clock costs little."""
         if self._row.mode == "isolated":
             return 1
         wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
@@ -218,7 +218,7 @@ class Sampler:
         )
 
     def _chunk(self, num: int, sample_s: float) -> int:
-        """Samples until the next check: 30 at first, then 10 (or a tenth), fewer if a sample lasts long."""
+        """Number of samples until the next check: 30 at first, then 10 (or a tenth); fewer if a sample is long."""
         if self._case.iterations is not None:
             return max(1, min(self._case.iterations - num, self._most_chunk, int(_CHUNK_S / max(sample_s, 1e-9))))
         wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)
@@ -226,7 +226,7 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Why this row is finished; None to go on. With several groups, all of them must be finished."""
+        """Why this row is finished; None to continue. A row is finished when all its groups are."""
         if self._case.iterations is not None:
             return StopReason.FIXED if num >= self._case.iterations else None
         reasons = [

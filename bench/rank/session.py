@@ -1,4 +1,4 @@
-"""From a case to ranks that are ready to measure: choose and open the transport, then check the world."""
+"""Prepare the ranks for a case: choose and open the transport, then check the world."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from bench.rank.clocks import Clocks
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store import heartbeat
 
-_ANY_BYTES = 64  # of a shape whose size does not matter
-_MEMORY_SHARE = 0.5  # of a host's free memory that its ranks use together at most
+_ANY_BYTES = 64  # size of a shape if the size does not matter
+_MEMORY_SHARE = 0.5  # largest share of a host's free memory for all its ranks
 
 
 class ReportProgress(Protocol):
-    """Reports what this rank is doing; `within_s`: how long it may take at most, if not as long as usual."""
+    """Reports what this rank is doing. `within_s`: its timeout, if not the usual one."""
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Called between batches, never in a timed region."""
@@ -38,7 +38,7 @@ class ReportProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenTransport:
-    """A case with its transport open. `why`: why this transport was chosen; `launched`: the launcher's variables."""
+    """A case with its open transport. `why`: why this transport was chosen; `launched`: the launcher's variables."""
 
     case: Case
     pattern: Pattern
@@ -46,7 +46,7 @@ class OpenTransport:
     why: str
     launched: Mapping[str, str]
     num_cpus: int  # for all ranks of this host together
-    binding: str  # who bound the ranks to CPUs, in words
+    binding: str  # how the ranks were bound to CPUs, as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def open_case(
 
 
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
-    """The open transport. Raises RefusedError for a missing GPU before a missing package: packages would not help."""
+    """The open transport. RefusedError names a missing GPU rather than a missing package, which would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
     except NotInstalledError as error:
@@ -159,10 +159,10 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """(the cache that cold buffers must exceed, whether each rank has its own), the same on all ranks. Bytes.
+    """(bytes of the cache that cold buffers must exceed, whether each rank has its own), equal on all ranks.
 
-    The larger cache if buffers lie in two kinds of memory. If ranks differ, the largest of all: batches of in-place
-    reductions end with the buffer sets and must have the same length everywhere.
+    The larger cache counts if buffers are in two kinds of memory. If ranks differ, the largest counts: a batch of
+    in-place reductions is as long as the number of buffer sets, which must be equal on all ranks.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -171,7 +171,7 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 
 
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
-    """What one rank's buffers may use; of two kinds of memory the smaller amount, if buffers lie in both. Bytes."""
+    """Bytes available to one rank's buffers; if they are in two kinds of memory, the smaller amount."""
     own = transport.available_bytes()
     host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
     if own is None:
@@ -180,8 +180,8 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """(transport, why): the pattern's only one; the first choice for GPUs if every rank has its own; else the first
-    choice over MPI if an MPI launcher started the ranks, or without MPI.
+    """(transport, why). The pattern's only transport; else the first choice for GPUs if every rank has its own GPU;
+    else the first choice over MPI, or without MPI if no MPI launcher started the ranks.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -220,7 +220,7 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> CodedRemark
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
-    """What these ranks cannot measure; printed before the results."""
+    """Remarks on what these ranks cannot measure, printed before the results."""
     limits = []
     moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
     if world.num_ranks == 1 and moves_nothing:

@@ -1,8 +1,8 @@
 """Verification: buffers are poisoned before a call and compared exactly after it.
 
-Each row has three checks (docs/metrics.md): one call before timing, the output that the last timed call left, and a
-fresh call with other data afterwards. Bytes that the operation must not touch (guards, and parts of the receive buffer
-that no rank sends to) must still hold their poison.
+Each row has three checks (docs/metrics.md): one call before timing, the output of the last timed call, and one call
+with other data afterwards. Bytes that the operation must not touch (guards, and unused parts of the receive buffer)
+must still hold their poison.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bench.core.transport import Buffers
 
 _FULL_BELOW_BYTES = 1 << 30
 _SAMPLED_EDGE_BYTES = 4096
-_CHUNK_BYTES = 16 << 20  # a multiple of every element
-_SAMPLED_STRIDE = 100  # from 1 GiB on, every hundredth 4 KiB page is compared: 1 % and both edges
+_CHUNK_BYTES = 16 << 20  # a multiple of every element size
+_SAMPLED_STRIDE = 100  # from 1 GiB on, only every hundredth 4 KiB page and both edges are compared
 
 _Data = CopyData | ReduceData | ProductData
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """How many elements were wrong on this rank, and the first of them. `sampled`: only a part was compared."""
+    """Number of wrong elements on this rank, and the first of them. `sampled`: only a part was compared."""
 
     num_wrong: int
     first: WrongData | None = None
@@ -72,14 +72,14 @@ class Verifier:
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
-        """For in-place calls: a function of a set's index that restores what the previous call overwrote."""
+        """For in-place calls, a function of a set's index that restores the data that the previous call overwrote."""
         data = self._data(variation)
-        assert not isinstance(data, ProductData)  # a product leaves its factors as they are
+        assert not isinstance(data, ProductData)  # a product does not change its factors
         sent = data.sent(self._member)
         return lambda index: self._reset(buffers, index, sent)
 
     def check(self, buffers: Buffers, index: int, variation: int) -> Wrong:
-        """Compare a set's receive buffer with the expected data, in the memory where it is."""
+        """Compare a set's receive buffer with the expected data, in the buffer's own memory."""
         if not buffers.guards_intact(index):
             return Wrong(1, WrongData.of(WrongCode.GUARD, rank=self._rank))
         data = self._data(variation)
@@ -95,7 +95,7 @@ class Verifier:
         if not self._in_place:
             num_stray = sum(
                 buffers.count_wrong("recv", index, begin, end - begin, self._poison, 1).num_wrong
-                for begin, end in _between(self._expected, self._recv_bytes)
+                for begin, end in _gaps(self._expected, self._recv_bytes)
             )
             num_wrong += num_stray
             if num_stray and first is None:
@@ -116,14 +116,14 @@ class Verifier:
         return CopyData(self._dtype, self._group.ranks, seed)
 
     def _put_factors(self, buffers: Buffers, index: int, data: ProductData) -> None:
-        """Both factors, one after the other, and poison in place of the product."""
+        """Write both factors, one after the other, and poison in place of the product."""
         num_bytes = self._send_bytes // len(data.factors)
         for k, factor in enumerate(data.factors):
             buffers.fill("send", index, k * num_bytes, num_bytes, factor)
         buffers.fill("recv", index, 0, buffers.recv_bytes, self._poison)
 
     def _reset(self, buffers: Buffers, index: int, sent: Tiled) -> None:
-        """Poison in the receive buffer; in place, also this member's data in its part of it."""
+        """Fill the receive buffer with poison; for in-place calls also write this member's data into its part."""
         begin, num_bytes = (self._own_offset, self._send_bytes) if self._in_place else (0, 0)
         buffers.fill("recv", index, 0, begin, self._poison)
         buffers.fill("recv", index, begin, num_bytes, sent)
@@ -141,14 +141,14 @@ class Verifier:
     ) -> Difference:
         at = region.offset_bytes + begin
         if isinstance(data, ReduceData) and not data.exact:
-            return self._beyond_in(buffers, index, at, num_bytes, data, region.source_offset + begin)
-        want = _content(region, data).after(begin)
+            return self._outside_tolerance(buffers, index, at, num_bytes, data, region.source_offset + begin)
+        want = _expected_data(region, data).after(begin)
         return buffers.count_wrong("recv", index, at, num_bytes, want, self._dtype.num_bytes)
 
-    def _beyond_in(
+    def _outside_tolerance(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Averages have a tolerance, so the host compares them chunk by chunk."""
+        """Wrong averages. They have a tolerance, so the host compares them chunk by chunk."""
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):
             got = buffers.read("recv", index, at + done, min(_CHUNK_BYTES, num_bytes - done))
@@ -168,7 +168,7 @@ class Verifier:
         return WrongData.of(WrongCode.ELEMENT, rank=self._rank, element=element, got=got, expected=expected)
 
 
-def _content(region: Expected, data: _Data) -> Tiled:
+def _expected_data(region: Expected, data: _Data) -> Tiled:
     """The expected data of a region."""
     if isinstance(region, Multiplied):
         assert isinstance(data, ProductData)
@@ -180,7 +180,7 @@ def _content(region: Expected, data: _Data) -> Tiled:
     return data.sent(region.source, region.source_offset)
 
 
-def _between(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, int]]:
+def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, int]]:
     """(begin, end) of the bytes outside all regions."""
     at = 0
     for region in sorted(regions, key=lambda region: region.offset_bytes):

@@ -153,7 +153,7 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
         times = from_reported(header, record)
     else:
         raise ValueError("a skipped or failed record has no summary; it is a row of Document.skipped or .failures")
-    return _described(job, header, record, times, _shown_bound(bounds_of(header, record)))
+    return _described(job, header, record, times, _shown_bound(bounds_of(header, record), times.busbw_bytes_per_s))
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
@@ -282,10 +282,17 @@ def _record_flags(record: Record) -> tuple[str, ...]:
     return tuple(flag for flag, holds in flags.items() if holds)
 
 
-def _shown_bound(bounds: Sequence[Bound]) -> Bound | None:
-    """The tightest hard bound, else the tightest reference. `bounds` are sorted, tightest first."""
-    hard = [bound for bound in bounds if bound.kind == "hard"]
-    return next(iter(hard or bounds), None)
+def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
+    """The tightest hard or traffic bound, else the tightest reference. `bounds` are sorted, tightest first.
+
+    A figure above a traffic bound shows that the library does better than assumed; then that bound is left out.
+    """
+    shown = []
+    for bound in bounds:
+        refuted = busbw is not None and busbw > bound.bytes_per_s * (1 + BOUND_TOLERANCE)
+        if bound.kind == "hard" or (bound.kind == "traffic" and not refuted):
+            shown.append(bound)
+    return next(iter(shown or bounds), None)
 
 
 def _above(bound: Bound | None, fraction: float | None) -> bool:

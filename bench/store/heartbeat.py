@@ -27,7 +27,7 @@ class End(Coded):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The last sign of life of one rank. `doing` is words: "allreduce 1M isolated: warm-up"; `ended`: None: it runs."""
+    """One rank's last heartbeat. `doing` is text: "allreduce 1M isolated: warm-up". `ended` is None while it runs."""
 
     rank: int
     host: str

@@ -278,6 +278,8 @@ def _header(parsed: dict[str, Any], path: Path, number: int) -> Header:
         parsed["remarks"] = tuple(CodedRemark(**remark) for remark in parsed.get("remarks") or ())
     except TypeError as error:
         raise UsageError(f"{path}:{number}: not a whole header line (remarks: {error})") from None
+    if isinstance(parsed.get("imported"), dict):
+        parsed["imported"] = older.imported(parsed["imported"])
     return _build(Header, parsed, path, number)
 
 

@@ -13,6 +13,21 @@ from bench.core.codes import UNCODED
 _NO_NUMBER = "was printed, but is no number"  # as bench.results/5 says it of a row of another tool's log
 
 
+_WAIVED = " was waived: the tool says that it can not run here"
+
+
+def imported(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The origin of imported rows, with the code of a test that the tool waived."""
+    remarks = []
+    for remark in stored.get("remarks") or ():
+        text = remark.get("text", "") if isinstance(remark, Mapping) else ""
+        test, waived, _ = str(text).partition(_WAIVED)
+        if waived and remark.get("code", UNCODED) == UNCODED:
+            remark = {**remark, "code": "waived", "facts": {"test": test}}
+        remarks.append(remark)
+    return {**stored, "remarks": remarks} if remarks else dict(stored)
+
+
 def failure(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A stored failure, with the code of a figure that another tool printed as no number."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):

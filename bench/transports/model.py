@@ -11,13 +11,12 @@ from itertools import product
 
 from bench.core import streams
 from bench.core.fabric import Fabric, Flow
-from bench.core.program import Collective, Exchange, Group, Round, Step
-from bench.core.schedules import Call, Phase, Phases, algorithms, schedule
+from bench.core.flows import MemberSteps, by_step, collectives, phases_of
+from bench.core.program import Group, Round, Step
+from bench.core.schedules import Phase, Phases, algorithms
 from bench.core.traits import Traits
 from bench.core.transport import Options
 from bench.core.units import format_rate
-
-MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 TRAITS = Traits(
     launcher="direct",
@@ -54,7 +53,7 @@ class FabricModel:
         """
         seconds = [0.0] * len(groups)
         names = []
-        for at_once in _by_step(steps):
+        for at_once in by_step(steps):
             # A single group meets no other traffic, whatever its nodes are.
             alike = len(groups) == 1 and self.fabric.alike
             took, name, _ = self._fastest(groups, at_once, alike)
@@ -80,7 +79,7 @@ class FabricModel:
         """All phases of each group, in step order."""
         sequences: list[list[Phase]] = [[] for _ in groups]
         names = []
-        for at_once in _by_step(steps):
+        for at_once in by_step(steps):
             _, name, phases = self._fastest(groups, at_once, alike=False)
             names.append(name)
             for sequence, more in zip(sequences, phases, strict=True):
@@ -92,34 +91,17 @@ class FabricModel:
         self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[list[float], str, list[Phases]]:
         """(seconds of each group, algorithms, phases) of the algorithms by which the last group ends soonest."""
-        ops = sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
+        ops = collectives(steps)
         choices = []
         for names in product(*map(algorithms, ops)):
             chosen = dict(zip(ops, names, strict=True))
-            found = [self._phases(group, each, chosen, alike) for group, each in zip(groups, steps, strict=True)]
+            found = [
+                phases_of(self.fabric, group, each, chosen, alike) for group, each in zip(groups, steps, strict=True)
+            ]
             phases = [each for each in found if each is not None]
             if len(phases) == len(found):
                 choices.append((self._run(phases), "+".join(names) or "messages", phases))
         return min(choices, key=lambda choice: max(choice[0], default=0.0))
-
-    def _phases(self, group: Group, steps: tuple[Step, ...], chosen: dict[str, str], alike: bool) -> Phases | None:
-        """One step of one group as phases; None if the chosen algorithm cannot run there."""
-        if steps and isinstance(steps[0], Collective):
-            return schedule(steps[0].op, chosen[steps[0].op], self._call(group, steps, alike))
-        return [Phase(1, _messages(group, steps))]
-
-    def _call(self, group: Group, steps: tuple[Step, ...], alike: bool) -> Call:
-        calls = [each for each in steps if isinstance(each, Collective)]
-        return Call(
-            ranks=group.ranks,
-            ranks_per_node=self.fabric.ranks_per_domain,
-            payload_bytes=max(max(each.send_bytes, each.recv_bytes) for each in calls),
-            root=calls[0].root,
-            split=tuple(each.send_split for each in calls),
-            alike=alike,
-            reduces=self.fabric.links.reduces,
-            mesh=self.fabric.links.mesh,
-        )
 
     def _run(self, phases: Sequence[Phases]) -> list[float]:
         """Seconds of each group when all run at once, in lockstep, each phase with its repeats."""
@@ -131,22 +113,6 @@ class FabricModel:
                 seconds[index] += repeat * float(times[first : first + len(flows)].max(initial=0.0))
                 first += len(flows)
         return seconds
-
-
-def _by_step(steps: tuple[MemberSteps, ...]) -> Iterator[list[tuple[Step, ...]]]:
-    """Step k of every member that has one, of each group."""
-    for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
-        yield [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
-
-
-def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
-    """The sends of an exchange as flows; messages between the same two ranks share one flow."""
-    flows: dict[tuple[int, int], float] = {}
-    for member, step in enumerate(steps):
-        for send in step.sends if isinstance(step, Exchange) else ():
-            pair = (group.ranks[member], group.ranks[send.peer])
-            flows[pair] = flows.get(pair, 0.0) + send.num_bytes
-    return tuple((source, target, num_bytes) for (source, target), num_bytes in flows.items())
 
 
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:

@@ -16,6 +16,7 @@ from bench.core.record import Header, Record, Samples
 from bench.results import collect, summary
 from bench.results.run_report import RunReport
 from bench.store import jsonl, runs
+from tests.facts import holds
 
 Out = pytest.CaptureFixture[str]
 NUM = 6
@@ -133,7 +134,7 @@ def test_a_run_without_pairs_is_refused_with_a_remedy(tmp_path: Path, capsys: Ou
     path = stored(tmp_path, None, topology="world")
     assert main(["diagnose", str(path)]) == 2
     error = capsys.readouterr().err
-    assert str(path) in error and "bench diagnose --cluster NAME" in error
+    assert str(path) in error and "diagnose --cluster NAME" in error
 
 
 def test_a_file_without_results_is_refused(tmp_path: Path, capsys: Out) -> None:
@@ -147,7 +148,7 @@ def test_a_modelled_cluster_has_no_slow_part(tmp_path: Path, capsys: Out) -> Non
     folder = tmp_path / "results"
     assert main(["diagnose", "--cluster", "p4d", "--model", "--results", str(folder)]) == 0
     captured = capsys.readouterr()
-    assert "16 ranks on 2 hosts" in captured.out and str(folder) in captured.err
+    assert holds(captured.out, "16 ranks", "2 hosts") and str(folder) in captured.err
     assert main(["diagnose", "latest", "--results", str(folder)]) == 0
 
 
@@ -199,4 +200,4 @@ def test_an_interrupted_diagnosis_prints_the_verdict_so_far(
     assert main(["diagnose", "--cluster", "local", "--results", str(tmp_path)]) == 130
     captured = capsys.readouterr()
     assert "host h4" in captured.out
-    assert f"python -m bench diagnose {folder}" in captured.err
+    assert f"bench diagnose {folder}" in captured.err

@@ -1,4 +1,5 @@
 import argparse
+import errno
 import os
 from pathlib import Path
 
@@ -52,12 +53,12 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--output .* is a folder"):
+    with pytest.raises(UsageError, match=r"--output .* folder"):
         _args("--output", str(tmp_path))
 
 
 def test_a_file_in_a_folder_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match=rf"--output .*{tmp_path}/no\b"):
         _args("--output", str(tmp_path / "no" / "file"))
 
 
@@ -66,5 +67,5 @@ def test_a_file_that_can_no_longer_be_written_is_an_error_and_leaves_nothing_beh
     folder.mkdir()
     args = _args("--output", str(folder / "file"))
     folder.rmdir()
-    with pytest.raises(UsageError, match=r"--output .*gone.*: No such file or directory"):
+    with pytest.raises(UsageError, match=rf"--output .*gone.*: {os.strerror(errno.ENOENT)}"):
         output.emit("new", args)

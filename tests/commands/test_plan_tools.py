@@ -130,11 +130,11 @@ def test_a_folder_is_searched_within_limits_which_are_reported(tmp_path: Path, c
     program(near / "g", MPI)  # at level 8
     (tmp_path / "a" / "again").symlink_to(tmp_path, target_is_directory=True)
     hidden = program(tmp_path / ".git", MPI)
-    search = tools.below(tmp_path)
+    search = tools.find_programs(tmp_path)
     assert (search.files, search.num_folders, search.whole) == ((), 7, False)
-    assert not tools.below(tmp_path, depth=9, most=3).whole, "folders were left"
-    assert tools.below(tmp_path, depth=9).files == (near / "g" / "build" / "all_reduce_perf",)
-    assert tools.below(tmp_path, depth=9).whole and tools.below(hidden).files
+    assert not tools.find_programs(tmp_path, depth=9, most=3).whole, "folders were left"
+    assert tools.find_programs(tmp_path, depth=9).files == (near / "g" / "build" / "all_reduce_perf",)
+    assert tools.find_programs(tmp_path, depth=9).whole and tools.find_programs(hidden).files
     (skip,) = plan(tmp_path, capsys, "p4d-1", "--tool-path", str(tmp_path))["skipped"]
     assert skip["code"] == ToolCode.NOT_INSTALLED
     assert f"{tmp_path} ({search.words()})" in skip["reason"] and "7 folders" in search.words()
@@ -142,13 +142,13 @@ def test_a_folder_is_searched_within_limits_which_are_reported(tmp_path: Path, c
 
 def test_a_folder_of_two_tools_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     walks: list[Path] = []
-    search = tools.below
+    search = tools.find_programs
 
-    def below(folder: Path) -> tools.Search:
+    def find_programs(folder: Path) -> tools.Search:
         walks.append(folder)
         return search(folder)
 
-    monkeypatch.setattr(tools, "below", below)
+    monkeypatch.setattr(tools, "find_programs", find_programs)
     tools.installed(["nccl_tests", "nvbandwidth", "osu"], tmp_path)
     assert walks == [tmp_path]
 

@@ -13,6 +13,7 @@ from bench.config.clusters import Cluster, cluster, load_clusters
 from bench.config.scenario import Measurement, Scenario, load_scenario
 from bench.core.case import FACTORS, Case
 from bench.core.errors import UsageError
+from tests.facts import holds
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[[str], Path]
@@ -229,13 +230,13 @@ def test_a_mistake_in_a_scenario_is_reported_at_its_place(
 
 
 def test_a_misspelt_key_is_reported_before_the_key_that_it_leaves_missing(write: Write) -> None:
-    assert "'paterns'; did you mean 'patterns'" in error_of(scenario, write, "measure: [{paterns: barrier}]")
+    assert holds(error_of(scenario, write, "measure: [{paterns: barrier}]"), "'paterns'", "'patterns'")
 
 
 def test_a_scenario_is_found_by_name_and_an_unknown_name_lists_the_known(tmp_path: Path) -> None:
     (tmp_path / "smoke.yaml").write_text("measure: [{pattern: barrier}]\n", encoding="utf-8")
     assert load_scenario("smoke", tmp_path).name == "smoke"
-    assert "'smok'; did you mean 'smoke'?" in error_of(load_scenario, "smok", tmp_path)
+    assert holds(error_of(load_scenario, "smok", tmp_path), "'smok'", "'smoke'")
     assert "elsewhere/x.yaml" in error_of(load_scenario, "elsewhere/x.yaml", tmp_path)
 
 
@@ -329,8 +330,8 @@ def test_an_agent_is_a_list_of_words_or_one_text(write: Write, typed: str) -> No
 
 def test_an_unknown_cluster_lists_the_known(write: Write) -> None:
     path = write("clusters: {alpha: {}, beta: {}}")
-    assert error_of(cluster, path, "alfa").endswith("'alfa'; did you mean 'alpha'?")
-    assert error_of(cluster, path, "zzz").endswith("local, alpha, beta")
+    assert holds(error_of(cluster, path, "alfa"), "'alfa'", "'alpha'")
+    assert holds(error_of(cluster, path, "zzz"), "local,", "alpha,", "beta")
 
 
 def test_local_exists_without_an_entry(write: Write) -> None:

@@ -17,6 +17,7 @@ from bench.core.case import Case
 from bench.core.codes import Coded
 from bench.core.errors import MeasurementError, RefusedError
 from bench.core.world import World
+from tests.facts import holds
 
 SCONTROL = "JobId=17 JobName=bench JobState={state} Reason=x ExitCode={code}:0 NodeList={nodes} BatchHost=n1"
 Fake = Callable[..., None]
@@ -117,11 +118,11 @@ def test_an_inner_controller_that_could_not_begin_is_quoted(
 ) -> None:
     monkeypatch.setattr(batch, "_FILES_S", 0.0)
     fake(sbatch="echo 17", squeue="exit 0", scontrol=f"echo '{SCONTROL.format(state='FAILED', code=3, nodes='n1')}'")
-    (tmp_path / "slurm-17.err").write_text("2 of 2 jobs\nbench: error: no space is left\n")
+    (tmp_path / "slurm-17.err").write_text("2 of 2 jobs\nbench: error: no space\n")
     says: list[str] = []
     end = ended(tmp_path, says)
     assert end.refused and end.failure is not None
-    assert (end.failure.code, end.failure.facts["why"]) == (AllocationCode.OTHER, ": no space is left")
+    assert (end.failure.code, end.failure.facts["why"]) == (AllocationCode.OTHER, ": no space")
     assert "2 of 2 jobs" in says and not any("error" in line for line in says)
     kept = batch.outcomes([job("a")], tmp_path, end.failure)
     assert (kept["a"]["exit_code"], kept["a"]["code"]) == (None, AllocationCode.OTHER)
@@ -136,7 +137,7 @@ def test_the_reason_to_wait_is_printed_once(fake: Fake, tmp_path: Path) -> None:
     )
     says: list[str] = []
     ended(tmp_path, says)
-    assert says == ["Slurm job 17: submitted", "Slurm job 17 waits: Resources"]
+    assert [holds(says[0], "17:", "submitted"), holds(says[1], "17", "waits:", "Resources")] == [True] * len(says)
 
 
 def test_slurms_own_error_is_quoted(fake: Fake, tmp_path: Path) -> None:
@@ -156,12 +157,10 @@ def test_a_slurmctld_out_of_reach_is_not_a_fault_of_the_options(fake: Fake, tmp_
 
 def test_slurm_can_be_asked_without_submitting(fake: Fake, tmp_path: Path) -> None:
     cluster = Cluster("lab", launcher="slurm", options={"time": "soon"})
-    fake(
-        sbatch=f'echo "$1" > {tmp_path}/asked; grep -q -- "--time=soon" "$2" || exit 9; echo "no such time" >&2; exit 1'
-    )
+    fake(sbatch=f'echo "$1" > {tmp_path}/asked; grep -q -- "--time=soon" "$2" || exit 9; echo "bad time" >&2; exit 1')
     refusal = batch.refusal([job("a")], cluster)
     assert refusal is not None
-    assert (refusal.code, refusal.facts) == (AllocationCode.NOT_TAKEN, {"cluster": "lab", "why": "no such time"})
+    assert (refusal.code, refusal.facts) == (AllocationCode.NOT_TAKEN, {"cluster": "lab", "why": "bad time"})
     assert (tmp_path / "asked").read_text() == "--test-only\n", "nothing is submitted"
     fake(sbatch="echo 'sbatch: Job 7 to start at 12:00' >&2")
     assert batch.refusal([job("a")], cluster) is None

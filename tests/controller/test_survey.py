@@ -19,6 +19,7 @@ from bench.core.errors import RefusedError
 from bench.probes import host as probe
 from bench.probes.ports import PeerReply
 from tests.controller.test_host_checks import HOSTS, WANTED, facts_of
+from tests.facts import holds
 
 CLUSTER = Cluster("lab", nodes=3, hosts=HOSTS, agent=("ssh", "-q", "{host}"), env={"A": "1"}, setup=("module load x",))
 SUITE = Path("/opt/suite")
@@ -130,7 +131,7 @@ def test_hosts_that_lack_the_same_share_a_finding(tmp_path: Path) -> None:
     )
     both, other = found
     assert (both.hosts, both.code, both.facts["agent"]) == (("h0", "h2"), FindingCode.NOT_REACHED, "ssh -q {host}")
-    assert both.facts["why"] == "ssh: Could not resolve hostname {host}: Name or service not known"
+    assert both.facts["why"].startswith("ssh: Could not resolve hostname {host}:")
     assert "h[0,2]" in both.what
     assert (other.hosts, other.facts["agent"]) == (("h1",), "ssh -q h1")
 
@@ -164,6 +165,6 @@ def test_a_refusal_has_the_first_findings_and_where_the_rest_is() -> None:
     with pytest.raises(RefusedError) as error:
         survey.refuse(found, "lab")
     assert [finding["hosts"] for finding in error.value.facts["findings"]] == [("a",), ("b",), ("c",), ("d",)]
-    assert error.value.code == "wrong" and "python -m bench doctor --cluster lab" in str(error.value)
-    assert "c is wrong" in str(error.value) and "d is wrong" not in str(error.value)
+    assert error.value.code == "wrong" and holds(str(error.value), "bench doctor --cluster lab")
+    assert holds(str(error.value), "c", "wrong") and not holds(str(error.value), "d", "wrong")
     assert survey.refuse(replace(found, findings=found.findings[:1]), "lab") == [odd]

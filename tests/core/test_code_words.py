@@ -41,6 +41,6 @@ def test_optional_parts_are_left_out_without_their_facts(facts: dict[str, object
 
 def test_a_code_fills_its_own_template() -> None:
     class Weather(OptionalPartsCode):
-        RAIN = "rain", "rain< of {depth_mm} mm>"
+        RAIN = "rain", "rain<, {depth_mm} mm>"
 
-    assert Weather.RAIN.words({"depth_mm": 3}) == "rain of 3 mm" and Weather.RAIN.words({}) == "rain"
+    assert Weather.RAIN.words({"depth_mm": 3}) == "rain, 3 mm" and Weather.RAIN.words({}) == "rain"

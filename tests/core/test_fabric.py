@@ -144,7 +144,7 @@ def test_given_rates_count_as_known() -> None:
     changed = LINKS.with_rates({"nic": 1.0, "memory": 2.0})
     assert (changed.nic_bytes_per_s, changed.memory_bytes_per_s, changed.num_nics) == (1.0, 2.0, 4)
     assert changed.verified["nic"] is True
-    assert changed.sources["network"] == "given for this run"
+    assert changed.sources["network"].startswith("given")
     assert LINKS.nic_bytes_per_s == 10 * GB
 
 
@@ -153,7 +153,7 @@ def test_a_given_nic_of_a_node_without_known_nics_is_one() -> None:
 
 
 def test_an_unknown_link_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UsageError, match="'nvlnk'; did you mean 'nvlink'"):
+    with pytest.raises(UsageError, match=r"'nvlnk'.*'nvlink'"):
         LINKS.with_rates({"nvlnk": 1.0})
     with pytest.raises(UsageError, match="'nvswitch'"):
         replace(LINKS, peer="nvswitsh")

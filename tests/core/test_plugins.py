@@ -12,6 +12,7 @@ import pytest
 
 from bench.core import plugins
 from bench.core.errors import UsageError
+from tests.facts import holds
 
 ROOT = Path(plugins.__file__).parents[2]
 RELAY = '''"""Member 0 sends one message to the last member.
@@ -61,7 +62,7 @@ def test_a_name_loads_its_module() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(UsageError, match="'allreduc'; did you mean 'allreduce'"):
+    with pytest.raises(UsageError, match=r"'allreduc'.*'allreduce'"):
         plugins.load("pattern", "allreduc")
 
 
@@ -76,7 +77,8 @@ def test_without_known_names_there_is_no_suggestion() -> None:
 
 def test_a_first_line_is_read_without_importing() -> None:
     sys.modules.pop("bench.incast", None)
-    assert plugins.first_line("pattern", "incast") == "All ranks send to the root at the same time."
+    first = plugins.first_line("pattern", "incast")
+    assert first and first.endswith(".") and holds(first, "ranks", "root")
     assert "bench.incast" not in sys.modules
 
 

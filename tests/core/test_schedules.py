@@ -226,7 +226,7 @@ def test_one_rank_has_no_phases() -> None:
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match="'allredcue'; did you mean 'allreduce'"):
+    with pytest.raises(UsageError, match=r"'allredcue'.*'allreduce'"):
         algorithms("allredcue")
-    with pytest.raises(UsageError, match="'rings'; did you mean 'ring'"):
+    with pytest.raises(UsageError, match=r"'rings'.*'ring'"):
         schedule("allreduce", "rings", call(1, 2))

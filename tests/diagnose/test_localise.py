@@ -13,7 +13,7 @@ from bench.diagnose.localise import STAGES, Diagnosis, PairSamples, localise
 from bench.diagnose.messages import DiagnosisNote, SlowPart
 from bench.diagnose.pair_evidence import diagnosed, group_name, rows_of
 from bench.diagnose.places import Places
-from benchmarks.localise import FAULTS, SPEED, Cluster, alike, climb, draw, matrix, named, runs
+from benchmarks.localise import FAULTS, SPEED, Cluster, both_orders, climb, draw, matrix, named, runs
 
 
 def places(num_hosts: int, nics: int = 1, racks: int = 0) -> Places:
@@ -57,8 +57,8 @@ def test_sixty_four_hosts() -> None:
     for seed in range(8):
         cluster = draw("two hosts" if seed % 2 else "none", seed, 64)
         verdict, _ = climb(cluster, seed)
-        assert named(verdict) == cluster.guilty, seed
-        assert set(verdict.cleared) == set(cluster.places.hosts) - {name for _, name in cluster.guilty}
+        assert named(verdict) == cluster.faulty_parts, seed
+        assert set(verdict.cleared) == set(cluster.places.hosts) - {name for _, name in cluster.faulty_parts}
 
 
 @pytest.mark.parametrize("num_hosts", [2, 3, 4, 8, 9])
@@ -200,7 +200,7 @@ def test_a_matrix_of_many_hosts_with_many_faults() -> None:
     evidence, where = matrix(256, bad, {(1, 2): SPEED}, 3, 3)
     truth = {("host", f"h{host}") for host in bad} | {("link", "h1-h2")}
     assert {1, 2}.isdisjoint(bad)
-    assert alike(named(localise(evidence, where))) == truth
+    assert both_orders(named(localise(evidence, where))) == truth
     assert np.isfinite([one.confidence for one in localise(evidence, where).accused]).all()
 
 

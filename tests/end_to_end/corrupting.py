@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.core.transport import Compiled, Timing
 from bench.rank.main import run_pattern
-from bench.rank.place import place
+from bench.rank.placement import place
 from bench.transports import _host, _mpi_loop
 
 

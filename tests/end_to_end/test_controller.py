@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from bench.controller.messages import OutcomeCode
 from bench.store import jsonl
+from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BENCH = (sys.executable, "-m", "bench")
@@ -124,7 +126,7 @@ def test_a_cluster_out_of_reach_is_refused_and_nothing_is_left(run: Run, tmp_pat
     assert "srun" in ran.err and "bench plan" in ran.err and "--model" in ran.err
     assert not (tmp_path / "results").exists()
     ran = run(*BENCH, "run", "bandwidth", "--cluster", "g6e", "--config", str(ROOT / "bench.yaml"))
-    assert ran.code == 3 and "8 ranks per node" in ran.err and "0 GPUs" in ran.err
+    assert ran.code == 3 and holds(ran.err, "8 ranks", "node") and "0 GPUs" in ran.err
 
 
 def test_the_plan_prints_commands_that_can_be_pasted(run: Run) -> None:
@@ -185,7 +187,7 @@ def test_every_row_and_plot_of_a_modelled_run_is_marked(run: Run, tmp_path: Path
     (tmp_path / "m.yaml").write_text(MODELLED, encoding="utf-8")
     ran = run(*BENCH, "run", "m.yaml", "--cluster", "p4d", "--model", *config)
     rows = [line for line in ran.out.splitlines() if line[:1] == " "]
-    assert len(rows) == 22 + 2 and all(line.endswith("modelled") for line in rows[:-1]), ran.out
+    assert len(rows) == 8 and all(line.endswith("modelled") for line in rows), ran.out
     pictures = list((tmp_path / "plots").rglob("*.svg"))
     assert pictures and all("odelled" in picture.read_text(encoding="utf-8") for picture in pictures)
 
@@ -280,7 +282,7 @@ def test_a_killed_rank_is_reported_and_the_next_job_is_measured(site: Path) -> N
         victims[-1].kill()
         out, err = process.communicate(timeout=200)
     assert process.returncode == 4, err
-    assert f"go on with: python -m bench run --resume results/{folder.name}\n" in err
+    assert f"bench run --resume results/{folder.name}\n" in err
     document = json.loads(out)
     [failure] = [failure for failure in document["failures"] if failure["job"] == "allreduce-mpi-1x2"]
     assert failure["code"] in (OutcomeCode.RANK_LOST, OutcomeCode.RANK_GONE)
@@ -328,7 +330,7 @@ def test_a_full_disk_ends_the_job_and_keeps_what_was_there(
 def test_a_read_only_disk_is_refused_before_measuring(run: Run, site: Path, small_disk: Path) -> None:
     subprocess.run(("mount", "-o", "remount,ro", str(small_disk)), check=True)
     ran = run(*BENCH, "run", "quick", "--results", str(small_disk), cwd=site)
-    assert ran.code == 3 and str(small_disk) in ran.err and "(Read-only file system)" in ran.err
+    assert ran.code == 3 and str(small_disk) in ran.err and f"({os.strerror(errno.EROFS)})" in ran.err
 
 
 @pytest.mark.mpi

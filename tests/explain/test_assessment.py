@@ -60,9 +60,21 @@ def test_small_sizes_are_compared_with_small_sizes() -> None:
 
 
 def test_nodes_with_unknown_nics_are_not_judged_but_others_results_are_shown() -> None:
-    found = assess(evidence_of(a_run(338.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
+    found = assess(evidence_of(a_run(62.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
     others = not_judged(found, AssessmentCode.NICS_UNKNOWN)["others"]
     assert isinstance(others, list) and any("(a3-megagpu-8g)" in other for other in others)
+
+
+def test_unknown_nics_that_would_make_a_result_normal_are_named() -> None:
+    found = assess(evidence_of(a_run(300.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
+    assert (found.verdict, found.why.code) == (ResultVerdict.NORMAL_IF, AssessmentCode.NORMAL_WITH_NICS)
+    assert found.why.facts["nics"] == ["400 Gb/s (50 GB/s)"]
+
+
+def test_less_than_the_slowest_machine_with_this_gpu_would_give_is_low() -> None:
+    found = assess(evidence_of(a_run(20.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
+    assert (found.verdict, found.why.code) == (LOW, AssessmentCode.BELOW_SLOWEST)
+    assert found.why.facts["slowest"] == "a3-highgpu-8g"
 
 
 def test_a_curve_that_ends_on_its_slope_is_not_compared_with_a_bound() -> None:
@@ -147,8 +159,8 @@ def test_hosts_that_may_be_pods_make_the_number_of_nodes_uncertain(
 def test_a_likely_network_bounds_as_a_reference_only() -> None:
     evidence = evidence_of(a_run(92.0, 16, 2), gpu="NVIDIA H200")
     network = tightest(evidence)
-    assert network is not None and network.code == Limit.NETWORK and network.kind == "reference"
-    assert network.bytes_per_s == pytest.approx(750e9)
+    assert network is not None and network.code == Limit.NIC_IN_USE and network.kind == "reference"
+    assert network.bytes_per_s == pytest.approx(400e9)
     fast = evidence_of(a_run(760.0, 16, 2), gpu="NVIDIA H200")
     assert not fast.above
 

@@ -10,7 +10,7 @@ import pytest
 from bench.core.codes import Coded
 from bench.core.links import Limit
 from bench.explain.assessment import assess
-from bench.explain.evidence import ExplainLimit, RunEvidence
+from bench.explain.evidence import RunEvidence
 from bench.explain.messages import ExplainNote, ResultVerdict
 from bench.explain.notes import run_notes
 from bench.explain.reason import FailedRun, Reason, failure_reasons, rules, run_reasons
@@ -64,8 +64,8 @@ def test_a_ring_fills_the_nics_with_what_busbw_counts(name: str) -> None:
     """Half of it must cross between two nodes, and all of it does: the NICs are full."""
     full = evidence_of(a_run(189.0, 16, 2, name=name), "a3-megagpu-8g")
     assert full.nic_bytes_per_s == pytest.approx(189e9, rel=0.01) and network.fewer_nics(full) is None
-    ring = next(bound for bound in full.bounds if bound.code == ExplainLimit.RING)
-    assert ring.bytes_per_s == pytest.approx(200e9) and ring.kind == "reference"
+    ring = next(bound for bound in full.bounds if bound.code == Limit.NIC_IN_USE)
+    assert ring.bytes_per_s == pytest.approx(200e9) and ring.kind == "traffic"
     assert assess(full).verdict == ResultVerdict.NORMAL
     least = next(bound for bound in full.bounds if bound.code == Limit.NETWORK)
     assert least.bytes_per_s == pytest.approx(375e9)
@@ -79,8 +79,8 @@ def test_an_allreduce_goes_round_a_ring_if_the_log_says_so() -> None:
     """NVIDIA/nccl issue 949: 48 GB/s of busbw fill two 200 Gb/s NICs."""
     run = a_run(47.5, 16, 2)
     ring = evidence_of(run, "p4d.24xlarge", hints={"setting": "NCCL_ALGO set by environment to RING"})
-    assert ring.by_ring and network.fewer_nics(ring) is None and assess(ring).verdict == ResultVerdict.LOW
-    assert next(bound for bound in ring.bounds if bound.code == ExplainLimit.RING).bytes_per_s == 50e9
+    assert ring.by_ring and network.fewer_nics(ring) is None and assess(ring).verdict == ResultVerdict.NORMAL
+    assert next(bound for bound in ring.bounds if bound.code == Limit.NIC_IN_USE).bytes_per_s == pytest.approx(50e9)
     tree = evidence_of(run, "p4d.24xlarge", hints={"setting": "NCCL_ALGO set by environment to Tree"})
     assert not tree.by_ring and not evidence_of(run, "p4d.24xlarge").by_ring
 
@@ -95,11 +95,11 @@ def test_no_ring_is_assumed_elsewhere() -> None:
         (a_run(200.0, 8, 1, name="allgather"), "a3-megagpu-8g"),
     ):
         evidence = evidence_of(run, instance)
-        assert not evidence.by_ring and not any(bound.code == ExplainLimit.RING for bound in evidence.bounds)
+        assert not evidence.by_ring
 
 
 def test_a_log_that_names_all_nics_contradicts_fewer_nics() -> None:
-    half = a_run(1.875 * 24.0, 16, 2)
+    half = a_run(1.875 * 12.0, 16, 2)
     assert network.fewer_nics(evidence_of(half, "p4d.24xlarge")) is not None
     evidence = evidence_of(half, "p4d.24xlarge", hints={"path": "NET/AWS Libfabric/0/GDRDMA"})
     all_nics = tuple(replace(evidence.hints[0], value=f"NET/AWS Libfabric/{nic}/GDRDMA") for nic in range(4))

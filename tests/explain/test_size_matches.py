@@ -28,6 +28,7 @@ from bench.logs.foreign import TRUNCATED, ForeignRow, ForeignRun
 from bench.logs.messages import LogCode
 from bench.store import runs
 from tests.explain.logs import SIZES, a_run, curve, evidence_of, matrix, pairs, pattern
+from tests.facts import holds
 
 H200, RTX_2080_TI, RTX_4090 = "NVIDIA H200", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce RTX 4090"
 CANNOT_BE_JUDGED = ResultVerdict.CANNOT_BE_JUDGED
@@ -76,8 +77,9 @@ def test_small_sizes_are_a_reason_even_with_a_normal_verdict() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "ranks", "nodes"), [("NVIDIA A100-SXM4-40GB", 128, 16), (H200, 2, 2)])
-def test_one_result_does_not_replace_unknown_nics(gpu: str, ranks: int, nodes: int) -> None:
-    assert not_judged(evidence_of(a_run(30.0, ranks, nodes), gpu=gpu))[0] == AssessmentCode.NICS_UNKNOWN
+def test_the_only_result_of_a_gpu_does_not_say_what_is_normal(gpu: str, ranks: int, nodes: int) -> None:
+    found = assess(evidence_of(a_run(30.0, ranks, nodes), gpu=gpu))
+    assert found.verdict in (ResultVerdict.ONLY_RESULT, ResultVerdict.NORMAL_IF)
 
 
 def test_a_reference_with_other_nics_is_not_compared() -> None:
@@ -87,9 +89,10 @@ def test_a_reference_with_other_nics_is_not_compared() -> None:
     assert not is_comparable(likely, replace(known, network_bytes_per_s=None))
 
 
-def test_one_rank_of_a_node_with_many_nics_may_use_one_of_them() -> None:
-    code, facts = not_judged(evidence_of(a_run(33.0, 2, 2, name="allgather"), "a3-ultragpu-8g"))
-    assert code == AssessmentCode.RANK_NICS_UNKNOWN and facts["num_nics"] == 8
+def test_one_rank_of_a_node_with_many_nics_uses_its_own() -> None:
+    found = assess(evidence_of(a_run(38.0, 2, 2, name="allgather"), "a3-ultragpu-8g"))
+    assert (found.verdict, found.why.code) == (ResultVerdict.NORMAL, AssessmentCode.COMPARED_WITH_BOUND)
+    assert found.why.facts["bound_rate"] == pytest.approx(50e9)
 
 
 def test_another_machine_than_the_logs_is_not_judged() -> None:
@@ -218,7 +221,7 @@ def test_cards_without_a_known_bridge_show_the_pcie_bound_first() -> None:
 
 
 def test_a_rate_of_no_pcie_link_fits_the_nvlink_port() -> None:
-    assert fitting_links(389e9) == "an NVLink port of 450 GB/s"
+    assert holds(fitting_links(389e9), "NVLink port", "450 GB/s")
     assert fitting_links(13.5e9).startswith("PCIe 3 x16")
 
 

@@ -18,6 +18,7 @@ from bench.core import plugins
 from bench.core.record import Header, known
 from bench.figures import _rows, _style, bandwidth, latency, pairs, scaling
 from bench.results.document import Document, Scaling, Summary
+from tests.facts import holds
 
 Documents = dict[str, Callable[[], Document]]
 
@@ -71,7 +72,7 @@ def test_a_bound_far_above_the_data_is_named_instead_of_drawn(documents: Documen
     slow = [replace(row, busbw_bytes_per_s=1e8) for row in document.summaries if row.busbw_bytes_per_s]
     [(_, figure)] = bandwidth.draw(replace(document, summaries=tuple(slow)))
     assert all(axes.get_ylim()[1] < 1 for axes in figure.axes)
-    assert any("93.75 GB/s (hard), above this axis" in text for text in texts(figure))
+    assert any(holds(text, "93.75 GB/s", "hard", "above") for text in texts(figure))
 
 
 def test_a_bound_that_changes_with_size_is_one_curve_with_one_name(documents: Documents) -> None:
@@ -81,8 +82,8 @@ def test_a_bound_that_changes_with_size_is_one_curve_with_one_name(documents: Do
         for index, row in enumerate(row for row in document.summaries if row.job == "allreduce-nccl")
     )
     [(_, figure)] = bandwidth.draw(replace(document, summaries=rows))
-    named = [text for text in texts(figure) if "memory copy" in text]
-    assert named == ["- - memory copy: 61 to 115 GB/s (reference)"]
+    [named] = [text for text in texts(figure) if "memory copy" in text]
+    assert named.startswith("- - ") and holds(named, "61 to 115 GB/s", "reference")
     assert [len(np.asarray(line.get_xdata())) for line in figure.axes[0].lines if line.get_linestyle() == "--"] == [28]
 
 
@@ -91,7 +92,7 @@ def test_what_is_modelled_says_so_in_title_legend_and_panels(module: object, doc
     [(_, figure)] = module.draw(documents["modelled_p4d"]())  # type: ignore[attr-defined]
     words = texts(figure)
     assert words.count("MODELLED") == 2
-    assert any("modelled, not measured" in text for text in words)
+    assert any(holds(text, "modelled", "not measured") for text in words)
     assert any(text.startswith("model") and text.endswith("(modelled)") for text in words)
 
 
@@ -124,7 +125,7 @@ def test_wrong_data_are_not_drawn_but_counted(documents: Documents) -> None:
 
 def test_a_pattern_without_a_size_is_said_below_the_latencies(documents: Documents) -> None:
     [(_, figure)] = latency.draw(documents["two_libraries"]())
-    assert any("barrier over nccl: 2" in text for text in texts(figure))
+    assert any(holds(text, "barrier", "nccl:") for text in texts(figure))
     assert "barrier" not in texts(figure)
 
 
@@ -136,7 +137,7 @@ def test_one_way_pairs_leave_the_other_direction_grey_and_two_way_pairs_fill_it(
     assert name == "pairs-pairs-nccl"
     assert np.isnan(rates[5, 0]) and not np.isnan(rates[0, 5])
     assert times[5, 0] == times[0, 5]  # half a round trip holds for both
-    assert any("grey: not measured" in text for text in texts(figure))
+    assert any(holds(text, "grey:", "measured") for text in texts(figure))
     two_way = tuple(replace(row, direction="two-way") for row in one_way)
     [(_, figure)] = pairs.draw(replace(document, summaries=two_way))
     rates = cells(figure.axes[0])
@@ -157,7 +158,7 @@ def test_pairs_of_a_thousand_ranks_share_cells_in_which_the_worst_pair_shows(doc
         rates, times = (cells(axes) for axes in figure.axes[:2])
         assert rates.shape == times.shape == (512, 512)
         assert (rates[2, 350], times[2, 350]) == pytest.approx((1.0, 100.0))
-        assert any("a cell is the worst pair of 2 x 2 ranks" in text for text in texts(figure))
+        assert any(holds(text, "cell", "worst", "2 x 2") for text in texts(figure))
 
 
 def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
@@ -187,7 +188,7 @@ def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
     [(_, figure)] = pairs.draw(replace(document, headers=headers, summaries=tuple(both)))
     frames = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
     assert sorted((patch.get_y(), patch.get_height()) for patch in frames) == [(-0.5, 8), (5.5, 1)]
-    assert any("framed, below 0.9 of its peers: host h6" in text for text in texts(figure))
+    assert any(holds(text, "framed", "0.9", "h6") for text in texts(figure))
 
 
 def test_pairs_write_their_values_where_cells_have_room(documents: Documents) -> None:
@@ -226,8 +227,8 @@ def test_a_gap_in_a_line_is_explained(documents: Documents) -> None:
     )
     for figures in (latency, bandwidth):
         [(_, plain)], [(_, broken)] = (figures.draw(each) for each in (document, replace(document, summaries=mixed)))
-        assert any("where the algorithm changes" in text for text in texts(broken))
-        assert not any("where the algorithm changes" in text for text in texts(plain))
+        assert any(holds(text, "algorithm changes") for text in texts(broken))
+        assert not any(holds(text, "algorithm changes") for text in texts(plain))
 
 
 def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Documents) -> None:
@@ -235,7 +236,7 @@ def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Document
     rows = tuple(row for row in document.summaries if known(row.num_ranks) < 16 or row.payload_bytes <= 1 << 20)
     [(_, figure)] = scaling.draw(replace(document, summaries=rows))
     assert "allreduce, 1 MiB" in texts(figure)
-    assert "ideal: same as the fewest ranks" in texts(figure)
+    assert any(holds(text, "ideal:", "fewest") for text in texts(figure))
 
 
 def test_scaling_needs_more_than_one_world(documents: Documents) -> None:
@@ -274,7 +275,8 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "os"}
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
-    assert {"nccl, inside one node (modelled)", "nccl, nodes of 8 (modelled)", "of own bound"} <= set(texts(figure))
+    for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("own bound",)):
+        assert any(holds(text, *facts) for text in texts(figure)), facts
 
 
 def staged(row: Summary, *pairs: tuple[int, int]) -> Summary:
@@ -291,9 +293,9 @@ def test_copies_through_the_host_stand_on_no_map_and_no_line_of_peer_links(docum
     assert np.isnan(rates[0, 5]) and np.isnan(rates[5, 0]) and not np.isnan(rates[0, 4])
     assert any(": 0-5, 5-0" in text for text in texts(figure))
     [(_, figure)] = bandwidth.draw(told)
-    assert any(text.endswith(", through the host") for text in texts(figure))
+    assert any(text.endswith("the host") for text in texts(figure))
     [(_, figure)] = bandwidth.draw(document)
-    assert not any("through the host" in text for text in texts(figure))
+    assert not any("the host" in text for text in texts(figure))
 
 
 def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:
@@ -306,11 +308,11 @@ def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:
 
 def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:
     assert set(_rows.labels(documents["two_libraries"]()).values()) == {"nccl", "mpi_cuda"}
-    assert "gloo, 16 ranks, 2 nodes" in _rows.labels(documents["scaling"]()).values()
-    assert set(_rows.labels(documents["modelled_p4d"]()).values()) == {
-        "model, 8 ranks (modelled)",
-        "model, 16 ranks, 2 nodes (modelled)",
-    }
+    labels = _rows.labels(documents["scaling"]()).values()
+    assert any(label.split(", ") == ["gloo", "16 ranks", "2 nodes"] for label in labels)
+    few, many = sorted(set(_rows.labels(documents["modelled_p4d"]()).values()), key=len)
+    assert few.split(", ") == ["model", "8 ranks (modelled)"]
+    assert many.split(", ") == ["model", "16 ranks", "2 nodes (modelled)"]
 
 
 def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memory_and_engine(
@@ -353,4 +355,4 @@ def test_a_legend_of_long_labels_stays_inside_the_figure(documents: Documents) -
 def test_collectives_of_one_rank_are_called_overhead(documents: Documents) -> None:
     document = documents["two_libraries"]()
     rows = [replace(row, num_ranks=1, busbw_bytes_per_s=None) for row in document.summaries]
-    assert _rows.panel_title("allreduce", rows) == "allreduce of one rank: call overhead, no link"
+    assert holds(_rows.panel_title("allreduce", rows), "allreduce", "one rank:", "overhead")

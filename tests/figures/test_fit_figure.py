@@ -17,6 +17,7 @@ from matplotlib.text import Text
 from bench.figures import _style, fit
 from bench.results import model
 from bench.results.document import Document
+from tests.facts import holds
 
 Documents = dict[str, Callable[[], Document]]
 
@@ -74,7 +75,7 @@ def test_the_line_lies_on_the_points_and_the_tick_on_the_line_at_latency_times_b
     half = lines(panel, "|")[0].get_xydata()
     assert np.asarray(half)[0] == pytest.approx((of.segments[0].half_bytes, 2 * of.segments[0].latency_s))
     assert "15 us, 170 GB/s, n1/2 2.44 MiB" in texts(figure)
-    assert any("modelled, not measured" in text for text in texts(figure)) and "MODELLED" in texts(figure)
+    assert any(holds(text, "modelled", "not measured") for text in texts(figure)) and "MODELLED" in texts(figure)
 
 
 def test_what_does_not_fit_is_dotted_has_no_tick_and_no_headline(documents: Documents) -> None:
@@ -82,7 +83,7 @@ def test_what_does_not_fit_is_dotted_has_no_tick_and_no_headline(documents: Docu
     fits = tuple(replace(each, fits=False, max_residual=0.23, max_residual_bytes=65536) for each in document.fits)
     [(_, figure), _] = fit.draw(replace(document, fits=fits))
     words = texts(figure)
-    assert words.count("does not fit (23 % off at 64 KiB)") == 8
+    assert sum(holds(text, "not fit", "23 %", "64 KiB") for text in words) == 8
     assert not any("GB/s" in text for text in words)
     for panel in figure.axes:
         assert all(line.get_linestyle() == ":" for line in lines(panel, "None")) and not lines(panel, "|")
@@ -101,7 +102,7 @@ def test_launches_are_one_curve_with_their_range_as_bars(documents: Documents) -
     [(_, figure), _] = fit.draw(fitted(replace(document, headers=headers, summaries=rows)))
     [panel] = figure.axes
     assert len(lines(panel, "o")) == 1
-    assert any("bars: lowest and highest launch" in text for text in texts(figure))
+    assert any(holds(text, "bars:", "lowest", "highest") for text in texts(figure))
     assert not any("launch2" in text or "[" in text for text in texts(figure))
 
 
@@ -114,6 +115,6 @@ def test_of_several_groups_the_slowest_is_drawn(documents: Documents) -> None:
     )
     [(_, figure), _] = fit.draw(fitted(replace(document, summaries=(*document.summaries, *slow))))
     panel = next(axes for axes in figure.axes if "alltoall" in axes.get_title())
-    assert panel.get_title() == "alltoall, the slowest of 2 groups"
+    assert holds(panel.get_title(), "alltoall,", "slowest", "2 groups")
     slowest = max(row.median_s or 0 for row in slow if row.job == "alltoall-nccl" and row.mode == "isolated")
     assert max(np.asarray(lines(panel, "o")[0].get_ydata())) == pytest.approx(slowest)

@@ -15,6 +15,7 @@ from bench.predict import predict
 from bench.predict.candidate import SelectionQuestion
 from bench.predict.select import select
 from bench.predict.workload_file import load_workload
+from tests.facts import holds
 
 FOLDER = Path(__file__).parents[2] / "workloads"
 
@@ -32,7 +33,7 @@ def texts(figure: Figure) -> str:
 def test_four_panels_say_that_they_are_modelled(figure: Figure) -> None:
     assert len(figure.axes) == 4
     assert texts(figure).count("MODELLED") == 4
-    assert "modelled, not measured" in texts(figure)
+    assert holds(texts(figure), "modelled", "not measured")
 
 
 def test_machines_prices_and_dates_are_named(figure: Figure) -> None:

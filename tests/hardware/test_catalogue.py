@@ -82,7 +82,7 @@ def test_pcie_rates_follow_from_transfers_lanes_and_coding() -> None:
     assert pcie_bytes_per_s(5, 16) / 1e9 == pytest.approx(63.015, abs=5e-4)
     assert pcie_bytes_per_s(6, 16) / 1e9 == pytest.approx(121.0, abs=5e-4)
     assert pcie_packet_share()[0] == pytest.approx(256 / 280)
-    with pytest.raises(UsageError, match=r"PCIe generation 9 is not in links\.yaml"):
+    with pytest.raises(UsageError, match=r"\b9\b.*links\.yaml"):
         pcie_bytes_per_s(9, 16)
 
 
@@ -126,16 +126,16 @@ def test_prices_keep_their_history_and_the_latest_counts() -> None:
 
 
 def test_unknown_names_are_refused_with_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"no instance type is called 'p4d\.24xlarg'; did you mean 'p4d\.24xlarge'"):
+    with pytest.raises(UsageError, match=r"'p4d\.24xlarg'.*'p4d\.24xlarge'"):
         instance("p4d.24xlarg")
-    with pytest.raises(UsageError, match="no GPU is called 'L40X'; did you mean"):
+    with pytest.raises(UsageError, match=r"'L40X'.*'L40S?'"):
         gpu("L40X")
     assert "L40S" in gpus()
 
 
 def test_more_ranks_than_gpus_are_refused() -> None:
     assert node_links("p4d.24xlarge", 8).gpus == 8
-    with pytest.raises(UsageError, match=r"p4d\.24xlarge has 8 GPUs, not 9"):
+    with pytest.raises(UsageError, match=r"p4d\.24xlarge .*\b8 GPUs.*\b9\b"):
         node_links("p4d.24xlarge", 9)
 
 

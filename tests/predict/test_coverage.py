@@ -1,4 +1,4 @@
-"""How often intervals hold the truth, by simulation: log-normal times whose neighbours are alike. Seeds are fixed."""
+"""Coverage of confidence intervals, by simulation of autocorrelated log-normal times. Seeds are fixed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.rank.sampling import MAX_SAMPLES, MIN_SAMPLES, TARGET_HALF_WIDTH
 from bench.results import stats
 
 TRUE_MEDIAN_S = 1e-5
-PROMISED = 0.93  # of intervals that are called 95 %
+PROMISED = 0.93  # least coverage of intervals that are called 95 %
 
 
 def series(seed: int, num_series: int, num: int, correlation: float, sigma: float) -> Any:
@@ -24,25 +24,23 @@ def series(seed: int, num_series: int, num: int, correlation: float, sigma: floa
 
 
 def holds(around: tuple[float, float] | None) -> bool:
-    """Is the truth inside?"""
+    """Whether the true median is inside."""
     return around is not None and around[0] <= TRUE_MEDIAN_S <= around[1]
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.3])
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.5, 0.8])
 @pytest.mark.parametrize(("num", "num_series"), [(100, 400), (1000, 120)])
-def test_an_interval_holds_the_truth_as_often_as_it_promises(
-    num: int, num_series: int, correlation: float, sigma: float
-) -> None:
+def test_interval_covers_the_truth_as_promised(num: int, num_series: int, correlation: float, sigma: float) -> None:
     found = [stats.interval(own) for own in series(1, num_series, num, correlation, sigma)]
-    told = [around for around in found if around is not None]
-    assert len(told) > 0.9 * num_series, "intervals are there"
-    assert sum(map(holds, told)) / len(told) >= PROMISED
+    known = [around for around in found if around is not None]
+    assert len(known) > 0.9 * num_series
+    assert sum(map(holds, known)) / len(known) >= PROMISED
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.5, 0.8])
-def test_thirty_samples_seldom_make_a_claim_that_is_wrong(correlation: float) -> None:
-    # At 0.8 they are worth three: most have no interval at all, and those that seem to are counted here.
+def test_thirty_samples_seldom_give_a_wrong_interval(correlation: float) -> None:
+    # At correlation 0.8 the effective sample size is three: most series have no interval. The others are counted here.
     found = [stats.interval(own) for own in series(2, 800, 30, correlation, 0.1)]
     wrong = sum(around is not None and not holds(around) for around in found)
     assert wrong / len(found) <= 1 - PROMISED
@@ -50,7 +48,7 @@ def test_thirty_samples_seldom_make_a_claim_that_is_wrong(correlation: float) ->
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])
 @pytest.mark.parametrize(("correlation", "sigma"), [(0.0, 0.02), (0.0, 0.1), (0.5, 0.05), (0.8, 0.05)])
-def test_looking_while_sampling_does_not_spoil_the_interval(mode: str, correlation: float, sigma: float) -> None:
+def test_optional_stopping_keeps_the_coverage(mode: str, correlation: float, sigma: float) -> None:
     held = []
     for own in series(3, 250, 3000, correlation, sigma):
         num, reason = MIN_SAMPLES, None
@@ -63,8 +61,8 @@ def test_looking_while_sampling_does_not_spoil_the_interval(mode: str, correlati
     assert MAX_SAMPLES > 3000 and np.mean(held) >= PROMISED
 
 
-def test_taking_samples_for_independent_would_fail_this_simulation() -> None:
-    # The test of the tests above: with ranks for n instead of the effective size the promise is broken by far.
+def test_assuming_independent_samples_would_fail_this_simulation() -> None:
+    # This checks the tests above: with order statistics for n instead of the effective size, coverage is far too low.
     num = 100
     rank = stats.interval_rank(num)
     assert rank is not None

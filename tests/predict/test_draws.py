@@ -1,4 +1,4 @@
-"""Joint draws: intervals come back as they went in, and what two machines share cancels."""
+"""Joint draws: intervals are reproduced, and shared unknowns cancel in a ratio."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SURE = Prediction(1.0, 1.5, 4.0, "published", ("x",), "ring", "NIC", "network", 
 
 
 @given(st.floats(0.01, 1), st.floats(1, 100))
-def test_an_interval_comes_back_as_it_went_in(low: float, high: float) -> None:
+def test_draws_reproduce_the_interval(low: float, high: float) -> None:
     found = range_of(Draws(2000).between("a", low, high))
     assert [found.low, found.high] == pytest.approx([low, high], rel=0.02)
     assert found.middle == pytest.approx((low * high) ** 0.5, rel=0.01)
 
 
-def test_a_range_is_never_left() -> None:
+def test_draws_stay_in_their_range() -> None:
     drawn = Draws().between("a", 0.3, 0.5)
     assert (drawn.min(), drawn.max()) == (pytest.approx(0.3), pytest.approx(0.5))
     spread = Draws().linear("b", 0.0, 0.2, 0.4)
@@ -31,7 +31,7 @@ def test_a_range_is_never_left() -> None:
 
 @pytest.mark.parametrize("spread", [0.0, 0.1, 0.3, 9.0])
 @pytest.mark.parametrize("middle", [1.5, None])
-def test_a_prediction_keeps_its_interval_however_much_of_it_is_shared(spread: float, middle: float | None) -> None:
+def test_prediction_keeps_its_interval_for_any_shared_part(spread: float, middle: float | None) -> None:
     found = range_of(Draws().predicted("a", replace(SURE, spread=spread, middle_s=middle)))
     assert [found.low, found.high] == pytest.approx([1.0, 4.0], rel=0.03)
     assert found.middle == pytest.approx(middle or 2.0, rel=0.03)
@@ -41,7 +41,7 @@ def test_no_draw_is_faster_than_the_links() -> None:
     assert Draws().predicted("a", SURE).min() >= SURE.ideal_s
 
 
-def test_what_is_shared_cancels_in_a_ratio_and_what_is_not_does_not() -> None:
+def test_only_the_shared_part_cancels_in_a_ratio() -> None:
     draws = Draws()
     same, own = replace(SURE, spread=0.0), replace(SURE, spread=9.0)
     shared = range_of(draws.predicted("a", same) / draws.predicted("b", same))
@@ -52,7 +52,7 @@ def test_what_is_shared_cancels_in_a_ratio_and_what_is_not_does_not() -> None:
     assert 1 < partly.high < apart.high
 
 
-def test_draws_are_the_same_in_every_run_and_differ_by_name() -> None:
+def test_draws_are_reproducible_and_differ_by_name() -> None:
     assert (Draws().normal("a") == Draws().normal("a")).all()
     one = Draws()
     assert abs(float(np.corrcoef(one.normal("a"), one.normal("b"))[0, 1])) < 0.05

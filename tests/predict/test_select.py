@@ -1,4 +1,4 @@
-"""Machines ranked: closed forms on exact links, ratios of joint draws, what is open, who is left out, old prices."""
+"""Ranking: closed forms on exact links, ratios of joint draws, open verdicts, refused machines, earlier prices."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from typing import Any
 
 import pytest
 
+from bench.core.codes import UNCODED
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.hardware import catalogue
 from bench.predict import crossover, predict
-from bench.predict.candidate import LOST_TO_OVERLAP, Candidate, SelectionQuestion, candidate
+from bench.predict.candidate import (
+    LOST_TO_OVERLAP,
+    Candidate,
+    SelectionQuestion,
+    candidate,
+    has_middle,
+    shared_links,
+)
 from bench.predict.draws import Draws, range_of
-from bench.predict.exchanges import has_middle, shared_links
+from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import EfficiencyEvidence, Prediction
 from bench.predict.select import PairDecision, Selection, select
 from bench.predict.training import CommGroup, Communication, bus_factor
@@ -26,14 +34,14 @@ from bench.predict.workload_file import load_workload
 FOLDER = Path(__file__).parents[2] / "workloads"
 TODAY = date(2026, 8, 1)
 SURE = {"A100-SXM4-40GB": (400.0, 400.0), "L40S": (400.0, 400.0), "H100-SXM5-80GB": (1000.0, 1000.0)}
-# 1000 million parameters, of which every sample takes 6 TFLOP; 40 buckets and more.
+# 1e9 parameters and 6 TFLOP per sample; more than 40 buckets.
 JOB = Workload("job", ModelSizes(1e9, flops_per_sample=6e12), batch=40, baselines=SURE, overlap=False)
 
 
 def exact(
     pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, per_node: int, evidence: EfficiencyEvidence
 ) -> Mapping[float, Prediction]:
-    """Stand-in for predict.curve: each port gives 100 GB/s (10 without NVLink), nothing else takes time."""
+    """Stand-in for predict.curve: a port has 100 GB/s (10 without NVLink); nothing else takes time."""
     rate = 10e9 if links.peer == "host" else 100e9
     seconds = {size: size * bus_factor(pattern, num_nodes * per_node) / rate for size in sizes}
     return {
@@ -59,13 +67,17 @@ def choose(machines: Sequence[tuple[str, int]], question: SelectionQuestion, by:
     return select([(catalogue.instance(name), nodes) for name, nodes in machines], question, by)
 
 
+def codes(found: Candidate) -> list[str]:
+    return [remark.code for remark in found.remarks]
+
+
 def verdict(found: Selection, by: str) -> PairDecision:
     [only] = [each for each in found.verdicts if each.by == by]
     return only
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_a_step_and_its_cost_by_hand() -> None:
+def test_step_and_cost_by_hand() -> None:
     found = one("p4d.24xlarge", asked())
     exchange = 2 * 7 / 8 * 4e9 / 100e9  # 70 ms, as nothing overlaps
     assert found.range("compute_s").middle == pytest.approx(40 / 400)
@@ -80,25 +92,25 @@ def test_a_step_and_its_cost_by_hand() -> None:
     assert waiting.middle == pytest.approx(21.957642 * exchange / 0.17)
     assert found.bases == {"compute": "measured", "exchange": "published", "feed": ""}
     assert found.bottleneck == "compute"
-    assert any("no `training.input`: the host-to-device feed is left out" in each for each in found.remarks)
+    assert codes(found) == [PredictRemark.FEED_WITHOUT_INPUT]
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_the_bottleneck_is_the_largest_part() -> None:
+def test_bottleneck_is_the_largest_part() -> None:
     assert one("g6e.48xlarge", asked()).bottleneck == "exchange: port"
     assert one("g6e.48xlarge", asked(replace(JOB, overlap=True, batch=400))).bottleneck == "compute"
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_nodes_cost_each_and_bring_their_samples() -> None:
+def test_cost_and_samples_grow_with_the_nodes() -> None:
     single, double = (one("p4d.24xlarge", asked(), nodes) for nodes in (1, 2))
     assert double.usd_per_hour == pytest.approx(2 * 21.957642)
     assert double.layout.samples == 2 * single.layout.samples
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_an_assumption_that_both_share_cancels_in_their_ratio() -> None:
-    """The fraction of peak is known to a factor of four; A100 against A100 with the same links it does not matter."""
+def test_shared_assumption_cancels_in_the_ratio() -> None:
+    """The efficiency is known only to a factor of four, which does not matter between two A100 machines."""
     workload = replace(JOB, baselines={}, efficiency={"": (0.2, 0.8)}, overlap=True)
     found = choose([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
     times = found.candidates[0].range("total_s")
@@ -111,7 +123,7 @@ def test_an_assumption_that_both_share_cancels_in_their_ratio() -> None:
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_two_intervals_that_overlap_can_be_decided() -> None:
+def test_overlapping_intervals_can_be_decided() -> None:
     workload = replace(JOB, baselines={}, efficiency={"": (0.2, 0.8)}, overlap=False)
     found = choose([("p4d.24xlarge", 1), ("a2-highgpu-8g", 1)], asked(workload))
     best, other = (each.usd(1) for each in found.candidates)
@@ -122,7 +134,7 @@ def test_two_intervals_that_overlap_can_be_decided() -> None:
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_where_the_ratio_straddles_one_it_is_undecided_and_the_deciding_measurement_is_named() -> None:
+def test_ratio_around_one_is_undecided_and_names_the_measurement() -> None:
     workload = replace(JOB, baselines=SURE | {"L40S": (200.0, 1600.0)}, overlap=True, accumulation=100)
     found = verdict(
         choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, prices={"g6e.48xlarge": 12.0})), "cost"
@@ -130,12 +142,12 @@ def test_where_the_ratio_straddles_one_it_is_undecided_and_the_deciding_measurem
     assert found.ratio.low < 1 < found.ratio.high
     assert not found.decided
     assert found.doubt is not None
-    assert found.doubt.what == "the baseline of L40S"
+    assert found.doubt.unknown == "baseline L40S"
     assert found.doubt.share > 0.8
     assert "training.baselines={L40S: SAMPLES_PER_S}" in found.doubt.command
 
 
-def test_where_the_links_are_the_doubt_a_run_on_them_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doubt_about_links_names_a_run_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def vague(*asked: Any) -> Mapping[float, Prediction]:
         curve = exact(*asked)
         return {
@@ -147,45 +159,49 @@ def test_where_the_links_are_the_doubt_a_run_on_them_is_named(monkeypatch: pytes
     found = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(prices={"g6e.48xlarge": 12.0}))
     doubt = verdict(found, "cost").doubt
     assert doubt is not None
-    assert doubt.what == "the allreduce of g6e.48xlarge (host)"
-    assert doubt.command.startswith("on g6e.48xlarge: python -m bench run bandwidth; then python -m bench select")
+    assert doubt.unknown == "links  host"
+    assert "python -m bench run bandwidth;" in doubt.command
     g6e = next(each for each in found.candidates if each.instance.name == "g6e.48xlarge")
     assert not g6e.has_middle
     assert g6e.basis == "measured+bound"
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_who_can_not_do_it_is_listed_with_the_reason_and_the_others_are_ranked() -> None:
+def test_machines_that_cannot_run_the_workload_are_refused() -> None:
     big = replace(JOB, model=ModelSizes(3.2e9, flops_per_sample=6e12), baselines={})
     found = choose([("g6e.48xlarge", 1), ("p5.48xlarge", 1), ("p4d.24xlarge", 1), ("g4dn.12xlarge", 1)], asked(big))
     assert [each.instance.name for each in found.candidates] == ["p5.48xlarge"]
-    reasons = {each.instance: each.reason for each in found.refused}
-    assert "needs 51.2 GB of the 40 GB of a A100-SXM4-40GB: weights 12.8 (3.2e+09 x 4 bytes)" in reasons["p4d.24xlarge"]
-    assert "does not fit in memory" in reasons["g4dn.12xlarge"]
+    errors = {each.instance: each.error for each in found.refused}
+    assert {each.code for each in found.refused} == {"no-memory"}
+    facts = errors["p4d.24xlarge"].facts
+    assert (facts["needed_gb"], facts["memory_gb"], facts["gpu"]) == (pytest.approx(51.2), 40, "A100-SXM4-40GB")
+    assert "weights 12.8 (3.2e+09 x 4 bytes)" in facts["calculation"]
+    assert errors["g4dn.12xlarge"].code == Refusal.OUT_OF_MEMORY
 
 
 @pytest.mark.usefixtures("exact_links")
 @pytest.mark.parametrize(
-    ("machine", "others", "told"),
+    ("machine", "others", "code"),
     [
-        ("p5.48xlarge", {"gpus_per_node": 9}, "has 8 GPUs, not 9"),
-        ("p5.48x", {}, "did you mean 'p5.48xlarge'"),
-        ("p5.48xlarge", {"workload": replace(JOB, strategy="zero3", mesh=Mesh(shard=3))}, "shard: 3 does not divide"),
+        ("p5.48xlarge", {"gpus_per_node": 9}, Refusal.GPUS_TOO_MANY),
+        ("p5.48x", {}, UNCODED),
+        ("p5.48xlarge", {"workload": replace(JOB, strategy="zero3", mesh=Mesh(shard=3))}, Refusal.GROUP_NOT_DIVISOR),
         (
             "g4dn.12xlarge",
             {"workload": replace(JOB, model=ModelSizes(1e6, flops_per_sample=1e9))},
-            "give training.compute=float16",
+            Refusal.DTYPE_RATE_UNKNOWN,
         ),
-        ("B300", {}, "no instance type"),
+        ("B300", {}, UNCODED),
     ],
 )
-def test_where_none_can_do_it_the_reason_is_the_error(machine: str, others: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_refusal_of_the_only_machine_is_the_error(machine: str, others: dict[str, Any], code: str) -> None:
+    with pytest.raises(UsageError) as caught:
         choose([(machine, 1)], asked(**others))
+    assert caught.value.code == code
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_machines_without_a_price_come_last_and_are_compared_in_time() -> None:
+def test_machines_without_a_price_come_last_and_are_compared_by_time() -> None:
     found = choose([("DGX H100", 1), ("p4d.24xlarge", 1)], asked())
     assert [each.instance.name for each in found.candidates] == ["p4d.24xlarge", "DGX H100"]
     assert [each.by for each in found.verdicts] == ["time"]
@@ -197,40 +213,44 @@ def test_machines_without_a_price_come_last_and_are_compared_in_time() -> None:
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_the_old_price_turns_the_order_and_it_is_said() -> None:
-    """A100 and L40S at the same speed and with links that do not matter: 21.96 against 30.13, and 32.77 before."""
+def test_earlier_price_that_reverses_the_order_is_reported() -> None:
+    """A100 and L40S at the same speed, with links that do not matter: 21.96 (before: 32.77) against 30.13 $/h."""
     workload = replace(JOB, overlap=True, batch=1, accumulation=4000)
     found = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload))
     assert found.candidates[0].instance.name == "p4d.24xlarge"
-    [told] = found.reversals
-    assert "was 32.77 $/h on 2025-03-31 and is 21.96 $/h on 2026-07-20, g6e.48xlarge is 30.13" in told
-    assert "turns their order by the hour" in told
-    assert "now (cheaper)" in told
-    assert "with the old price (dearer)" in told
+    [change] = found.price_changes
+    facts = change.facts
+    assert (facts["then"], facts["then_date"]) == (32.7726, "2025-03-31")
+    assert (facts["now"], facts["now_date"]) == (21.957642, "2026-07-20")
+    assert (facts["other"], facts["others"]) == ("g6e.48xlarge", pytest.approx(30.13, abs=0.005))
+    assert facts["hourly_order_changed"]
+    assert (facts["result_now"], facts["result_then"]) == ("cheaper", "dearer")
     before = choose([("p4d.24xlarge", 1), ("g6e.48xlarge", 1)], asked(workload, price_on=date(2025, 4, 1)))
     assert before.candidates[0].instance.name == "g6e.48xlarge"
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_what_hidden_communication_costs_is_what_was_published_for_it() -> None:
-    """arXiv 2507.03114: computation beside communication is slower by 18.9 % on average, by 40 % at most."""
+def test_loss_by_hidden_communication_is_the_published_one() -> None:
+    """arXiv 2507.03114: communication slows concurrent computation by 18.9 % on average and 40 % at most."""
     assert LOST_TO_OVERLAP == (0.0, 0.189, 0.4)
     described = " ".join((FOLDER.parent / "docs" / "selection.md").read_text(encoding="utf-8").split())
     low, middle, high = LOST_TO_OVERLAP
-    assert f"Of hidden communication {middle:g} ({low:g}..{high:g}) is lost again" in described
-    assert f"(arXiv 2507.03114: {100 * middle:g} % on average, {100 * high:g} % at most" in described
+    assert f"{middle:g} ({low:g}..{high:g})" in described
+    assert f"{100 * middle:g} % on average, {100 * high:g} % at most" in described
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_figures_that_nobody_read_are_said() -> None:
+def test_unverified_figures_have_a_remark() -> None:
     found = one("g5.48xlarge", asked(replace(JOB, baselines={}, efficiency={"": (0.4, 0.4)})))
     assert not found.verified
-    assert any("not read in a source (unverified)" in each and "A10G" in each for each in found.remarks)
-    unread = one("g6e.48xlarge", asked(replace(JOB, sources=("not read in a source: batch",), verified=False)))
-    assert any("the workload (not read in a source: batch)" in each for each in unread.remarks)
+    [remark] = [each for each in found.remarks if each.code == PredictRemark.UNVERIFIED]
+    assert any("A10G" in figure for figure in remark.facts["figures"])
+    unread = one("g6e.48xlarge", asked(replace(JOB, unverified=("batch",))))
+    [remark] = [each for each in unread.remarks if each.code == PredictRemark.UNVERIFIED]
+    assert "batch" in remark.facts["figures"][0]
 
 
-def test_groups_side_by_side_share_the_nics() -> None:
+def test_concurrent_groups_share_the_nics() -> None:
     links = catalogue.instance("p4d.24xlarge").links  # four NICs of 12.5 GB/s
     alone = shared_links(links, CommGroup("data", 4, 8, 1))
     assert alone == links
@@ -241,7 +261,7 @@ def test_groups_side_by_side_share_the_nics() -> None:
 
 
 @pytest.mark.usefixtures("exact_links")
-def test_a_line_over_model_sizes_ends_where_memory_does() -> None:
+def test_line_over_model_sizes_ends_at_the_memory_limit() -> None:
     found = [one(name, asked(replace(JOB, baselines={}))) for name in ("p4d.24xlarge", "p5.48xlarge")]
     p4d, p5 = crossover.against_size(asked(replace(JOB, baselines={})), found)
     assert [x for x, _ in p4d.points] == [0.25e9, 0.5e9, 1e9, 2e9]  # 16 bytes a parameter in 40 GB
@@ -252,8 +272,8 @@ def test_a_line_over_model_sizes_ends_where_memory_does() -> None:
     assert [len(line.points) for line in across] == [len(crossover.NODES)] * 2
 
 
-def test_the_machines_of_the_study_are_told_apart_by_what_is_published() -> None:
-    """No middle for g6e, as nobody published several L40S of one node; p4d is cheaper whatever the assumptions are."""
+def test_published_results_decide_between_the_machines_of_the_study() -> None:
+    """g6e has no middle, because no result for several L40S is published. p4d is cheaper under all assumptions."""
     question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     found = choose([("g6e.48xlarge", 1), ("p4d.24xlarge", 1)], question)
     p4d, g6e = found.candidates
@@ -261,14 +281,15 @@ def test_the_machines_of_the_study_are_told_apart_by_what_is_published() -> None
     assert (p4d.has_middle, g6e.has_middle) == (True, False)
     for by in ("cost", "time"):
         assert verdict(found, by).decided
-    assert p4d.range("exchange_s").low > 0.00714  # the ports' own rate
+    assert p4d.range("exchange_s").low > 0.00714  # by the rate of the ports
     assert g6e.range("exchange_s").low > 0.136
-    assert any("no public figure of allreduce among several L40S of one node" in each for each in found.remarks)
+    unpublished = [each.remark.facts for each in found.remarks if each.remark.code == PredictRemark.NOTHING_PUBLISHED]
+    assert unpublished == [{"collective": "allreduce", "gpu": "L40S", "across_nodes": False}]
     assert range_of(p4d.sample_s).high < range_of(g6e.sample_s).high
 
 
-def test_own_runs_take_the_place_of_what_others_published() -> None:
-    """A few own rows on g6e give its exchange a middle, which is what was measured."""
+def test_own_runs_replace_published_results() -> None:
+    """A few measured rows give the exchange of g6e a middle: the measured time."""
     links = catalogue.instance("g6e.48xlarge").links
     sizes = [1 << power for power in range(20, 28)]
     seconds = {size: 50e-6 + size * 1.75 / 5e9 for size in sizes}
@@ -285,7 +306,7 @@ def test_own_runs_take_the_place_of_what_others_published() -> None:
     assert narrow.middle == pytest.approx(306e6 * 4 * 1.75 / 5e9, rel=0.1)
 
 
-def test_a_call_that_hardly_matters_does_not_take_the_middle_away() -> None:
+def test_negligible_call_without_a_middle_keeps_the_middle() -> None:
     sure = Prediction(1.0, 2.0, 3.0, "published", ("x",), "ring", "NIC", "network", "a", 0.1, True, 0.5)
     vague = replace(sure, middle_s=None, low_s=0.01, high_s=0.04)
     call = Communication("x", "allreduce", 1.0, CommGroup("data", 1, 8, 1), 1, "bucket", "")
@@ -294,15 +315,15 @@ def test_a_call_that_hardly_matters_does_not_take_the_middle_away() -> None:
     assert has_middle(())
 
 
-def test_without_peer_access_more_nodes_are_no_faster_than_one() -> None:
-    """What is published of networks was measured on other nodes: the way through host memory stays as slow."""
+def test_without_peer_access_two_nodes_are_not_faster() -> None:
+    """Published network results are from other nodes; copies through host memory stay as slow."""
     question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     single, double = (one("g6e.48xlarge", question, nodes).range("exchange_s") for nodes in (1, 2))
     assert double.low >= single.low
     assert double.high >= single.high
 
 
-def test_a_larger_model_has_more_of_the_same_layers() -> None:
+def test_larger_model_has_more_of_the_same_layers() -> None:
     question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     [line] = crossover.against_size(question, [one("p5.48xlarge", question)])
     assert [x for x, _ in line.points] == pytest.approx([306e6 * factor for factor in (0.25, 0.5, 1, 2, 4)])

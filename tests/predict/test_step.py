@@ -1,4 +1,4 @@
-"""The time of a step against closed forms: overlap of buckets, FSDP one layer ahead, the bubble, the feed."""
+"""The step time against closed forms: overlap of buckets, FSDP prefetch, pipeline bubble, feed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(
     shares: bool = False,
     **others: Any,
 ) -> StepTime:
-    """A step of so many seconds of computation, with a time for each call."""
+    """A step with `passes` seconds of computation and a time for each call."""
     found = layout(replace(Workload("test", SMALL, batch=2), **others), num_nodes, 8)
     more = {"update": 0.0, "lost": 0.0, "copied": 0.0, **(given or {})}
     return step(
@@ -50,17 +50,17 @@ def run(
 
 
 @given(st.integers(1, 40), st.floats(0.01, 5), st.floats(0.01, 5))
-def test_equal_buckets_overlap_as_the_closed_form_says(number: int, backward: float, each: float) -> None:
+def test_equal_buckets_overlap_by_the_closed_form(number: int, backward: float, each: float) -> None:
     """k equal buckets, full at i b / k, one after the other: the last ends at max(b + a, b / k + k a)."""
     found = exposed_buckets(one(backward), [bucket(number)], lambda _: one(each), overlap=True)[0]
     assert found == pytest.approx(max(backward + each, backward / number + number * each) - backward)
 
 
-def test_without_overlap_every_bucket_is_waited_for() -> None:
+def test_without_overlap_every_bucket_is_exposed() -> None:
     assert exposed_buckets(one(2.0), [bucket(7)], lambda _: one(0.3), overlap=False)[0] == pytest.approx(2.1)
 
 
-def test_a_small_first_bucket_begins_early() -> None:
+def test_small_first_bucket_starts_early() -> None:
     first, rest = bucket(1, 1.0), bucket(3, 33.0)
     seconds = {1.0: 0.5, 33.0: 1.0}
     found = exposed_buckets(one(1.0), [first, rest], lambda each: one(seconds[each.payload_bytes]), overlap=True)[0]
@@ -68,7 +68,7 @@ def test_a_small_first_bucket_begins_early() -> None:
     assert found == pytest.approx(0.51 + 3 - 1)
 
 
-def test_the_gradients_hide_behind_two_thirds_of_the_passes() -> None:
+def test_gradients_overlap_with_two_thirds_of_the_passes() -> None:
     found = run(passes=3.0, seconds=lambda _: 0.4)  # one bucket, as the model is small: full when backward ends
     assert found.exposed_s[0] == pytest.approx(0.4)
     assert found.total_s[0] == pytest.approx(3.4)
@@ -86,13 +86,13 @@ def test_fsdp_gathers_one_layer_ahead() -> None:
 
 
 @given(st.integers(1, 16), st.sampled_from([2, 4]))
-def test_the_bubble_is_stages_less_one_of_the_micro_batches(micro: int, stages: int) -> None:
+def test_bubble_is_stages_minus_one_micro_batches(micro: int, stages: int) -> None:
     found = run(passes=6.0, mesh=Mesh(pipeline=stages), accumulation=micro, seconds=lambda _: 0.0)
     assert found.bubble_s[0] == pytest.approx(6.0 * (stages - 1) / micro)
     assert found.exposed_s[0] == pytest.approx(0, abs=1e-12)
 
 
-def test_hops_and_blocking_calls_are_made_in_every_slot() -> None:
+def test_hops_and_blocking_calls_take_time_in_every_slot() -> None:
     """(m + p - 1) slots of 2 hops and, per micro-batch, 2 calls per layer of the stage and pass; p - 1 are bubble."""
     times = {"hop": 0.01, "pass": 0.001, "bucket": 0.0, "after": 0.0, "unit": 0.0}
     found = run(passes=6.0, mesh=Mesh(pipeline=4, tensor=2), accumulation=6, seconds=lambda each: times[each.when])
@@ -110,7 +110,7 @@ def test_hops_and_blocking_calls_are_made_in_every_slot() -> None:
     st.floats(0.001, 3),
     st.floats(0, 1),
 )
-def test_no_communication_is_exposed_for_longer_than_it_takes(
+def test_exposed_communication_is_at_most_all_communication(
     stages: int, tensor: int, strategy: str, micro: int, overlap: bool, each: float, lost: float
 ) -> None:
     assume(strategy != "zero3" or stages == 1)
@@ -126,8 +126,8 @@ def test_no_communication_is_exposed_for_longer_than_it_takes(
     assert 0 <= found.exposed_s[0] <= found.exchange_s[0] * (1 + 1e-12)
 
 
-def test_a_pipeline_loses_as_much_to_what_it_hides() -> None:
-    """The hops of all slots exceed a GPU's own calls, and do not use up what its buckets hide."""
+def test_pipeline_loses_a_share_of_hidden_communication() -> None:
+    """The hops of all slots take longer than a GPU's own calls, but do not reduce the hidden time of its buckets."""
     times = {"hop": 2.0, "bucket": 0.25, "pass": 0.0}
     big: dict[str, Any] = {"bucket_bytes": 1 << 17, "mesh": Mesh(pipeline=2), "accumulation": 2}
     bare, found = (
@@ -139,8 +139,8 @@ def test_a_pipeline_loses_as_much_to_what_it_hides() -> None:
 
 
 @given(st.floats(0.001, 10), st.integers(1, 40))
-def test_a_gpu_alone_waits_for_nothing_at_all(passes: float, micro: int) -> None:
-    """Not for the rounding of a difference either."""
+def test_single_gpu_waits_exactly_zero(passes: float, micro: int) -> None:
+    """Rounding must not leave a small positive value."""
     alone = layout(Workload("test", SMALL, batch=2, accumulation=micro), 1, 1)
     found = step(alone, one(passes), one(0.1), lambda _: one(1.0), communications(alone), one(0.2), one(0.0), False)
     assert found.exposed_s[0] == 0 and found.bubble_s[0] == 0
@@ -169,7 +169,7 @@ def test_without_recomputation_the_backward_pass_is_two_thirds() -> None:
     assert found.total_s[0] == pytest.approx((0.3 + 3 * 0.3 + 0.25) + (0.3 + 3 * 0.5 + 0.5 + 0.1))
 
 
-def test_hidden_communication_costs_its_share() -> None:
+def test_hidden_communication_loses_its_share() -> None:
     found = run(passes=3.0, strategy="zero3", seconds=lambda _: 0.1, given={"lost": 0.5})
     bare = run(passes=3.0, strategy="zero3", seconds=lambda _: 0.1)
     hidden = 12 * 0.1 - bare.exposed_s[0]
@@ -177,12 +177,12 @@ def test_hidden_communication_costs_its_share() -> None:
     assert found.exposed_s[0] == pytest.approx(bare.exposed_s[0] + 0.5 * hidden)
 
 
-def test_the_feed_shows_only_where_it_is_slower_than_everything_else() -> None:
+def test_feed_is_exposed_only_if_slower_than_everything_else() -> None:
     assert run(passes=3.0, given={"copied": 3.0}).feed_s[0] == 0
     assert run(passes=3.0, given={"copied": 5.0}).feed_s[0] == pytest.approx(5.0 - 3.1)
 
 
-def test_where_both_take_one_link_the_exchange_and_the_feed_add_up() -> None:
+def test_exchange_and_feed_add_up_on_a_shared_link() -> None:
     apart, shared = (
         run(passes=3.0, seconds=lambda _: 2.0, given={"copied": 4.0}, shares=each) for each in (False, True)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -65,7 +66,7 @@ def test_another_folder_or_none_is_reported(tmp_path: Path) -> None:
     assert (facts.results_shared, facts.results_problem) == (False, None)
     facts = host.facts(host.HostQuestion(results=str(tmp_path / "none"), nonce="x"))
     assert facts.results_shared is False
-    assert facts.results_problem == "no such file or directory"
+    assert facts.results_problem == os.strerror(errno.ENOENT).lower()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from bench.core.inventory import Inventory, NoAccess
 from bench.probes import lspci
 from bench.probes.topology import inventory_of
+from tests.facts import holds
 from tests.logs.corpus import FOLDER, needs_corpus
 from tests.probes import synthetic_machines as synthetic
 
@@ -460,8 +461,7 @@ def test_rows_that_were_cut_off_are_named_as_lost() -> None:
     )
     for name, first, last in (("8_gpus_8_cards_cut", "NIC2", "NIC7"), *(real if FOLDER else ())):
         (lost,) = recorded(f"topo_logs/{name}").lost
-        assert lost.startswith(f"no rows of {first}, ")
-        assert f" {last}: " in lost
+        assert holds(lost, "no rows", f"{first},") and f" {last}: " in lost
 
 
 @pytest.mark.parametrize("name", named(TREES, synthetic.TREES))
@@ -509,9 +509,8 @@ def test_what_the_driver_said(name: str) -> None:
 
 @needs_corpus
 def test_a_gpu_that_is_not_described_is_missed() -> None:
-    assert recorded("pcie_logs/10_nvidia-smi-qx_telegraf_a100-sxm4-v12.xml").lost == (
-        "4 GPUs are attached, 1 are described",
-    )
+    (attached,) = recorded("pcie_logs/10_nvidia-smi-qx_telegraf_a100-sxm4-v12.xml").lost
+    assert holds(attached, "4 GPUs", "1")
 
 
 @needs_corpus

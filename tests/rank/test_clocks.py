@@ -146,7 +146,7 @@ def test_injected_offsets_and_drifts_are_recovered_within_the_stated_bounds() ->
         for _ in range(3):
             clocks.compare()
             time.sleep(0.2)
-        return clocks.known()
+        return clocks.offsets()
 
     (told, *others), began_s = compared(work)
     assert others == [{}] * 3
@@ -165,7 +165,7 @@ def test_a_longer_way_back_stays_inside_the_bound() -> None:
     def work(transport: Any) -> Any:
         clocks = Clocks(transport, ("h0", "h1"), clock(7.0 * transport.place.rank, 0.0))
         clocks.compare()
-        return clocks.known()
+        return clocks.offsets()
 
     found = world.run(work)[0]["h1"]
     assert found["offset_s"] < 7.0 - 0.5e-3  # moved by half of the difference
@@ -177,8 +177,8 @@ def test_ranks_that_read_one_clock_are_not_compared(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sysfs, "clock", lambda: "boot time:[1]")
 
     def work(clocks: Clocks, transport: Any) -> Any:
-        assert list(clocks.watched(iter([1, 2]))) == [1, 2]
-        return clocks.several, clocks.is_same(0, 3), clocks.known()
+        assert list(clocks.comparing_between(iter([1, 2]))) == [1, 2]
+        return clocks.several, clocks.is_same(0, 3), clocks.offsets()
 
     results, _ = compared(work)
     assert results == [(False, True, {})] * 4
@@ -188,8 +188,8 @@ def test_rows_are_followed_by_a_comparison(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "_EVERY_S", -1.0)
 
     def work(clocks: Clocks, transport: Any) -> Any:
-        assert list(clocks.watched(iter([1, 2]))) == [1, 2]
-        return clocks.known()
+        assert list(clocks.comparing_between(iter([1, 2]))) == [1, 2]
+        return clocks.offsets()
 
     (told, *_), _ = compared(work, num_ranks=3)
     assert [found["num_comparisons"] for found in told.values()] == [3, 3]

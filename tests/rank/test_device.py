@@ -22,6 +22,7 @@ from bench.core.pattern import Shape
 from bench.rank import session
 from bench.rank.rows import BufferSets
 from bench.store import heartbeat, jsonl
+from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = Path(__file__).with_name("fake_device.py")
@@ -80,13 +81,14 @@ def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(tmp
     assert (skipped["code"], skipped["payload_bytes"], skipped["facts"]["free_mib"]) == ("no-memory", 64 << 20, 64)
     [header] = document["headers"].values()
     assert header["clock"] == "device" and header["calibration"]["enqueue_s"] > 0
-    assert "the GPU's L2 cache of 1M" in err
+    assert holds(err, "L2 cache", "1M")
     host = socket.gethostname()
     [before] = header["nodes"][host]["gpus"]
     assert before["under_load"] is True and before["power_w"] == 90.0, "the links of all GPUs were active"
     [after] = header["nodes"][host]["gpus_at_end"]
     assert (after["throttle"], after["power_w"]) == (["sw power cap"], 700.0)
-    assert document["notes"] == [f"THROTTLED gpu0 of {host}, after the rows: sw power cap"]
+    [note] = document["notes"]
+    assert holds(note, "THROTTLED", "gpu0", host, "sw power cap")
     [attempt] = jsonl.read(records).attempts
     assert attempt.header.nodes[host]["gpus_at_end"] == [after]
     assert all(len(one.samples.host_s) == len(one.samples.enqueue_s) == 6 for one in attempt.records if one.samples)
@@ -139,7 +141,7 @@ def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path
     [last] = heartbeat.last_words(ended[1][1])
     assert (last.rank, last.host, last.end.code) == (1, socket.gethostname(), EndCode.OUT_OF_MEMORY)
     assert "allreduce 64K" in last.end.facts["doing"]
-    assert last.end.facts["why"] == "OutOfMemoryError: CUDA out of memory. Tried to allocate 8.00 GiB."
+    assert last.end.facts["why"].startswith("OutOfMemoryError: ") and "8.00 GiB" in last.end.facts["why"]
     [consequence] = heartbeat.last_words(ended[0][1])
     assert (consequence.rank, consequence.end.code) == (0, EndCode.LOST_CONTACT)
     assert "Traceback" not in ended[1][1]

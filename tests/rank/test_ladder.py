@@ -50,7 +50,7 @@ def test_rounds_go_on_until_the_slow_nic_is_known() -> None:
         told.append(asked)
         return asked
 
-    rows = list(ladder.climb(CASE, places, broadcast, True, lambda round_: measured(round_, 3)))
+    rows = list(ladder.measure_rounds(CASE, places, broadcast, True, lambda round_: measured(round_, 3)))
     assert told[-1] == () and sum(map(len, told)) == len(rows)
     names = [record.group for row in rows for record in row]
     assert len(set(names)) == len(names)
@@ -62,7 +62,7 @@ def test_the_other_ranks_do_what_the_first_says() -> None:
     said: Iterator[Any] = iter([("a round",), ()])
     done: list[Any] = []
     places = Places(("h0", "h1"), (None, None))
-    rows = ladder.climb(
+    rows = ladder.measure_rounds(
         CASE,
         places,
         lambda mine: next(said) if mine == () else None,
@@ -88,7 +88,7 @@ def test_every_round_that_the_budget_leaves_out_is_a_skipped_row(num_in_time: in
         taken.append(measured(round_, 3) if len(taken) < num_in_time else skipped(round_))
         return taken[-1]
 
-    rows = list(ladder.climb(CASE, places, lambda asked: asked, True, measure))
+    rows = list(ladder.measure_rounds(CASE, places, lambda asked: asked, True, measure))
     assert rows == taken and len(rows) >= 6, "the first rounds are always asked for"
     assert len(rows) < 60
     records = [record for row in rows for record in row]

@@ -129,7 +129,7 @@ def test_a_clock_that_was_set_between_two_messages_is_told() -> None:
     trips = burst(0.0, [(1e-5, 1e-5)], drifting(0.0, 0.0)) + burst(1e-3, [(1e-5, 1e-5)], drifting(1.0, 0.0))
     with pytest.raises(ValueError, match="contradict"):
         offset_of(trips)
-    with pytest.raises(ValueError, match="no round trips"):
+    with pytest.raises(ValueError, match="round trip"):
         offset_of([])
 
 

@@ -220,7 +220,7 @@ def test_runs_of_other_factors_are_refused_unless_the_factor_is_named(
 
 def test_each_differing_factor_is_named_and_one_allowed_is_not_enough(a_run: Make) -> None:
     base, new = a_run([[1e-5]]), a_run([[2e-5]], {"dtype": "float64", "clock": "device"})
-    with pytest.raises(UsageError, match=r"dtype is .*; clock is .* --allow-diff dtype --allow-diff clock"):
+    with pytest.raises(UsageError, match=r"\bdtype .*\bclock .*--allow-diff dtype --allow-diff clock"):
         compare.compare(base, new)
     with pytest.raises(UsageError, match=r"^clock is"):
         compare.compare(base, new, allow_diff=["dtype"])
@@ -230,7 +230,7 @@ def test_each_differing_factor_is_named_and_one_allowed_is_not_enough(a_run: Mak
     ("word", "hint"), [("num_rank", "num_ranks"), ("threadlevel", "mpi_thread_level"), ("modelled", "there|did")]
 )
 def test_an_unknown_factor_is_refused_with_the_nearest_one(a_run: Make, word: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"no factor is called '{word}'.*({hint})"):
+    with pytest.raises(UsageError, match=f"'{word}'.*({hint})"):
         compare.compare(a_run([[1e-5]]), a_run([[1e-5]]), allow_diff=[word])
 
 
@@ -269,7 +269,7 @@ def test_rows_are_not_paired_at_random_where_several_fit(a_run: Make) -> None:
 def test_a_factor_that_changed_for_one_transport_of_two_is_refused_too(a_run: Make) -> None:
     gloo = a_run([[1e-5]], {"transport": "gloo", "facts": {"torch": "2"}})
     base, new = (merged(a_run([[1e-5]], {"facts": {"mpi_library": name}}), gloo) for name in ("MPICH 4", "MPICH 5"))
-    with pytest.raises(UsageError, match=r"^library is MPICH 4 in BASE and MPICH 5 in NEW"):
+    with pytest.raises(UsageError, match=r"^library .*MPICH 4 .*MPICH 5 "):
         compare.compare(base, new)
     assert len(compare.compare(base, new, allow_diff=["library"]).rows) == 2
 
@@ -301,7 +301,7 @@ def test_one_launch_without_a_trustworthy_figure_makes_its_row_not_comparable(
     assert found[0].reason is not None and found[0].reason.code == code
     assert (found[0].reason.facts["side"], found[0].reason.facts["job"]) == ("NEW", "allreduce-mpi")
     assert (found[0].ratio, found[0].verdict) == (None, "not comparable") and found[1].verdict == "slower"
-    with pytest.raises(UsageError, match=r"nothing .* can be compared"):
+    with pytest.raises(UsageError, match=r"^nothing .*BASE.* NEW"):
         compare.compare(base, a_run([[2e-5] * 2] * 5, **row))
 
 
@@ -313,7 +313,7 @@ def test_times_that_are_none_never_become_a_ratio(a_header: Make, a_record: Make
 
     good = Samples((1e-4,) * 30)
     for base, new in ((run(good), run(Samples(bad))), (run(Samples(bad)), run(good))):
-        with pytest.raises(UsageError, match=r"nothing .* can be compared"):
+        with pytest.raises(UsageError, match=r"^nothing .*BASE.* NEW"):
             compare.compare(base, new)
 
 
@@ -338,7 +338,7 @@ def test_two_models_have_a_ratio_and_no_verdict(a_run: Make) -> None:
 
 def test_runs_without_a_common_row_are_refused(a_run: Make) -> None:
     base = a_run([[1e-5]])
-    with pytest.raises(UsageError, match=r"BASE \(allreduce, isolated\) and NEW \(alltoall, isolated\)"):
+    with pytest.raises(UsageError, match=r"BASE \(allreduce.* NEW \(alltoall"):
         compare.compare(base, a_run([[1e-5]], {"pattern": "alltoall"}, pattern="alltoall"))
     with pytest.raises(UsageError, match="NEW"):
         compare.compare(base, Document(DOCUMENT_SCHEMA, {}, ()))

@@ -80,7 +80,7 @@ def test_a_rate_stands_for_the_time_of_its_size_beside_our_median(
     samples = Samples(seconds=(1e-5,) * 20 + (9e-5,) * 10)
     told = rows_of(a_header, a_record, "nvbandwidth", ("local_copy",), {"algbw_bytes_per_s": 2e11}, samples)
     (found,) = summary.document(told).parities
-    assert (found.ours_s, found.theirs_s, found.statistic) == (1e-5, 5e-6, "median over samples")
+    assert (found.ours_s, found.theirs_s, found.statistic.split()[0]) == (1e-5, 5e-6, "median")
     assert found.ratio == pytest.approx(2.0)
 
 

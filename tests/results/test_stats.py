@@ -141,7 +141,7 @@ def test_noise_alone_is_rarely_called_warm_up() -> None:
     "function", [stats.median, stats.effective_size, stats.interval, stats.drift, stats.num_outliers]
 )
 def test_what_is_no_time_is_refused(function: Callable[[list[float]], object], samples: list[float]) -> None:
-    with pytest.raises(ValueError, match="finite times above zero"):
+    with pytest.raises(ValueError, match=r"finite .*above zero"):
         function(samples)
 
 

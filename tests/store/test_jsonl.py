@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Failure, Header, Record, Samples, Skip
 from bench.core.skips import SkipCode
-from bench.store import jsonl
+from bench.store import jsonl, older
 
 Make = Callable[..., Any]
 
@@ -83,7 +85,8 @@ def test_a_truncated_line_is_skipped_with_a_warning(tmp_path: Path, a_header: Ma
     path.write_bytes(path.read_bytes()[:-40])
     results = jsonl.read(path)
     assert len(results.attempts[0].records) == 1
-    assert results.warnings == (f"{path}:3: skipped a truncated line; the rows before it are complete",)
+    [warning] = results.warnings
+    assert warning.startswith(f"{path}:3: ") and "truncated" in warning
     jsonl.Writer(path, a_header(job="again")).append(a_record())
     first, second = jsonl.read(path).attempts
     assert (len(first.records), len(second.records), second.header.job) == (1, 1, "again")
@@ -116,26 +119,26 @@ def test_a_file_of_the_first_schema_stays_readable() -> None:
 
 def test_no_number_that_is_none_is_written(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     writer = jsonl.Writer(tmp_path / "x.jsonl", a_header())
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError, match="JSON"):
         writer.append(replace(a_record(), samples=Samples((float("nan"),))))
 
 
 def test_an_unwritable_path_is_one_error(tmp_path: Path, a_header: Make) -> None:
-    with pytest.raises(MeasurementError, match=r"cannot be written \(No such file or directory\)"):
+    with pytest.raises(MeasurementError, match=re.escape(f"({os.strerror(errno.ENOENT)})")):
         jsonl.Writer(tmp_path / "nowhere" / "x.jsonl", a_header())
-    with pytest.raises(MeasurementError, match=r"cannot be written \(No such file or directory\)"):
+    with pytest.raises(MeasurementError, match=re.escape(f"({os.strerror(errno.ENOENT)})")):
         list(jsonl.written(tmp_path / "nowhere" / "x.jsonl", a_header(), ()))
 
 
 def test_only_errors_of_the_file_itself_are_reported(tmp_path: Path, a_header: Make, a_record: Make) -> None:
     def source() -> Iterator[Record]:
         yield a_record()
-        raise PermissionError(errno.EACCES, "of the log")
+        raise PermissionError(errno.EACCES, "log")
 
-    with pytest.raises(PermissionError, match="of the log"):
+    with pytest.raises(PermissionError, match="log"):
         list(jsonl.written(tmp_path / "x.jsonl", a_header(), source()))
     assert len((tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()) == 2
-    with pytest.raises(MeasurementError, match=r"No space left on device\).*, and import again") as told:
+    with pytest.raises(MeasurementError, match=rf"\({os.strerror(errno.ENOSPC)}\).* import") as told:
         list(jsonl.written(Path("/dev/full"), a_header(), [a_record()]))
     assert "are kept" not in str(told.value), "they may be in a buffer"
 
@@ -181,7 +184,7 @@ def test_an_invalid_end_line_is_refused(gpus: str, tmp_path: Path, a_header: Mak
     path = tmp_path / "rows.jsonl"
     jsonl.Writer(path, a_header())
     path.write_text(path.read_text() + f'{{"type":"end","gpus":{gpus}}}\n')
-    with pytest.raises(UsageError, match=":2: invalid end line"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl:2: "):
         jsonl.read(path)
 
 
@@ -190,7 +193,7 @@ def test_host_times_must_match_the_samples(key: str, tmp_path: Path, a_header: M
     path = tmp_path / "rows.jsonl"
     jsonl.Writer(path, a_header()).append(a_plain_record(samples=Samples([1.0, 2.0], host_s=[3.0, 4.0])))
     path.write_text(path.read_text().replace('"host_s":[3.0,4.0]', f'"{key}":[3.0]'))
-    with pytest.raises(UsageError, match="host_s and enqueue_s"):
+    with pytest.raises(UsageError, match=r"host_s.*enqueue_s"):
         jsonl.read(path)
 
 
@@ -206,6 +209,18 @@ def test_every_schema_that_was_ever_written_is_read(
     assert attempt.header.imported == {} and len(attempt.records) == 1
 
 
+def test_a_waived_test_of_an_older_import_has_its_code() -> None:
+    text = "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here"
+    read = older.imported({"remarks": [{"line": 87, "text": text}, {"line": 90, "text": "cut"}]})
+    assert read["remarks"][0] == {
+        "line": 87,
+        "text": text,
+        "code": "waived",
+        "facts": {"test": "device_to_device_memcpy_read_ce"},
+    }
+    assert read["remarks"][1] == {"line": 90, "text": "cut"}
+
+
 def test_a_reason_that_an_older_version_wrote_as_a_sentence_is_read_as_uncoded(
     tmp_path: Path, a_header: Make, a_record: Make
 ) -> None:
@@ -217,11 +232,11 @@ def test_a_reason_that_an_older_version_wrote_as_a_sentence_is_read_as_uncoded(
     assert attempt.records[0].skipped == Skip.of(SkipCode.BUDGET, budget_s=3.0)
     assert attempt.records[1].failed == Failure.of(SkipCode.OTHER_GROUP_WRONG, rank=1, host="h1")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[1]["skipped"] = "no GPU here"
+    lines[1]["skipped"] = sentence = "no GPU here"
     lines[2]["failed"] = {"what": "died", "rank": 3, "host": "h1"}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (attempt,) = jsonl.read(path).attempts
-    assert attempt.records[0].skipped == Skip.uncoded("no GPU here")
+    assert attempt.records[0].skipped == Skip.uncoded(sentence)
     assert attempt.records[1].failed == Failure("died", 3, "h1")
 
 
@@ -234,5 +249,5 @@ def test_an_unknown_world_is_null_and_a_missing_one_is_invalid(tmp_path: Path, a
     assert attempt.records[0].num_ranks is None and attempt.records[0].num_nodes is None
     text = path.read_text().splitlines()
     path.write_text("\n".join([text[0], text[1].replace('"num_ranks":null,', "")]) + "\n")
-    with pytest.raises(UsageError, match=r"a\.jsonl:2: invalid record line"):
+    with pytest.raises(UsageError, match=r"a\.jsonl:2: "):
         jsonl.read(path)

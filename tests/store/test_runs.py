@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,19 +40,19 @@ def test_an_unwritable_disk_is_refused_and_an_impossible_folder_is_a_usage_error
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(kind, match=rf"cannot be written \({os.strerror(number)}\): free space"):
+    with pytest.raises(kind, match=re.escape(f"({os.strerror(number)})")):
         runs.create(tmp_path, "20260102-a")
 
 
 def test_a_run_is_found_by_path_by_name_and_as_the_latest(tmp_path: Path) -> None:
     folder = runs.create(tmp_path, "20260102-a")
-    with pytest.raises(UsageError, match="no run is called 'latest'"):
+    with pytest.raises(UsageError, match="'latest'"):
         runs.find(tmp_path, "latest")
     runs.write_plan(folder, {"jobs": []})
     assert (
         runs.find(tmp_path, "latest") == runs.find(tmp_path, "20260102-a") == runs.find(tmp_path, str(folder)) == folder
     )
-    with pytest.raises(UsageError, match="the latest there: 20260102-a"):
+    with pytest.raises(UsageError, match="20260102-a"):
         runs.find(tmp_path, "other")
 
 
@@ -66,7 +67,7 @@ def test_a_broken_plan_is_refused(tmp_path: Path, text: str) -> None:
 def test_broken_outcomes_are_an_error(tmp_path: Path, text: str) -> None:
     assert runs.outcomes_or_error(tmp_path) == {}, "a run that never got so far"
     (tmp_path / "outcomes.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"\.json is (not valid JSON|no list of jobs)"):
+    with pytest.raises(UsageError, match=r"outcomes\.json "):
         runs.outcomes_or_error(tmp_path)
 
 

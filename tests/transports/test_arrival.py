@@ -82,9 +82,9 @@ def test_two_ranks_on_one_gpu_are_refused_on_all_ranks(gather: Gather) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("num_ranks", [1, 3])
 def test_the_problem_of_one_rank_ends_all_with_its_message(num_ranks: int, gather: Gather) -> None:
-    gather.problems = {num_ranks - 1: "its GPU is broken"}
+    gather.problems = {num_ranks - 1: "GPU broken"}
     ended = gather(dict.fromkeys(range(num_ranks)), num_ranks, 30)
-    assert len(ended) == num_ranks and {str(error) for error in ended.values()} == {"its GPU is broken"}
+    assert len(ended) == num_ranks and {str(error) for error in ended.values()} == {"GPU broken"}
 
 
 def test_a_shared_gpu_is_found_by_its_name() -> None:

@@ -16,6 +16,7 @@ from bench.core.errors import MeasurementError
 from benchmarks import gpu_copies, gpu_started
 from benchmarks.gpu_copies import Bench
 from benchmarks.gpu_lines import Line, NotHereError, attempt
+from tests.facts import holds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -55,7 +56,7 @@ def test_every_line_of_a_gpu_is_there_with_a_verdict() -> None:
     ]
     shown = [line for line in lines if not line.startswith("#")]
     assert [line[:54].rstrip() for line in shown] == wanted
-    assert all(line[76:85].strip() in ("ok", "MISSED", "not told", "printed") for line in shown), shown
+    assert all(line[76:85].strip() in ("ok", "MISSED", "unknown", "printed") for line in shown), shown
     assert code == any(line[76:85].strip() == "MISSED" for line in shown)
     assert lines[-1].startswith("# 15 lines: ")
 
@@ -65,7 +66,7 @@ def test_a_failed_part_is_reported_and_the_others_are_measured() -> None:
     failed = [line for line in lines if " FAILED " in line]
     assert [line.split(",")[0] for line in failed[:2]] == ["host to GPU", "GPU to host"]
     assert [line.split(",")[0] for line in failed[-2:]] == ["GPU's own copy", "kernel"]
-    assert all("bytes arrived wrong" in line for line in failed) and code == 4
+    assert all(holds(line, "arrived wrong") for line in failed) and code == 4
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_failed_part_is_reported_and_the_others_are_measured() -> None:
         (Line("a", 0.949, (0.95, 1.0)), "MISSED"),
         (Line("a", 1.001, (0.95, 1.0)), "MISSED"),
         (Line("a", float("nan"), (0.95, 1.0)), "MISSED"),
-        (Line("a", None, (0.95, 1.0)), "not told"),
+        (Line("a", None, (0.95, 1.0)), "unknown"),
         (Line("a", 0.5), "printed"),
     ],
 )
@@ -87,15 +88,15 @@ def test_what_raises_is_a_line_and_what_is_not_possible_here_another() -> None:
     def not_here() -> Line:
         raise NotHereError("no handles here")
 
-    assert attempt("a", not_here, (0.95, 1.05)).verdict == "not told"
+    assert attempt("a", not_here, (0.95, 1.05)).verdict == "unknown"
     raised = str(attempt("a", lambda: Line("a", 1 / 0)))
-    assert "FAILED" in raised and "division by zero" in raised
+    assert holds(raised, "FAILED", "division")
 
 
 def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "child"
     script = f"sleep 600 & echo $! > {mark}; wait"
-    with pytest.raises(MeasurementError, match="not done after"):
+    with pytest.raises(MeasurementError, match=r"^sh .*\b0 s"):
         gpu_started.output(("sh", "-c", script), 0.3)
     child = int(mark.read_text())
     for _ in range(100):
@@ -106,7 +107,7 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
 
 
 def test_a_program_that_prints_nothing_is_quoted_and_one_that_is_refused_is_no_failure() -> None:
-    with pytest.raises(MeasurementError, match="sh ended with 7: it broke"):
+    with pytest.raises(MeasurementError, match=r"\bsh\b.*\b7: it broke"):
         gpu_started.output(("sh", "-c", "echo first >&2; echo it broke >&2; exit 7"), 10)
     with pytest.raises(NotHereError, match="no GPU"):
         gpu_started.output(("sh", "-c", "echo no GPU >&2; exit 3"), 10)
@@ -169,11 +170,11 @@ def test_a_program_that_waits_is_asked_to_end_so_that_it_ends_what_is_in_other_s
 
 def test_a_tool_that_is_refused_here_does_not_end_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(test: str, num_bytes: int, timeout_s: float) -> float:
-        raise NotHereError("no GPU for it")
+        raise NotHereError("no GPU")
 
     monkeypatch.setattr(gpu_started, "nvbandwidth", refused)
     line = Bench([1 << 20], time.monotonic())._against_link("a", "host to GPU", 1 << 20, 1e9, None, "")
-    assert line.verdict == "not told" and line.words == "no GPU for it"
+    assert line.verdict == "unknown" and line.words == "no GPU"
 
 
 def test_what_failed_counts_for_more_than_what_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_a_call_is_read_with_its_algorithm_and_protocol() -> None:
 
 def test_nothing_heard_is_unknown_and_one_node_needs_no_network() -> None:
     assert NcclReport().facts(1) == {}
-    assert heard("Using network IB").facts(1)["nccl_network"] == "none, within one node"
+    assert heard("Using network IB").facts(1)["nccl_network"].startswith("none, ")
     assert "nccl_network" not in heard("Using network IB").facts(2), "no peer was connected over it"
 
 

@@ -101,7 +101,7 @@ from bench.core.case import Case
 from bench.core.dtypes import DTYPES, REDUCE_OPS
 from bench.core.transport import Options
 from bench.rank import measure, session
-from bench.rank.place import place
+from bench.rank.placement import place
 
 name = sys.argv[1]
 me = place(os.environ)

@@ -11,6 +11,7 @@ from bench.explain.size_matches import size_matches
 
 _LOG = 'the log says "{log_text}" (line {line})'
 _NIC_LAYOUT = "check which NIC is near which GPU (PIX or PXB), and whether the peer memory driver is loaded"
+_FILLED = 0.72  # of what NICs carry: from here on they count as full
 _NO_EFA_RDMA = "p3dn."  # instance types whose EFA has no GPUDirect RDMA
 
 
@@ -45,7 +46,7 @@ def tcp_sockets(evidence: RunEvidence) -> Found | None:
 )
 def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     """As slow as sockets, and the log does not say which network is used."""
-    rate, network = evidence.nic_bytes_per_s, evidence.network_bytes_per_s
+    rate, network = evidence.nic_bytes_per_s, evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or not rate or not network or evidence.hint("network"):
         return None
     if evidence.hint("path", "NET/") or rate >= 0.12 * network or rate >= 8e9:
@@ -67,14 +68,17 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
 def fewer_nics(evidence: RunEvidence) -> Found | None:
     """A flat curve at the rate of one NIC (or some) of many."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
-    if not evidence.crosses_nics or rate is None or network is None or flat is None:
+    used = evidence.used_nics_bytes_per_s
+    if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:
+        return None
+    if (evidence.nics_fill or 0.0) > _FILLED:  # it fills the NICs of its own GPUs
         return None
     links = evidence.machine.links
     exact = evidence.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
     most_in_log = max(1, (links.num_nics or 1) // 2) if links else 1
-    if rate > 0.72 * network or evidence.num_nics_in_log > most_in_log:
+    if rate > _FILLED * used or evidence.num_nics_in_log > most_in_log:
         return None
-    names = _own_nics(evidence) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
+    names = _own_nics(evidence, used) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
     full = next((capacity for capacity in names if 0.85 <= rate / capacity <= 1.01), None)
     if full is None:
         return None
@@ -170,14 +174,14 @@ def _other_network(evidence: RunEvidence) -> bool:
     return evidence.hint("path", "NET/") is not None and evidence.hint("path", "NET/Socket") is None
 
 
-def _own_nics(evidence: RunEvidence) -> dict[float, str]:
-    """What 1, 2, 4, ... of a known machine's NICs carry."""
+def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
+    """What 1, 2, 4, ... of a known machine's NICs carry, if that is less than what this run may use."""
     links = evidence.machine.links
     assert links is not None and links.nic_bytes_per_s is not None
     total = links.num_nics or 1
     names = {}
     for count in (1, 2, 4, 8, 16):
-        if count < total:
+        if count < total and links.nic_bytes_per_s * count < used:
             some = "one" if count == 1 else str(count)
             names[links.nic_bytes_per_s * count] = f"{some} of {total} NICs"
     return names

@@ -1,4 +1,4 @@
-"""A rank's signs of life: what it is doing, how it ended, its stacks, and a watchdog for a rank without progress."""
+"""A rank's heartbeats: what it does, how it ended, its stacks, and a watchdog that ends it without progress."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes abo
 
 
 @contextlib.contextmanager
-def watched(
+def with_watchdog(
     me: RankInfo, deadline_s: float, folder: str | None, report: Callable[[End], None]
 ) -> Iterator[HeartbeatWriter]:
-    """A heartbeat for the controller, and a thread that ends a rank without progress: MPI itself has no timeout.
+    """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
 
-    The thread also waits for SIGTERM: the main thread may be deep in a library that never returns to Python, and a
-    rank that was asked to end must not look like one that died. On SIGUSR1 and when it crashes, a rank writes its
+    The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python,
+    and a rank that was asked to end must not look like one that died. On SIGUSR1 and in a crash a rank writes its
     stacks. `report` prints how the thread ended the rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
@@ -67,7 +67,7 @@ def watched(
 
 
 def end_of(error: BaseException) -> End:
-    """How an error ends a rank: the error's own code, or its kind."""
+    """The end of a rank by an error: the error's own code, or a code for its kind."""
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -79,7 +79,7 @@ def end_of(error: BaseException) -> End:
 
 
 class HeartbeatWriter:
-    """Notes what this rank does, and writes it to the heartbeat file a few times a second at most."""
+    """Records what this rank does, and writes it to the heartbeat file at most a few times a second."""
 
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
         self._me, self._folder = me, folder
@@ -88,18 +88,18 @@ class HeartbeatWriter:
         self._between_s = min(deadline_s / 8, max(_BETWEEN_BEATS_S, me.num_ranks * _BETWEEN_RANKS_S))
         self.doing, self.when, self._written = heartbeat.STARTING, time.monotonic(), 0.0
         if folder is not None:
-            with contextlib.suppress(OSError):  # a host that shares no files with the controller keeps its own
+            with contextlib.suppress(OSError):  # a host without a shared file system keeps its own files
                 folder.mkdir(exist_ok=True)
-                # The file stays open: C code writes the stacks, in whatever state this process is then.
+                # The file stays open, because C code writes the stacks in any state of this process.
                 stacks = heartbeat.stack_file(folder, me.rank).open("w")
                 faulthandler.register(signal.SIGUSR1, stacks)
                 faulthandler.enable(stacks)  # a crash, too
         self(heartbeat.STARTING)
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Note what the rank does, between batches, never in a timed region.
+        """Record what the rank does. Called between batches, never in a timed region.
 
-        The rank is refused if the next call does not follow within `within_s`.
+        The watchdog ends the rank if the next call does not follow within `within_s`.
         """
         self.doing, self.when, self.within_s = doing, time.monotonic(), within_s
         if self.when - self._written > self._between_s:

@@ -1,0 +1,141 @@
+"""Verdicts by inequality, where the machine or its NICs are unknown: what holds for any machine, or for which machines.
+
+A result near the best of anybody with this GPU is normal whatever the NICs are, and one below what the slowest machine
+would give is low. Between the two, the verdict depends on the machine, so it names on which it would be normal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bench.core import plugins
+from bench.core.links import NodeLinks
+from bench.core.pattern import Pattern, Shape
+from bench.core.units import format_rate
+from bench.core.world import World
+from bench.explain.evidence import NIC_RATES, RunEvidence, busbw
+from bench.explain.messages import AssessmentCode
+from bench.hardware.catalogue import Instance, instance, instances
+from bench.hardware.link_traffic import usual_use
+from bench.hardware.reference import best_of_each
+
+NORMAL_OF_OTHERS = 0.85  # of the best published result: library versions, drivers and years differ by as much
+_FITS = (0.65, 1.02)  # of what a machine's links leave: a run that reaches this would be normal there
+_TOO_LOW = 0.35
+_MOST_NAMED = 3
+
+
+def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any], float] | None:
+    """What holds for any machine with this GPU: (NEAR_BEST_OF_ANYONE or BELOW_SLOWEST, its facts, the ratio).
+
+    None if neither holds.
+    """
+    best = evidence.best
+    assert best is not None
+    published = [reference for reference in _published(evidence) if reference.limited is None]
+    if published:
+        reference = max(published, key=lambda each: each.best[1])
+        ratio = busbw(best) / reference.best[1]
+        if ratio >= NORMAL_OF_OTHERS:
+            facts = {"reference_rate": reference.best[1], "machine": reference.instance or reference.gpu}
+            only = len({each.source for each in published}) == 1
+            return (
+                AssessmentCode.NEAR_BEST_OF_ANYONE,
+                {"rate": busbw(best), "ratio": ratio, "only": only, **facts},
+                ratio,
+            )
+    slowest = min(_rates_of_types(evidence), default=None)
+    if slowest is not None and evidence.machine.gpu and busbw(best) < _TOO_LOW * slowest[0] and not evidence.too_short:
+        ratio = busbw(best) / slowest[0]
+        facts = {"rate": busbw(best), "ratio": ratio, "slowest": slowest[1], "slowest_rate": slowest[0]}
+        return AssessmentCode.BELOW_SLOWEST, facts, ratio
+    return None
+
+
+def fitting_nics(evidence: RunEvidence) -> list[float]:
+    """The rates of NICs on sale (bytes per second) with which this run would be normal, one for each of its GPUs."""
+    links = evidence.machine.links
+    found = []
+    for rate in NIC_RATES:
+        if links is None:
+            break
+        per_gpu = _with_nics(links, evidence.ranks_per_node or 1, rate)
+        share = _share(evidence, per_gpu)
+        if share is not None and _FITS[0] <= share <= _FITS[1]:
+            found.append(rate)
+    return found
+
+
+def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
+    """Machines on which the run would be normal, and on which it would be low: "p5.48xlarge (48 %)".
+
+    Normal: where it is 65 % or more of what the links leave or others reached, and not far above. The closest come
+    first, at most three each.
+    """
+    best = evidence.best
+    assert best is not None
+    share_of: dict[str, float] = {}
+    for name_rate, name in _rates_of_types(evidence):
+        share_of[name] = busbw(best) / name_rate
+    for reference in best_of_each(evidence.run.pattern or "", evidence.num_ranks or 0, evidence.num_nodes):
+        if reference.instance:
+            share_of[reference.instance] = busbw(best) / reference.best[1]
+    normal = {name: share for name, share in share_of.items() if _FITS[0] <= share <= 1 / NORMAL_OF_OTHERS}
+    low = {name: share for name, share in share_of.items() if share < _FITS[0]}
+    closest = sorted(normal, key=lambda name: abs(normal[name] - 1))
+    lowest = sorted(low, key=lambda name: -low[name])
+    return (
+        [f"{name} ({normal[name]:.0%})" for name in closest[:_MOST_NAMED]],
+        [f"{name} ({low[name]:.0%})" for name in lowest[:_MOST_NAMED]],
+    )
+
+
+def nic_words(rate: float) -> str:
+    """400 Gb/s (50 GB/s)."""
+    return f"{rate * 8e-9:.0f} Gb/s ({format_rate(rate)})"
+
+
+def _published(evidence: RunEvidence) -> Iterator[Any]:
+    if evidence.machine.gpu:
+        yield from evidence.references
+    else:
+        yield from best_of_each(evidence.run.pattern or "", evidence.num_ranks or 0, evidence.num_nodes)
+
+
+def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
+    """(what its links leave to this run, name) of each instance type that can have held it."""
+    for name in instances():
+        found = instance(name)
+        if evidence.machine.gpu in (None, found.gpu) and _can_hold(found, evidence):
+            rate = _usual_rate(evidence, found.links)
+            if rate is not None:
+                yield rate, name
+
+
+def _can_hold(found: Instance, evidence: RunEvidence) -> bool:
+    ranks = evidence.num_ranks or 1
+    if evidence.num_nodes is None:  # as many nodes as the ranks need
+        return ranks <= found.gpus or ranks % found.gpus == 0
+    return -(-ranks // evidence.num_nodes) <= found.gpus
+
+
+def _share(evidence: RunEvidence, links: NodeLinks) -> float | None:
+    rate = _usual_rate(evidence, links)
+    return None if rate is None or evidence.best is None else busbw(evidence.best) / rate
+
+
+def _usual_rate(evidence: RunEvidence, links: NodeLinks) -> float | None:
+    """What these links leave to the run if its data go the usual way (bytes per second of busbw)."""
+    ranks, best, name = evidence.num_ranks, evidence.best, evidence.run.pattern
+    nodes = evidence.num_nodes or -(-(ranks or 1) // links.gpus)
+    if not ranks or ranks % nodes or best is None or not best.payload_bytes or not name:
+        return None
+    pattern: Pattern = plugins.load("pattern", name).PATTERN
+    use = usual_use(links, World(nodes, ranks // nodes), pattern, Shape(ranks, best.payload_bytes, mode="pipelined"))
+    return None if use is None else use.busbw_bytes_per_s
+
+
+def _with_nics(links: NodeLinks, num: int, rate: float) -> NodeLinks:
+    return replace(links, nic_bytes_per_s=rate, num_nics=num, gpus=max(links.gpus, num))

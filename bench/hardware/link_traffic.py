@@ -1,0 +1,327 @@
+"""What crosses each link while the groups of a round run, and the bus bandwidth that the fullest link leaves to a row.
+
+The bounds of `bounds.py` hold for any algorithm and for a group that has all links to itself. Here the messages of the
+algorithms that a library uses are laid on the links (core/schedules.py, core/fabric.py), those of all groups of the
+round together. A link that carries B bytes in one operation at rate R gives t >= B / R.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from typing import TYPE_CHECKING
+
+from bench.core import plugins
+from bench.core.case import Case, own_case
+from bench.core.contention import rounds
+from bench.core.errors import BenchError
+from bench.core.fabric import Fabric
+from bench.core.flows import by_step, collectives, phases_of
+from bench.core.links import Limit, NodeLinks
+from bench.core.log_traits import log_traits
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Group, Round, Step
+from bench.core.record import Header, Record
+from bench.core.schedules import Phases, algorithms
+from bench.core.traits import traits
+from bench.core.units import format_bytes, format_rate
+from bench.core.world import World
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_MOST_GROUPS = 40_000  # of all rounds: pairs of 280 ranks
+_MOST_RANKS = 4096  # beyond, messages are not laid out
+_LIMITS = {
+    "nic": Limit.NIC_IN_USE,
+    "pcie": Limit.PCIE_IN_USE,
+    "bridge": Limit.PCIE_SWITCH_IN_USE,
+    "nvlink": Limit.NVLINK_IN_USE,
+    "pair": Limit.NVLINK_IN_USE,
+    "leaf": Limit.UPLINK_IN_USE,
+}
+_SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "network"}  # of NodeLinks.sources
+# A library with rings sends these round a ring of all ranks of several nodes; it has no other algorithm for more than
+# one rank per node (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node).
+_BY_RING = ("allgather", "reducescatter")
+# How a library with rings sends large data if nothing better suits it: trees and switches that reduce only do better.
+_USUAL = {
+    **dict.fromkeys(("allreduce", "allgather", "reducescatter"), "ring"),
+    **dict.fromkeys(("broadcast", "reduce"), "chain"),
+    **dict.fromkeys(("gather", "scatter"), "linear"),
+    **dict.fromkeys(("alltoall", "alltoallv"), "pairwise"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """The fullest link of a group's operation, by one algorithm.
+
+    `busbw_bytes_per_s`: what it leaves to the group, as a bus bandwidth. `kind`: nic, pcie, bridge, nvlink, pair or
+    leaf. `num_bytes`: through it in one operation, those of other groups with them; `rate`: its bytes per second (of
+    all NICs that one GPU has, if it has several).
+    """
+
+    algorithm: str
+    busbw_bytes_per_s: float
+    kind: str
+    num_bytes: float
+    rate: float
+    num_links: int  # of this kind and direction that the group uses on one node
+    num_groups: int  # that run at the same time
+
+    @property
+    def limit(self) -> Limit:
+        """The code of its bound."""
+        return _LIMITS[self.kind]
+
+    @property
+    def why(self) -> str:
+        """For people: what crosses the link."""
+        link = self.limit.template.removesuffix(" as used")
+        groups = f"{self.num_groups} groups run at once; " if self.num_groups > 1 else ""
+        return (
+            f"{groups}by the algorithm {self.algorithm!r} the fullest {link} carries {format_bytes(self.num_bytes)} "
+            f"per operation, at {format_rate(self.rate)}"
+        )
+
+    @property
+    def source(self) -> str:
+        """The name of its link in NodeLinks.sources."""
+        return _SOURCES.get(self.kind, self.kind)
+
+
+def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
+    """The fullest link of a row by the best algorithm that its library may use; None if that is not known.
+
+    `in_gpus`: do the data lie in GPUs? The memory of a host does not limit here, and all NICs serve all its ranks.
+    """
+    case = own_case(header.case) if header.case else None
+    round_ = _round(header, record, case)
+    if round_ is None or record.bus_factor is None or not record.payload_bytes:
+        return None
+    pattern: Pattern = plugins.load("pattern", header.pattern).PATTERN
+    shape = Shape(len(round_[0].ranks), record.payload_bytes)
+    if case is not None:
+        shape = case.shape(shape.num_ranks, shape.payload_bytes, record.mode)
+    world = _world(header, record)
+    if world is None or links.nvlink_nodes > 1:  # which nodes share a domain is unknown
+        return None
+    index = next(k for k, group in enumerate(round_) if group.name == record.group or len(round_) == 1)
+    rings = traits(header.transport).rings or log_traits(header.transport).rings
+    modelled = record.algorithm if header.modelled else None
+    uses = uses_of(_as_used(links, world, in_gpus), world, round_, index, pattern, shape, rings, modelled)
+    return max(uses, key=lambda use: use.busbw_bytes_per_s, default=None)
+
+
+def uses_of(
+    links: NodeLinks,
+    world: World,
+    round_: Round,
+    index: int,
+    pattern: Pattern,
+    shape: Shape,
+    rings: bool,
+    modelled: str | None = None,
+) -> tuple[LinkUse, ...]:
+    """The fullest link of group `index` of a round, by each algorithm that may be used.
+
+    `rings`: the library sends large data round rings (traits.Traits.rings). `modelled`: the algorithm of a modelled
+    row, whose phases follow one another.
+    """
+    if not _fits(links, world, pattern, shape):
+        return ()
+    chosen = modelled or ("rings" if rings else "any")
+    return _uses(
+        _Key(_rates(links), world, tuple(round_), index, pattern.name, shape, chosen, "", modelled is not None)
+    )
+
+
+def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
+    """The fullest link (of one kind, if given) if a library with rings sends large data over all ranks of a world."""
+    group = Group("world", tuple(range(world.num_ranks)))
+    if not _fits(links, world, pattern, shape):
+        return None
+    key = _Key(_rates(in_play(links, world.ranks_per_node)), world, (group,), 0, pattern.name, shape, "usual", kind)
+    return next(iter(_uses(key)), None)
+
+
+def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> bool:
+    """Can the messages be laid on the links?"""
+    too_many = links.peer != "memory" and world.ranks_per_node > links.gpus
+    return not too_many and world.num_ranks <= _MOST_RANKS and pattern.needs(shape) is None
+
+
+def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
+    """The links of a node of which so many GPUs are used: each GPU has its own NICs, or shares one with neighbours."""
+    nics, gpus = links.num_nics, links.gpus
+    if nics is None or ranks_per_node >= gpus:
+        return links
+    return replace(links, num_nics=max(1, nics * ranks_per_node // gpus) if nics >= gpus else min(nics, ranks_per_node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """The part of NodeLinks that decides what crosses which link, hashable."""
+
+    values: tuple[tuple[str, object], ...]
+
+    def links(self) -> NodeLinks:
+        return NodeLinks(**dict(self.values))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    rates: _Rates
+    world: World
+    round: Round
+    index: int
+    pattern: str
+    shape: Shape
+    chosen: str  # any, rings, usual, or the name of an algorithm
+    kind: str = ""  # of the links to look at; "": all
+    in_turn: bool = False  # the phases follow one another, and no link is used for the next one before
+
+
+def _rates(links: NodeLinks) -> _Rates:
+    """Unknown rates and all latencies do not limit."""
+    values: dict[str, object] = {
+        name: getattr(links, name)
+        for name in ("gpus", "peer", "pair_bytes_per_s", "num_nics", "nvls", "nvlink_nodes", "nodes_per_leaf")
+    }
+    for name in ("nvlink_bytes_per_s", "pcie_bytes_per_s", "nic_bytes_per_s", "memory_bytes_per_s"):
+        values[name] = math.inf if getattr(links, name) is None else getattr(links, name)
+    values |= {"oversubscription": links.oversubscription, "gpus_per_pcie_switch": links.gpus_per_pcie_switch}
+    return _Rates((("instance", ""), *values.items(), ("peer_s", 0.0), ("host_s", 0.0), ("network_s", 0.0)))
+
+
+def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
+    """The links of a node as these ranks use them."""
+    if in_gpus:
+        return in_play(links, world.ranks_per_node)
+    rate = None if links.nic_bytes_per_s is None else links.nic_bytes_per_s * (links.num_nics or 1)
+    return replace(links, peer="memory", memory_bytes_per_s=None, nic_bytes_per_s=rate, num_nics=1)
+
+
+def _world(header: Header, record: Record) -> World | None:
+    """The world of a run, or of an imported row; None if its nodes are not even or not known."""
+    num_ranks, num_nodes = header.num_ranks or record.num_ranks, header.num_nodes or record.num_nodes
+    if not num_ranks or not num_nodes or num_ranks % num_nodes:
+        return None
+    return World(num_nodes, num_ranks // num_nodes)
+
+
+def _round(header: Header, record: Record, case: Case | None) -> Round | None:
+    """The groups that ran at the same time as a record's, with its own; None if they are not known."""
+    world = _world(header, record)
+    if world is None or record.num_ranks is None:
+        return None
+    if case is None:
+        return (Group(record.group, tuple(range(world.num_ranks))),) if record.num_ranks == world.num_ranks else None
+    if case.schedule == "ladder" or case.aggressor:
+        return None
+    return _rounds_by_group(replace(case, sizes=()), world, header.topology).get(record.group)
+
+
+@lru_cache(maxsize=32)
+def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, Round]:
+    """Name of a group -> the groups of its round."""
+    try:
+        all_rounds = rounds(case, world, topology)
+    except BenchError:
+        return {}
+    if len(all_rounds) * len(all_rounds[0]) > _MOST_GROUPS:
+        return {}
+    return {group.name: round_ for round_ in all_rounds for group in round_}
+
+
+@lru_cache(maxsize=4096)
+def _uses(key: _Key) -> tuple[LinkUse, ...]:
+    pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
+    fabric = Fabric(key.rates.links(), key.world)
+    of_members = tuple(pattern.steps(key.shape, member) for member in range(key.shape.num_ranks))
+    steps = list(by_step((of_members,) * len(key.round)))
+    ops = sorted({op for at_once in steps for op in collectives(at_once)})
+    useful = key.shape.payload_bytes * (pattern.bus_factor(key.shape) or 0.0) * pattern.operations(key.shape)
+    found = []
+    for names in product(*(_candidates(op, key) for op in ops)):
+        phases = _all_phases(fabric, key.round, steps, dict(zip(ops, names, strict=True)))
+        use = None if phases is None else _fullest(fabric, phases, key, "+".join(names) or "messages", useful)
+        if use is not None:
+            found.append(use)
+    return tuple(found)
+
+
+def _candidates(op: str, key: _Key) -> Sequence[str]:
+    """The algorithms by which a library may carry out an operation."""
+    known = algorithms(op)
+    if key.chosen in known:
+        return [key.chosen]
+    if key.chosen == "usual":
+        return [_USUAL[op]] if op in _USUAL else known
+    world = key.world
+    crosses = world.num_nodes > 1 and world.ranks_per_node > 1 and len(key.round[0].ranks) > world.num_nodes
+    if key.chosen == "rings" and op in _BY_RING and crosses:
+        return ["ring"]
+    return known
+
+
+def _all_phases(
+    fabric: Fabric, round_: Round, steps: Sequence[list[tuple[Step, ...]]], chosen: Mapping[str, str]
+) -> list[Phases] | None:
+    """The phases of each group, all steps in order; None if an algorithm cannot run."""
+    found: list[Phases] = [[] for _ in round_]
+    for at_once in steps:
+        for phases, group, own in zip(found, round_, at_once, strict=True):
+            more = phases_of(fabric, group, own, chosen, fabric.alike)
+            if more is None:
+                return None
+            phases += more
+    return found
+
+
+def _fullest(fabric: Fabric, phases: Sequence[Phases], key: _Key, algorithm: str, useful: float) -> LinkUse | None:
+    """The link that holds a group up most; None if nothing crosses a link with a known rate."""
+    import numpy as np
+
+    num_links = len(fabric.capacity)
+    total, own = np.zeros(num_links), np.zeros(num_links, dtype=np.bool_)
+    seconds = 0.0
+    for at_once in zip(*phases, strict=True):  # all groups have the same program
+        loads = np.zeros(num_links)
+        for group, phase in enumerate(at_once):
+            if not phase.flows or not phase.repeat:
+                continue
+            paths, _, num_bytes = fabric.routes(phase.flows)
+            np.add.at(loads, paths, phase.repeat * num_bytes[:, None])
+            if group == key.index:
+                own[paths[num_bytes > 0]] = True
+        loads[-1] = 0.0  # "no link"
+        total += loads
+        seconds += float((loads / fabric.capacity).max(initial=0.0))
+    own[-1] = False
+    kinds = fabric.links_by_kind()
+    if key.kind:
+        ids = kinds.get(key.kind, slice(0, 0))
+        own[: ids.start] = own[ids.stop :] = False
+    busy = np.where(own, total / fabric.capacity, 0.0)
+    fullest = int(busy.argmax())
+    if not busy[fullest]:
+        return None
+    kind, ids = next((name, ids) for name, ids in kinds.items() if ids.start <= fullest < ids.stop)
+    if kind not in _LIMITS:
+        return None
+    per_node = (ids.stop - ids.start) // 2 // key.world.num_nodes
+    first = ids.start + (fullest - ids.start) // max(1, per_node) * per_node
+    num_used = int(own[first : first + per_node].sum()) if per_node else 1
+    held_s = seconds if key.in_turn else float(busy[fullest])
+    per_pass = useful / held_s
+    pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
+    per_operation = float(total[fullest]) / pattern.operations(key.shape)
+    return LinkUse(algorithm, per_pass, kind, per_operation, float(fabric.capacity[fullest]), num_used, len(key.round))

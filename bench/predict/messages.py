@@ -1,0 +1,258 @@
+"""Every refusal and remark of predictions and machine selection: codes, with their words as templates.
+
+Logic and tests read codes and facts only, so the templates may be reworded freely.
+"""
+
+from __future__ import annotations
+
+from enum import unique
+
+from bench.core.codes import Code, OptionalPartsCode
+
+
+@unique
+class Refusal(OptionalPartsCode):
+    """Why a request cannot be answered: the code of a UsageError."""
+
+    # The cluster
+    CLUSTER_WITHOUT_INSTANCE = (
+        "cluster-without-instance",
+        "cluster {cluster!r} has no instance type, so its links are unknown: set `instance:` in bench.yaml",
+    )
+    ONE_GPU = "one-gpu", "{num_gpus} GPU has no peer to communicate with: give 2 or more"
+    PARTIAL_NODE = (
+        "partial-node",
+        "{num_gpus} GPUs do not fill whole nodes of {per_node}: give a multiple of {per_node}, or --ranks-per-node",
+    )
+    WORLD_TOO_LARGE = "world-too-large", "<{request} needs >{num_gpus} GPUs, but at most {most} can be predicted"
+    TOO_FEW_RANKS = "too-few-ranks", "{num_nodes} x {ranks_per_node} ranks cannot communicate: give at least two ranks"
+    GPUS_TOO_MANY = "gpus-too-many", "{instance} has {num_gpus} GPUs, not {requested}: give --gpus {num_gpus} or less"
+    COUNTS_INVALID = "counts-invalid", "{option} {typed!r} must be whole numbers of 1 or more, such as 1,2,8"
+    # Predictions
+    PATTERN_UNKNOWN = "pattern-unknown", "pattern {pattern!r} cannot be predicted{hint}"
+    ALGORITHM_UNKNOWN = (
+        "algorithm-unknown",
+        "{pattern} has no algorithm {algorithm!r} on {num_nodes} x {ranks_per_node} GPUs{hint}",
+    )
+    PAYLOAD_INVALID = "payload-invalid", "a payload of {size} bytes is impossible: give 0 or more bytes"
+    ALLTOALL_TOO_LARGE = (
+        "alltoall-too-large",
+        "alltoall across oversubscribed leaf switches is predicted for at most {most} GPUs, not {num_gpus}, because "
+        "all its rounds differ",
+    )
+    DIRECTION_UNKNOWN = (
+        "direction-unknown",
+        "unknown copy direction {direction!r}: give h2d (host to device) or d2h (device to host)",
+    )
+    PCIE_UNKNOWN = "pcie-unknown", "the PCIe rate of {instance} is unknown: give it, such as pcie=25GB/s"
+    RUN_WITHOUT_EVIDENCE = "run-without-evidence", "{path} has no GPU collective to predict from< ({note})>"
+    # Compute and memory
+    FLOPS_UNKNOWN = (
+        "flops-unknown",
+        "the FLOP per sample are unknown: give `flops`, or layers, hidden, feedforward and tokens",
+    )
+    DTYPE_RATE_UNKNOWN = "dtype-rate-unknown", "the {dtype} rate of {gpu} is unknown: set {setting}"
+    OUT_OF_MEMORY = (
+        "out-of-memory",
+        "does not fit in memory: needs {needed_gb:.3g} GB, a {gpu} has {memory_gb:.3g} GB<: {calculation}>",
+    )
+    # Parallel layout
+    MESH_NOT_DIVISOR = (
+        "mesh-not-divisor",
+        "tensor {tensor} x pipeline {pipeline} = {mesh_gpus} does not divide the {num_gpus} GPUs of {num_nodes} x "
+        "{gpus_per_node}: give a multiple of {mesh_gpus} GPUs, or another mesh",
+    )
+    GROUP_NOT_DIVISOR = (
+        "group-not-divisor",
+        "{group}: {size} does not divide the {data_parallel} data-parallel ranks of {num_gpus} GPUs",
+    )
+    TENSOR_ACROSS_NODES = (
+        "tensor-across-nodes",
+        "tensor: {tensor} is not a multiple of the {gpus_per_node} GPUs of a node",
+    )
+    BUCKETS_TOO_MANY = (
+        "buckets-too-many",
+        "buckets of {bucket_bytes:bytes} for {gigabytes:.3g} GB are more than {most}: set parallel.bucket to "
+        "{least_bytes:bytes} or more",
+    )
+    # A workload that contradicts itself
+    EXPERTS_ACTIVE = "experts-active", "a token cannot use {active} of {experts} experts: lower `active_experts`"
+    PARAMETERS_DISAGREE = (
+        "parameters-disagree",
+        "the layer sizes give {by_layers:.4g} parameters, not {given:.4g}: correct `parameters`, the sizes, `gated` "
+        "or `vocabulary`",
+    )
+    COMPRESSION_WITHOUT_DDP = (
+        "compression-without-ddp",
+        "only strategy ddp compresses gradients: with {strategy}, set `compression: none`",
+    )
+    RANK_WITHOUT_POWERSGD = (
+        "rank-without-powersgd",
+        "`compression: powersgd` needs `rank`, and other compressions must not have it",
+    )
+    POWERSGD_WITHOUT_SIZES = (
+        "powersgd-without-sizes",
+        "powersgd needs the matrix sizes: give layers, hidden and feedforward, and no experts",
+    )
+    EXPERTS_NOT_DIVISIBLE = (
+        "experts-not-divisible",
+        "{experts} experts cannot be spread over expert: {ranks} ranks: give a divisor",
+    )
+    HEADS_NOT_DIVISIBLE = "heads-not-divisible", "{heads} heads cannot be split over tensor: {tensor}"
+    LAYERS_NOT_DIVISIBLE = "layers-not-divisible", "{layers} layers cannot be split over pipeline: {pipeline}"
+    SHARD_WITHOUT_ZERO3 = "shard-without-zero3", "`shard` (hybrid sharding) needs strategy zero3, not {strategy}"
+    PIPELINE_WITH_ZERO3 = (
+        "pipeline-with-zero3",
+        "in a pipeline, zero3 would gather the weights again for every micro-batch: use zero1",
+    )
+    ACTIVATIONS_UNKNOWN = (
+        "activations-unknown",
+        "tensor, pipeline and expert parallelism send activations: give `{field}` of the model",
+    )
+    # A workload file
+    COUNT_INVALID = "count-invalid", "{typed!r} is not a number above zero such as 24, 306M or 8.03B"
+    WHOLE_INVALID = "whole-invalid", "{typed!r} is not a whole number above zero"
+    INTERVAL_REVERSED = "interval-reversed", "{typed!r} is not an interval: its first end is the larger one"
+    FRACTION_ABOVE_ONE = "fraction-above-one", "{typed!r} is above 1: give a fraction of the data-sheet rate"
+    BASELINES_WITHOUT_GPUS = "baselines-without-gpus", "expected a mapping (`GPU: value`), such as `L40S: 210`"
+    SETTING_INVALID = (
+        "setting-invalid",
+        "--set {typed!r} must look like training.batch=32 (sections: {sections:list})",
+    )
+    SETTING_EMPTY = "setting-empty", "--set {typed!r} has no value after the equals sign"
+    SETTING_WRONG = "setting-wrong", "--set {typed}: {error}"
+    PRESETS_TOO_DEEP = "presets-too-deep", "presets are nested more than {most} deep: write the values out"
+    KEY_MISSING = "key-missing", "the key '{key}' is missing"
+    # Selection
+    NO_MACHINE = "no-machine", "{reasons}"
+    NO_COST = "no-cost", "cost is unknown for {instances:list} ({reasons:list}): give --price, or rank by --by time"
+    EXPLAIN_NOT_LISTED = "explain-not-listed", "--explain {instance!r} is not in --instances{hint}"
+    PLOT_OF_SEVERAL = "plot-of-several", "--plot draws one workload, not {num_workloads}: name one"
+    REGION_UNKNOWN = "region-unknown", "no price is known for region {region!r}{hint}"
+    DATE_INVALID = "date-invalid", "--price-date {typed!r} is not a date such as 2025-03-31"
+    PRICE_INVALID = "price-invalid", "--price {typed!r} must be INSTANCE=USD_PER_HOUR with a known instance{hint}"
+    PRICE_NOT_A_NUMBER = "price-not-a-number", "--price {typed!r}: {value!r} is not a number of dollars per hour"
+    PRICE_OUT_OF_RANGE = "price-out-of-range", "--price {typed!r} must be above zero dollars per hour"
+    # The list of instance types
+    NO_INSTANCE_LEFT = "no-instance-left", "the filters exclude all {num_instances} instance types: loosen a filter"
+    PROVIDER_UNKNOWN = "provider-unknown", "unknown provider {provider!r}{hint}"
+    PEERS_UNKNOWN = "peers-unknown", "no instance type has peer links of kind {kind!r}{hint}"
+    NUMBER_INVALID = "number-invalid", "{option} {typed!r} is not a number above zero"
+
+
+@unique
+class PredictRemark(OptionalPartsCode):
+    """What a reader must know about a machine, its price, or the evidence."""
+
+    # A machine in a selection
+    FEED_WITHOUT_INPUT = (
+        "feed-without-input",
+        "the host-to-device feed is left out: the workload has no `training.input`",
+    )
+    FEED_WITHOUT_PCIE = "feed-without-pcie", "the host-to-device feed is left out: the PCIe rate is unknown"
+    NOTHING_PUBLISHED = (
+        "nothing-published",
+        "no {collective} result is published for several {gpu} <across_nodes?across nodes><!across_nodes?in one "
+        "node>; its time is an interval based on other machines, without a middle",
+    )
+    UNVERIFIED = "unverified", "unverified (not read in a source): {figures:list}"
+    # A price
+    PRICE_UNKNOWN = "price-unknown", "no price is known< in {region}>: give one with --price INSTANCE=USD_PER_HOUR"
+    PRICE_UNKNOWN_ON = "price-unknown-on", "no price is known for {day}; the first one is from {first}"
+    PRICE_UNDATED = "price-undated", "the price has no date"
+    PRICE_OLD = "price-old", "the price is from {seen}, more than a year before {day}: check it"
+    PRICE_UNVERIFIED = "price-unverified", "the price is unverified (not read in a source)"
+    PRICE_CHANGE = (
+        "price-change",
+        "{first} cost {then:.2f} $/h on {then_date} and {now:.2f} $/h on {now_date}; {other} costs "
+        "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} "
+        "costs {ratio_now} of one on {other} now ({result_now}), {ratio_then} at the old price ({result_then})",
+    )
+    # A run that is no evidence, or only in part
+    EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
+    EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: {transport} rows may not measure links between GPUs"
+    EVIDENCE_PATTERN = "evidence-pattern", "{job}: {pattern} cannot be predicted"
+    EVIDENCE_WRONG_DATA = "evidence-wrong-data", "{job}: wrong data arrived"
+    EVIDENCE_WITHOUT_LINKS = (
+        "evidence-without-links",
+        "{job}: its links are unknown: give --instance or --cluster at import",
+    )
+    EVIDENCE_WITHOUT_WORLD = (
+        "evidence-without-world",
+        "{job}: its numbers of nodes and ranks are unknown: give --num-nodes and --num-ranks at import",
+    )
+    EVIDENCE_UNEVEN_NODES = "evidence-uneven-nodes", "{job}: its nodes have different numbers of ranks"
+    EVIDENCE_UNUSABLE = "evidence-unusable", "{source}, {pattern}: not usable as evidence: {error}"
+
+
+@unique
+class PageNote(Code):
+    """The lines below the tables: how to read them, and which figures are doubtful."""
+
+    # bench predict
+    PREDICTED = (
+        "predicted",
+        "predicted, not measured: the middle and, in brackets, a 90 % interval; below 1 MiB the interval held "
+        "{covered_small:.0%} of the published rows",
+    )
+    COLUMNS = (
+        "columns",
+        "no middle (-): these links were never measured, or the measurements differ too much; links: the time by the "
+        "links alone",
+    )
+    CLUSTER_LINKS = (
+        "cluster-links",
+        "{machine}: {classes:list}; * marks the fastest algorithm; sizes are S of docs/metrics.md, in binary units",
+    )
+    RESTS_ON = "rests-on", "based on: {source}"
+    ROWS_UNVERIFIED = (
+        "rows-unverified",
+        "unverified: a figure of these links or of their evidence was not read in a source",
+    )
+    LEFT_OUT = "left-out", "left out: {text}"
+    # bench instances
+    OWN = "own", "* changed or added by bench.yaml"
+    PRICES = (
+        "prices",
+        "prices: US dollars per hour of one node, on demand, at their date (--format json lists earlier prices)",
+    )
+    PRICES_UNVERIFIED = "prices-unverified", "price not read in a source: {instances:list}"
+    PRICES_OLD = "prices-old", "price older than a year: {instances:list}"
+    PRICES_UNDATED = "prices-undated", "price without a date: {instances:list}"
+    PRICES_MISSING = (
+        "prices-missing",
+        "no price known; set your own in bench.yaml (instances: NAME: price): {instances:list}",
+    )
+    LINKS_UNVERIFIED = (
+        "links-unverified",
+        "? marks {num} of {num_all} types with a link figure that was not read in a source (--format json names it)",
+    )
+    # bench validate
+    HELD_OUT = (
+        "held-out",
+        "every published row is predicted without the rows of its own system; error: |predicted / measured - 1|",
+    )
+    MEDIAN_ERROR = "median-error", "error: median over systems of each system's median; worst: the worst system"
+    BASELINE = "baseline", "baseline: the same with one efficiency for all machines of a level (peer, host, network)"
+    BETTER = "better", "better: systems whose error is smaller than the baseline's, of all systems"
+    COVERED = (
+        "covered",
+        "covered: rows inside their 90 % interval, mean over systems; in brackets its own 90 % interval (Wilson)",
+    )
+    POINTS = (
+        "points",
+        "points: rows with a middle; the error of other rows is that of the geometric middle of their interval",
+    )
+
+
+@unique
+class TargetResult(OptionalPartsCode):
+    """Whether the predictions of a class of links meet their target."""
+
+    NO_TARGET = "no-target", "no target"
+    NO_POINT = "no-point", "{most:.0%} or less: not met, no point is predicted"
+    ERROR_TARGET = "error-target", "{most:.0%} or less: <met?met><!met?MISSED>"
+    BASELINE_TARGET = (
+        "baseline-target",
+        "better than the baseline: <met?met><!met?MISSED> by the median, {num_better} of {num_compared} systems are",
+    )
