@@ -158,7 +158,7 @@ def _folder(
         middle = group.middle_run
         if middle is not None:
             standing = _page(by_place[middle.source, middle.line], options, patterns).assessment
-            normal[group.key] = standing.verdict.template
+            normal[group.key] = str(standing.verdict)
     return fleet, verdict, normal
 
 

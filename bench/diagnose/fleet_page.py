@@ -21,7 +21,7 @@ _WIDE = 0.8  # of the median: if only slower runs are called slow, the reader mu
 
 
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
-    """The page as text. `normal`: how the usual rate of a group compares with what is possible, in a word."""
+    """The page as text. `normal`: the code of the verdict on the median of a group."""
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
     names = short_names(fleet.hosts)
@@ -177,7 +177,7 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
             row.append("-" if rate is None else f"{rate / 1e9:.4g}")
         row.append(f"{group.spread:.1%}")
         row += [str(counts.get(state, 0)) for state in (RunState.SLOW, *LOST)]
-        rows.append(row + ([normal.get(group.key, "-")] if normal else []))
+        rows.append(row + ([normal.get(group.key, "").replace("-", " ")] if normal else []))
     if len(fleet.groups) > _MOST_GROUPS:
         rows.append([f"... and {len(fleet.groups) - _MOST_GROUPS} more", *[""] * (len(header) - 1)])
     return rows

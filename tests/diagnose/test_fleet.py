@@ -6,7 +6,7 @@ import json
 import random
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def _plain(run: ForeignRun) -> dict[str, Any]:
     return {name: getattr(run, name) for name in ForeignRun.__dataclass_fields__}
 
 
-def cluster(num: int, bad: dict[tuple[int, int], float | None], **given: Any) -> list[tuple[str, ForeignRun]]:
+def cluster(num: int, bad: Mapping[tuple[int, int], float | None], **given: Any) -> list[tuple[str, ForeignRun]]:
     """All pairs of h0, h1, ...; `bad`: the rate of some, None for those without figures."""
     runs = []
     for a in range(num):
