@@ -344,7 +344,7 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """The hosts most of whose runs are slow, also those with each other.
+    """The hosts most of whose runs are slow, also those with each other. One run does not show which end is slow.
 
     Hosts that are slow with the rest and fast with each other are in another part of the network.
     """
@@ -355,5 +355,6 @@ def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
             for host in found.intersection(run.hosts):
                 if not among or (len(run.hosts) > 1 and found.issuperset(run.hosts)):
                     flags[host].append(id(run) in slow)
-        found = {host for host, own in flags.items() if sum(own) >= _MOSTLY * len(own)}
+        least = 0 if among else 2
+        found = {host for host, own in flags.items() if len(own) >= least and sum(own) >= _MOSTLY * len(own)}
     return found
