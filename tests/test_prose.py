@@ -45,6 +45,8 @@ PATTERNS = {"match", "search", "fullmatch", "findall", "finditer"}
 # Rooms and files that read the text of other programs, of the user, or of older versions' files: that is parsing.
 PARSERS = (
     "logs/readers/",
+    "logs/events/",
+    "logs/failure_events.py",
     "probes/",
     "config/",
     "core/hostlist.py",

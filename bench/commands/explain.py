@@ -18,11 +18,14 @@ from bench.diagnose.fleet import Fleet, GroupKey, fleet_of
 from bench.diagnose.host_evidence import FleetVerdict, verdict_of
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
+from bench.explain.crash import Crash
+from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader
 from bench.explain.messages import ResultVerdict
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
+from bench.logs.failure_events import EventReader
 from bench.logs.foreign import OK, ForeignRun, Line
 from bench.logs.readers import _lines
 from bench.results import output
@@ -31,7 +34,7 @@ from bench.store import runs
 _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
 _FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
 _LEAST_LOGS = 3  # that one page is about
-HintedLog = tuple[imports.Log, HintReader]
+HintedLog = tuple[EventLog, HintReader]
 Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str]]
 
 
@@ -67,25 +70,30 @@ def main(args: argparse.Namespace) -> int:
         if path is not None:
             found += _stored_pages(path, options, patterns)
     complete = True
+    crashes: list[Crash] = []
     folder: Folder | None = None
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
-        complete = not any(log.is_reported for log, _ in logs)
+        complete = not any(each.log.is_reported and not each.events for each, _ in logs)
         folder = _folder(logs, options, patterns, args)
         if folder is not None and args.format != "json" and not found:
+            crashes = other_crashes([each for each, _ in logs])
+            if crashes:
+                print(f"bench: {len(crashes)} failures of other logs: add --pages to see them", file=sys.stderr)
             output.emit(_FOLDER_FORMATS[args.format](*folder), args)
-            return EXIT_DONE if complete and folder[0].is_well else EXIT_VERDICT
+            return EXIT_DONE if complete and folder[0].is_well and not crashes else EXIT_VERDICT
         found += _log_pages(logs, options, patterns)
-    if not found:
+        crashes = other_crashes([each for each, _ in logs])
+    if not found and not crashes:
         raise UsageError("nothing to explain: no row of a whole group was measured")
     pages = [page for page, _ in found]
     if args.format == "json":
-        output.emit(explain_page.as_json(pages, fleet_page.plain(*folder) if folder else None), args)
+        output.emit(explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None), args)
     else:
-        output.emit(_FORMATS[args.format](pages), args)
+        output.emit(_FORMATS[args.format](pages, crashes), args)
     whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
-    return EXIT_DONE if complete and whole else EXIT_VERDICT
+    return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
 
 def _import() -> Any:
@@ -104,22 +112,15 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:
-    """The runs and hints of each log. Raises UsageError if no log holds a known run."""
-    logs = []
-    for source in imports.sources(names):
-        hints = HintReader()
-
-        def lines(chunks: Iterable[bytes], look: Callable[[str], None], hints: HintReader = hints) -> Iterator[Line]:
-            for line in _lines.lines(chunks, look):
-                hints.read(line.number, line.text)
-                yield line
-
-        logs.append((imports.read(source, imports.readers(), lines), hints))
-    troubles = imports.troubles([log for log, _ in logs])
-    if not any(log.runs for log, _ in logs):
+    """The runs, events and hints of each log. Raises UsageError if no log holds a known run or a failure."""
+    logs = [_read_source(source) for source in imports.sources(names)]
+    without_events = [each.log for each, _ in logs if each.log.runs or not each.events]
+    troubles = imports.troubles(without_events)
+    if not any(each.log.runs for each, _ in logs) and not other_crashes([each for each, _ in logs]):
+        troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # The user's number of nodes overrides the log's; the number of ranks does not.
-    found = [run for log, _ in logs for run in log.runs]
+    found = [run for each, _ in logs for run in each.log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
         print(f"bench: {sentence}", file=sys.stderr)
@@ -137,12 +138,12 @@ def _folder(
     None if there are too few of them, or the user wants pages. Raises UsageError if there is nothing to draw.
     """
     runs: list[tuple[str, ForeignRun]] = []
-    for log, _ in logs:
-        for run in log.runs:
+    for each, _ in logs:
+        for run in each.log.runs:
             placed = run if options.num_nodes is None else replace(run, num_nodes=options.num_nodes)
             if placed.num_ranks is None and options.num_ranks is not None:
                 placed = placed.with_num_ranks(options.num_ranks)
-            runs.append((log.source.name, imports.with_contradictions(placed, patterns)))
+            runs.append((each.log.source.name, imports.with_contradictions(placed, patterns)))
     fleet = fleet_of(runs)
     is_one = fleet.is_one and len({source for source, _ in runs}) >= _LEAST_LOGS
     if args.plot is not None and not is_one:
@@ -171,16 +172,37 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
         raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
 
 
+def _read_source(source: imports.Source) -> HintedLog:
+    """One file, read once for its runs, hints and events. A dump is read again as a document."""
+    hints, events = HintReader(), EventReader()
+
+    def lines(chunks: Iterable[bytes], look: Callable[[str], None]) -> Iterator[Line]:
+        def look_twice(text: str) -> None:
+            look(text)
+            events.look(text)
+
+        for line in _lines.lines(chunks, look_twice):
+            hints.read(line.number, line.text)
+            yield line
+
+    log = imports.read(source, imports.readers(), lines)
+    document = () if log.runs else file_events(source.path, source.name)
+    return EventLog(log, document or events.events(source.name)), hints
+
+
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
     """A page for each run of each log, and whether the run is complete and correct."""
-    for log, hints in logs:
-        ends = [*(run.line for run in log.runs[1:]), float("inf")]
+    event_logs = [each for each, _ in logs]
+    for each, hints in logs:
+        runs_here = each.log.runs
+        ends = [*(run.line for run in runs_here[1:]), float("inf")]
         begin = 1.0
-        for run, end in zip(log.runs, ends, strict=False):
+        for run, end in zip(runs_here, ends, strict=False):
             found = _page(run, options, patterns, hints.between(int(begin), end))
-            yield replace(found, source=log.source.name), _is_good(run)
+            crash = run_crash(event_logs, each, run, begin, end)
+            yield replace(found, source=each.log.source.name, crash=crash), _is_good(run)
             begin = end
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from bench.core import plugins
+from bench.core.codes import Coded
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class LogTraits:
     `copies`: it prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host memory and need no
     GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so its speed bounds them
     even where the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to the
-    links. `rings`: its large collectives use rings, unless its log says otherwise.
+    links. `rings`: its large collectives use rings, unless its log says otherwise. `without_bound`: why this suite has
+    no bound on its figures; None if it has.
 
     `extremes`: under which names a record reports the least and the largest time of a row. `statistics`: name in
     `Record.reported` -> name in `Summary.compat`, of the statistics that have the tool's own definition.
@@ -32,6 +34,7 @@ class LogTraits:
     nic_test: bool = False
     gpu_collectives: bool = False
     rings: bool = False
+    without_bound: Coded | None = None
     extremes: tuple[str, str] = ("min_s", "max_s")
     statistics: Mapping[str, str] = field(default_factory=dict)
 

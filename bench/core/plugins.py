@@ -20,6 +20,7 @@ FOLDERS = {
     "transport": "transports",
     "launcher": "launchers",
     "tool": "logs/readers",
+    "event": "logs/events",
     "format": "results/formats",
     "figure": "figures",
     "command": "commands",

@@ -210,7 +210,7 @@ class Record:
 # Keys of `Header.imported`: the tool's name and version (null: unknown), the file's name and SHA-256, the line at which
 # the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), the values recomputed by our
 # definitions (texts and codes), and remarks: [{"line", "text", "code", "facts"}] of lost, doubtful or notable lines.
-# Files of older versions have no codes.
+# Files of older versions have no codes. A job of figures also has figures (logs/foreign.py: NamedFigure.to_dict).
 IMPORTED_KEYS = (
     "tool",
     "tool_version",

@@ -25,6 +25,8 @@ _PATHS = {
     "through_host": ("through host", False),
     "through_host_sum": ("through host", True),
 }
+# Directions without bounds: both ways at once, and through a buffer of the driver.
+_UNBOUNDED = ("bidirectional", "h2d_pageable", "d2h_pageable")
 # What copies of hundreds of MB reach of a link's raw rate; packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _SLOWEST_NVLINK = 30e9
@@ -102,8 +104,8 @@ def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = 
     """The evidence about a run's matrices."""
     tests = []
     for matrix in run.matrices:
-        rates = {(cell.src, cell.dst): cell.value for cell in matrix.cells if cell.value is not None}
-        if matrix.unit != "bytes_per_s" or not rates or matrix.direction not in (*_PATHS, "bidirectional"):
+        rates = _rates(matrix)
+        if matrix.unit != "bytes_per_s" or not rates or matrix.direction not in (*_PATHS, *_UNBOUNDED):
             continue
         bounds: tuple[Bound, ...] = ()
         direction = str(matrix.direction)
@@ -113,6 +115,16 @@ def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = 
             bounds = copy_bounds(machine.links, *_PATHS[direction])
         tests.append(CopyTest(matrix, direction, rates, bounds))
     return CopyEvidence(run, machine, tuple(tests), same_machine(machine.gpu, machine.instance), tuple(hints))
+
+
+def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
+    """Bytes per second of each pair; of several sizes the fastest."""
+    rates: dict[tuple[str, str], float] = {}
+    for cell in matrix.cells:
+        if cell.value is not None:
+            pair = (cell.src, cell.dst)
+            rates[pair] = max(rates.get(pair, 0.0), cell.value)
+    return rates
 
 
 def is_above(test: CopyTest, bound: Bound) -> bool:

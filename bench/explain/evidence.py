@@ -78,7 +78,12 @@ class RunEvidence:
 
     @property
     def small_message_s(self) -> float | None:
-        """The median time of messages up to SMALL_BYTES; None if there are none."""
+        """The median time of messages up to SMALL_BYTES; None if there are none.
+
+        The time of a message of many in flight is the inverse of a message rate, and no latency.
+        """
+        if ("mode", "pipelined") in self.run.settings:
+            return None
         times = [row.time_s for row in self.rows if row.time_s and 0 < (row.payload_bytes or 0) <= SMALL_BYTES]
         return median(times) if times else None
 

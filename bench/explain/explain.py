@@ -12,10 +12,11 @@ from bench.core.codes import Coded
 from bench.core.links import Bound
 from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern
-from bench.explain import copy_sections, sections
+from bench.explain import copy_sections, figures_page, sections
 from bench.explain.assessment import Assessment, assess, tightest
 from bench.explain.copy_assessment import assess_copies
 from bench.explain.copy_evidence import CopyEvidence, copy_evidence
+from bench.explain.crash import Crash
 from bench.explain.evidence import RunEvidence, busbw
 from bench.explain.gather import gathered
 from bench.explain.log_hints import Hint
@@ -47,6 +48,7 @@ class Page:
     bound: Bound | None = None
     share: float | None = None
     source: str = ""  # the file that it comes from
+    crash: Crash | None = None  # what failed, if the run failed and its log shows it
 
 
 def page(
@@ -57,6 +59,8 @@ def page(
     num_nodes: int | None = None,
 ) -> Page:
     """The page about one run of a foreign tool. `pattern`: the one that the run names, None if it has none."""
+    if figures_page.has_no_bound(run, machine):
+        return _figures_page(run, machine)
     if (run.matrices or log_traits(run.tool).copies) and not run.rows:
         return _copy_page(copy_evidence(run, machine, hints))
     return run_page(gathered(run, machine, pattern, hints, num_nodes))
@@ -99,6 +103,24 @@ def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None)
     good = assessment.verdict == ResultVerdict.NORMAL and (share is None or share >= _ENOUGH_OF_BOUND)
     unfit = bool(evidence.other_gpus) or evidence.misfit is not None
     return failures + run_reasons(evidence, only_always=good or unfit)
+
+
+def _figures_page(run: ForeignRun, machine: LogMachine) -> Page:
+    """The page about figures without a bound: its title is the whole answer."""
+    return Page(
+        title=figures_page.title(run),
+        line=run.line,
+        got=tuple(figures_page.got(run)),
+        possible=tuple(figures_page.possible(run)),
+        others=tuple(figures_page.others()),
+        assessment=figures_page.assess_figures(run),
+        reasons=(),  # those of failures are about NCCL and its launchers
+        notes=(),
+        machine=machine.how,
+        num_ranks=run.num_ranks,
+        num_nodes=run.num_nodes,
+        best=figures_page.best_row(run),
+    )
 
 
 def _copy_page(evidence: CopyEvidence) -> Page:

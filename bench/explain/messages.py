@@ -86,6 +86,8 @@ class AssessmentCode(OptionalPartsCode):
         "nic-unknown",
         "{rate:rate} is not close to the line rate of any known NIC: name the machine with --instance.",
     )
+    TOOL_WITHOUT_BOUND = "tool-without-bound", "{figure}: no bound is known, because {missing}."
+    TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
     NO_BOUND = "no-bound", "No bound and no published result of this shape is known."
     SIZES_TOO_SMALL = "sizes-too-small", f"{_COMPARISON}; {_NOT_LARGE_ENOUGH}.{_WARNING}"
     SIZES_TOO_SMALL_FOR_BOUND = (
@@ -217,6 +219,8 @@ class ResultCode(OptionalPartsCode):
     )
     LOG_REMARKS = "log-remarks", "the log has {num_remarks:n remark}: {remarks}<; and {num_more} more>"
     NO_BANDWIDTH = "no-bandwidth", "no row with a bandwidth"
+    FIGURE = "figure", "{figure}"
+    MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `bench import --format json` lists"
     BEST = (
         "best-row",
         "{rate:rate} of busbw at {size_bytes:bytes} ({placement}), the best of {num_rows:n row}"
@@ -256,6 +260,7 @@ class BoundCode(OptionalPartsCode):
 class MissingCode(OptionalPartsCode):
     """Why no bound is known."""
 
+    FIGURES_ONLY = "figures-only", "the tool prints neither sizes nor pairs of GPUs"
     SHARED_GPU = "shared-gpu", "ranks that share a GPU may exchange all data inside it"
     RANKS_DO_NOT_FIT = "ranks-do-not-fit", "the ranks do not fit the nodes"
     OTHER_MACHINE = "other-machine", "{instance} is not the log's machine, whose GPU is {other_gpus:list}"
@@ -275,6 +280,7 @@ class OthersCode(OptionalPartsCode):
         "host-memory",
         "not compared: the published results are of NCCL between GPUs, and this is another library",
     )
+    NOT_COLLECTED = "not-collected", "published results of this tool are not collected here"
     NONE_KNOWN = "none-known", "no published result of this pattern with as many ranks and nodes on such links is known"
     RESULT = (
         "result",
@@ -331,4 +337,6 @@ COPY_DIRECTIONS = {
     "d2h": "GPU to host",
     "d2d": "GPU to GPU",
     "through_host": "GPU to GPU through the host",
+    "h2d_pageable": "pageable host memory to GPU",
+    "d2h_pageable": "GPU to pageable host memory",
 }

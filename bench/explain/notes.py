@@ -77,8 +77,10 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
 
 def _first_row_warming(evidence: RunEvidence) -> Coded | None:
     """The first row includes what the library does only once."""
+    if evidence.small_message_s is None:
+        return None
     small = [row.time_s for row in evidence.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]
-    if len(small) < 6 or evidence.small_message_s is None or small[0] < 1.5 * evidence.small_message_s:
+    if len(small) < 6 or small[0] < 1.5 * evidence.small_message_s:
         return None
     return Coded.of(ExplainNote.FIRST_ROW_WARMING, time_s=small[0])
 

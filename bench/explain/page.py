@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from bench.core.codes import Coded
+from bench.explain import crash_page
+from bench.explain.crash import Crash
 from bench.explain.explain import Page
 from bench.explain.messages import ResultVerdict
 from bench.explain.reason import Reason
@@ -18,30 +20,43 @@ _WIDTH = 110
 _MOST_WHOLE = 3  # of more pages each is cut to a few lines
 _SECTIONS = ("What you got", "What is possible", "What others got")
 _VERDICT = "Where you stand"
+_GENERAL_FAILURES = ("tool-failed", "ends-without-message")  # if no other reason is known
 _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
 _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.explain/1 has always spelled it
 
 
-def table(pages: Sequence[Page]) -> str:
-    """All pages as text, separated by a rule; more than a few pages are cut to the verdict and the likeliest reason."""
+def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
+    """All pages as text, separated by a rule; more than a few pages are cut to the verdict and the likeliest reason.
+
+    `crashes`: what failed in jobs whose files hold no run; their pages come last.
+    """
+    several = len(pages) + len(crashes) > 1
     if len(pages) > _MOST_WHOLE:
-        return "\n\n".join("\n".join(_short(page)) for page in pages)
-    return f"\n\n{'=' * _WIDTH}\n\n".join("\n".join(_text(page, len(pages) > 1)) for page in pages)
+        blocks = ["\n".join(_short(page)) for page in pages]
+    else:
+        blocks = ["\n".join(_text(page, several)) for page in pages]
+    blocks += ["\n".join(_crash_lines(crash_page.text(crash))) for crash in crashes]
+    rule = "" if len(pages) > _MOST_WHOLE else f"{'=' * _WIDTH}\n\n"
+    return f"\n\n{rule}".join(blocks)
 
 
-def markdown(pages: Sequence[Page]) -> str:
+def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """The same with headings, lists and commands in code."""
-    return "\n\n".join("\n".join(_markdown(page, len(pages) > 1)) for page in pages)
+    blocks = ["\n".join(_markdown(page, len(pages) > 1)) for page in pages]
+    blocks += ["\n".join(crash_page.markdown(crash)) for crash in crashes]
+    return "\n\n".join(blocks)
 
 
-def as_json(pages: Sequence[Page], folder: Mapping[str, Any] | None = None) -> str:
+def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
     """The pages with codes and facts beside their texts, in SI units. `folder`: the page about like runs."""
-    return json_document({"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder})
+    document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
+    return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
 
 
 def _plain(page: Page) -> dict[str, Any]:
     """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`, and so on."""
-    plain = asdict(page)
+    plain = asdict(replace(page, crash=None))
+    plain["crash"] = page.crash.to_dict() if page.crash is not None else None
     del plain["assessment"], plain["notes"]
     if page.best is not None:
         plain["best"]["contradicts"] = page.best.contradicts.text if page.best.contradicts else ""
@@ -69,7 +84,10 @@ def _short(page: Page) -> Iterator[str]:
     """Of many pages: the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
     yield from _wrapped(f"  {_verdict(page).upper()}: {page.assessment.why.text}", "  ")
-    for reason in page.reasons[:1]:
+    if page.crash is not None:
+        for line in crash_page.answer(page.crash):
+            yield from _wrapped(f"  {line}", "  ")
+    for reason in _shown_reasons(page)[:1]:
         yield from _wrapped(f"  {reason.what}: {reason.evidence}", "  ")
 
 
@@ -92,11 +110,14 @@ def _text(page: Page, several: bool) -> Iterator[str]:
     yield from _wrapped(f"  {page.assessment.why.text}", "  ")
     for note in page.notes:
         yield from _wrapped(f"  note: {note.text}", "    ")
-    if page.reasons:
+    if page.crash is not None:
+        yield from _crash_lines(crash_page.text(page.crash, with_title=False))
+    reasons = _shown_reasons(page)
+    if reasons:
         yield from ("", _reasons_title(page))
-        for number, reason in enumerate(page.reasons, start=1):
+        for number, reason in enumerate(reasons, start=1):
             yield from _wrapped(f"  {number}. {reason.what}: {reason.evidence}", "     ")
-    steps = _steps(page.reasons)
+    steps = _steps(reasons)
     if steps:
         yield from ("", _steps_title(page))
         for number, reason in steps:
@@ -114,11 +135,15 @@ def _markdown(page: Page, several: bool) -> Iterator[str]:
     if page.notes:
         yield ""
         yield from (f"- {note.text}" for note in page.notes)
-    if page.reasons:
+    if page.crash is not None:
+        yield ""
+        yield from crash_page.markdown(page.crash, with_title=False)
+    reasons = _shown_reasons(page)
+    if reasons:
         yield from ("", f"## {_reasons_title(page)}", "")
-        for number, reason in enumerate(page.reasons, start=1):
+        for number, reason in enumerate(reasons, start=1):
             yield f"{number}. **{reason.what}**: {reason.evidence}"
-    steps = _steps(page.reasons)
+    steps = _steps(reasons)
     if steps:
         yield from ("", f"## {_steps_title(page)}", "")
         for number, reason in steps:
@@ -135,6 +160,21 @@ def _reasons_title(page: Page) -> str:
 
 def _steps_title(page: Page) -> str:
     return "To see it for yourself" if page.assessment.verdict in _GOOD else "What to do next"
+
+
+def _shown_reasons(page: Page) -> Sequence[Reason]:
+    """The reasons without those that the crash section gives in more detail."""
+    if page.crash is None:
+        return page.reasons
+    given = {cause.code for cause in page.crash.reasons} | set(_GENERAL_FAILURES)
+    return [reason for reason in page.reasons if reason.code not in given]
+
+
+def _crash_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of the crash page, wrapped; evidence and commands stay whole."""
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        yield from _wrapped(line, " " * (indent + 2)) if indent in (2, 0) and line else [line]
 
 
 def _steps(reasons: Sequence[Reason]) -> list[tuple[int, Reason]]:

@@ -15,7 +15,7 @@ from bench.explain.log_hints import Hint
 from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
-from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, Remark
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure, Remark
 from bench.logs.messages import LogCode
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
@@ -34,7 +34,9 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
             continue
         key = (str(header.imported["source"]), int(header.imported["line"]))
         run = found[key][0] if key in found else _run(header)
-        if "matrix" in header.facts:
+        if "figures" in header.imported:
+            run = replace(run, figures=tuple(map(NamedFigure.from_dict, header.imported["figures"])))
+        elif "matrix" in header.facts:
             run = replace(run, matrices=(*run.matrices, _matrix(header, records)))
         else:
             rows = (_row(header, record) for record in records if record.reported is not None)
@@ -121,7 +123,8 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
             reported = record.reported or {}
             value = reported.get("mean_s") or reported.get("algbw_bytes_per_s")
             missing = "waived" if record.skipped else FAILED
-            cells.append(MatrixCell(src, dst, value, OK if value is not None else missing))
+            status, size = OK if value is not None else missing, record.payload_bytes or None
+            cells.append(MatrixCell(src, dst, value, status, size))
     seconds = any("mean_s" in (record.reported or {}) for record in records)
     return Matrix(
         name=header.facts["matrix"],

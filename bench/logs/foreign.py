@@ -8,13 +8,14 @@ whatever the tool calls its size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from bench.core.codes import UNCODED, Code, Coded
 from bench.core.log_traits import LogTraits
+from bench.core.units import format_bytes, format_duration, format_rate
 from bench.logs.messages import LogCode
 
 OK, FAILED, TRUNCATED = "ok", "failed", "truncated"  # how a run ended
@@ -59,13 +60,15 @@ class ForeignRow:
 class MatrixCell:
     """One pair of a matrix: ("gpu0", "gpu1"), ("host", "gpu3"). `value` is None unless the status is "ok".
 
-    `status`: "ok", "waived" (no such path, or refused), "unreadable" (lost from the log), "failed".
+    `status`: "ok", "waived" (no such path, or refused), "unreadable" (lost from the log), "failed". `payload_bytes`:
+    the size of one copy, in a matrix whose cells have different ones; then an end pair occurs once for each size.
     """
 
     src: str
     dst: str
     value: float | None
     status: str = OK
+    payload_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Matrix:
     - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell. "others" are all GPUs but the cell's own, together;
     - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": the sum of both;
     - "through_host", "through_host_sum": the same between GPUs by way of host memory;
+    - "h2d_pageable", "d2h_pageable": from and to memory that the driver copies once more;
     - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
       "calls": the time of the call that starts a copy, no link.
     """
@@ -88,6 +92,64 @@ class Matrix:
     cells: tuple[MatrixCell, ...]
     payload_bytes: int | None = None
     line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFigure:
+    """A named result of a tool that is no row by size and no pair of a matrix: a score, a rate, the verdict of a test.
+
+    `name`: what was measured, in the tool's words. `where`: on what ("gpu3", "rank 0", "stream 5"); "" for the whole
+    run. `unit`: "bytes_per_s", "s", "per_s", "bytes", "ratio", "percent" or "count"; "" if it is a test's verdict.
+    `status`: as of a MatrixCell, or "warning"; a test that passed is "ok" and has no value.
+    """
+
+    name: str
+    value: float | None
+    unit: str
+    where: str = ""
+    status: str = OK
+    line: int = 0
+
+    @property
+    def words(self) -> str:
+        """`rank 3, dispatch: 43.2 GB/s`."""
+        name = ", ".join(filter(None, (self.where, self.name)))
+        return f"{name}: {self.value_words}"
+
+    @property
+    def value_words(self) -> str:
+        """The value with its unit, or the verdict of a test."""
+        if self.value is None:
+            return "passed" if self.status == OK else self.status
+        return f"{_FORMATS.get(self.unit, _plain)(self.value)}{_SUFFIXES.get(self.unit, '')}"
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> NamedFigure:
+        """The opposite of `to_dict`."""
+        return cls(stored["name"], stored["value"], stored["unit"], stored["where"], stored["status"], stored["line"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As headers hold it."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "where": self.where,
+            "status": self.status,
+            "line": self.line,
+        }
+
+
+def _plain(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _bytes(value: float) -> str:
+    return format_bytes(int(value))
+
+
+_FORMATS: dict[str, Callable[[float], str]] = {"bytes_per_s": format_rate, "s": format_duration, "bytes": _bytes}
+_SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +212,7 @@ class ForeignRun:
     line: int = 1  # where it begins
     size_is_block: bool = False
     asked_bytes: tuple[int, ...] = ()
+    figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
         """This run with a number of ranks that its log did not state; sizes of blocks become S."""

@@ -19,6 +19,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Record
+from bench.logs.archives import ArchiveError, Unpacker, kind_of
 from bench.logs.check import is_by_definition
 from bench.logs.foreign import ForeignRun, Line, Reader
 from bench.logs.jobs import ImportedJob, ImportOptions, Names, Origin, jobs_of
@@ -47,9 +48,12 @@ _CHUNK_BYTES = 1 << 18
 _MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and their characters, that are kept until a reader is found
 _LONGEST_HINT = 64
 _MOST_CONTROLS = 0.02  # of its first bytes
+_TAR = b"ustar"  # several files, which would be read as one log
 _ZIP = b"PK\x03\x04"  # an archive may store a log as it is, and would then be read from the middle
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
+# Troubles that are reported also for a file of a folder: a log may have been lost.
+_UNREAD = (LogCode.FILE_EMPTY, LogCode.FILE_UNREADABLE, LogCode.ARCHIVE_DAMAGED, LogCode.ARCHIVE_TOO_LARGE)
 _NO_OPTIONS = ImportOptions()
 
 # The lines of chunks. The second argument is called with each stretch of the text before its lines come.
@@ -79,7 +83,7 @@ class Log:
         """Is its trouble reported by itself? Yes if the file was named, is empty or could not be read."""
         if self.trouble is None:
             return False
-        unread = self.trouble.code in (LogCode.FILE_EMPTY, LogCode.FILE_UNREADABLE)
+        unread = self.trouble.code in _UNREAD
         return unread or not self.source.found
 
 
@@ -138,7 +142,20 @@ def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, options:
 def _read(
     source: Source, file: IO[bytes], readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions
 ) -> Log:
-    chunks = _Chunks(file)
+    try:
+        return _read_chunks(source, _Chunks(file), readers, clean, options)
+    except ArchiveError as error:
+        if error.most is not None:
+            trouble = Coded.of(LogCode.ARCHIVE_TOO_LARGE, source=source.name, most=error.most)
+        else:
+            trouble = Coded.of(LogCode.ARCHIVE_DAMAGED, source=source.name, kind=error.kind, error=error.error)
+        return Log(source, trouble=trouble)
+
+
+def _read_chunks(
+    source: Source, chunks: _Chunks, readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions
+) -> Log:
+    """Raises ArchiveError if the file is a damaged archive."""
     if chunks.binary:
         return Log(source, trouble=Coded.of(LogCode.FILE_BINARY, source=source.name))
     found = tuple(map(options.applied, runs(chunks, readers, clean)))
@@ -259,25 +276,43 @@ def _may_begin(kind: type[Reader], text: str) -> bool:
 
 
 class _Chunks:
-    """A file, each chunk as soon as it comes (a pipe may end late). `digest`: of what was read."""
+    """A file, each chunk as soon as it comes (a pipe may end late); of an archive, what is inside.
+
+    `digest`: of the file as it was read. Raises ArchiveError.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.digest = file, hashlib.sha256()
-        self.begin = self._next()
+        self._pieces = self._read()
+        self.begin = next(self._pieces, b"")
 
     @property
     def binary(self) -> bool:
         """Does it begin with control characters that logs do not have? NULs may be UTF-16, or a hole in a log."""
-        if self.begin.startswith(_ZIP):
+        if self.begin.startswith(_ZIP) or self.begin[257:262] == _TAR:
             return True
         found = self.begin.translate(None, _OF_TEXT)
         return len(found) > _MOST_CONTROLS * len(self.begin)
 
     def __iter__(self) -> Iterator[bytes]:
-        chunk = self.begin
+        if self.begin:
+            yield self.begin
+        yield from self._pieces
+
+    def _read(self) -> Iterator[bytes]:
+        """The chunks of the file, unpacked if it is an archive."""
+        chunk = self._next()
+        kind = kind_of(chunk)
+        if kind is None:
+            while chunk:
+                yield chunk
+                chunk = self._next()
+            return
+        unpacker = Unpacker(kind)
         while chunk:
-            yield chunk
+            yield from unpacker.feed(chunk)
             chunk = self._next()
+        unpacker.finish()
 
     def _next(self) -> bytes:
         read = getattr(self._file, "read1", self._file.read)

@@ -17,14 +17,16 @@ from bench.hardware import catalogue
 from bench.hardware.catalogue import Instance
 from bench.hardware.machine import machine_of
 from bench.logs.check import contradictions
-from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, Remark
+from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, NamedFigure, Remark
 from bench.logs.messages import LogCode
-from bench.logs.records import failure_of, of_matrix, of_row, rank_of
+from bench.logs.records import failure_of, of_figure, of_matrix, of_row, rank_of
 
+FIGURES = "figures"  # the pattern of a job whose figures are neither rows by size nor pairs
 # Patterns of matrices by their direction, if no byte crosses a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
 _MOST_REMARKS = 200  # in a header, of which a run may have many
 _MOST_NOTES = 10
+_MOST_FIGURES = 10_000
 _MOST_NAME = 60
 _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version", re.I)
 
@@ -91,6 +93,7 @@ class ImportedJob:
     matrix: Matrix | None
     run: ForeignRun
     pattern: Pattern | None
+    figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
         """Its rows in their order; last, the failure of a run that did not end well."""
@@ -98,6 +101,10 @@ class ImportedJob:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
             yield of_row(self.header, row, self.run, self.pattern)
+        for figure in self.figures:
+            record = of_figure(self.header, figure)
+            if record is not None:
+                yield record
         if self.run.status != OK:
             yield failure_of(self.header, self.run)
 
@@ -118,7 +125,8 @@ class Names:
 def jobs_of(
     run: ForeignRun, origin: Origin, options: ImportOptions, patterns: Mapping[str, Pattern], names: Names
 ) -> list[ImportedJob]:
-    """One job for each element type, operation, root and placement of a run's rows, and one for each matrix.
+    """One job for each element type, operation, root and placement of a run's rows, one for each matrix and one for
+    its figures.
 
     A run without rows becomes a job that holds its failure. Raises UsageError if `options.instance` cannot have held
     the ranks.
@@ -129,7 +137,7 @@ def jobs_of(
     kinds: dict[tuple[str | None, str | None, int | None, bool], list[ForeignRow]] = {}
     for row in run.rows:
         kinds.setdefault((row.dtype, row.reduce_op, row.root, row.in_place), []).append(row)
-    if not kinds and not run.matrices:
+    if not kinds and not run.matrices and not run.figures:
         kinds[None, None, None, False] = []
     several = [len({kind[index] for kind in kinds}) > 1 for index in range(3)]
     remarks = (*run.remarks, *contradictions(run, pattern))
@@ -143,6 +151,9 @@ def jobs_of(
     for matrix in run.matrices:
         header = _matrix_header(names.of(stem, matrix.name[:_MOST_NAME]), run, matrix, origin, options, remarks)
         found.append(ImportedJob(header, (), matrix, run, None))
+    if run.figures:
+        header = _figures_header(names.of(stem, run.tool, "figures"), run, origin, options, remarks)
+        found.append(ImportedJob(header, (), None, run, None, run.figures))
     return found
 
 
@@ -228,6 +239,35 @@ def _matrix_header(
         links=links,
         facts=facts,
     )
+
+
+def _figures_header(
+    name: str, run: ForeignRun, origin: Origin, options: ImportOptions, remarks: Sequence[Remark]
+) -> Header:
+    """All figures are in the header; the records of the job are its rates, times and failed tests."""
+    header = _header(
+        name,
+        run,
+        origin,
+        options,
+        remarks,
+        pattern=FIGURES,
+        dtype="",
+        reduce_op="",
+        root=None,
+        direction=None,
+        topology="world",
+        num_ranks=run.num_ranks,
+        num_nodes=run.num_nodes,
+        ranks_per_node=_per_node(run),
+        links={},
+        facts={},
+    )
+    kept = run.figures[:_MOST_FIGURES]
+    others = [figure.words for figure in kept if figure.unit not in ("bytes_per_s", "s")]
+    shown = tuple(others[:_MOST_NOTES])
+    imported = {**header.imported, "figures": [figure.to_dict() for figure in kept]}
+    return replace(header, notes=(*header.notes, *shown), imported=imported)
 
 
 def _header(

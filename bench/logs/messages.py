@@ -14,6 +14,14 @@ class LogCode(Code):
 
     # A file that gives nothing
     FILE_UNREADABLE = "file-unreadable", "{source} cannot be read ({error})"
+    ARCHIVE_DAMAGED = (
+        "archive-damaged",
+        "{source} is a damaged {kind} archive ({error}): unpack it by hand, or copy it again",
+    )
+    ARCHIVE_TOO_LARGE = (
+        "archive-too-large",
+        "{source} unpacks to more than {most:bytes}: unpack it, and name the log inside",
+    )
     FILE_BINARY = "file-binary", "{source} is binary, not a log: unpack it, or name the tool's own output"
     FILE_EMPTY = "file-empty", "{source} is empty: the tool printed nothing, or its output went elsewhere"
     NOT_RECOGNISED = "not-recognised", "no line of {source} is from a tool whose logs are read: {tools:list}"
@@ -58,6 +66,7 @@ class LogCode(Code):
     NO_FIGURE = "no-figure", "line {line}: no figure was printed"
     PATH_WAIVED = "path-waived", "{src} to {dst}: waived by {tool}"
     CELL_FAILED = "cell-failed", "{src} to {dst}: zero or no number was printed"
+    TEST_FAILED = "tool-test-failed", "{test}: the tool's test failed"
     CELL_UNREADABLE = "cell-unreadable", "{src} to {dst}: the figure was lost from the log"
 
 

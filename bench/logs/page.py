@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, Remark
+from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure, Remark
 
 SCHEMA = "bench.import/1"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -49,6 +49,9 @@ def _run(source: str, run: ForeignRun) -> Iterator[str]:
     yield ",\n"
     yield from _list("matrices", map(_matrix, run.matrices))
     yield ",\n"
+    if run.figures:
+        yield from _list("figures", map(_figure, run.figures))
+        yield ",\n"
     translations = [Remark(None, each.code, each.facts, each.text) for each in run.translations]
     yield from _list("warnings", (remark.to_dict() for remark in (*run.remarks, *translations)))
     yield "}"
@@ -77,15 +80,29 @@ def _record(row: ForeignRow, size_is_block: bool) -> dict[str, Any]:
 
 
 def _matrix(matrix: Matrix) -> dict[str, Any]:
-    cells = [
-        {"src": cell.src, "dst": cell.dst, "value": _number(cell.value), "status": cell.status} for cell in matrix.cells
-    ]
     return {
         "name": matrix.name,
         "unit": matrix.unit,
         "direction": matrix.direction,
         "engine": matrix.engine,
-        "cells": cells,
+        "cells": list(map(_cell, matrix.cells)),
+    }
+
+
+def _cell(cell: MatrixCell) -> dict[str, Any]:
+    found = {"src": cell.src, "dst": cell.dst, "value": _number(cell.value), "status": cell.status}
+    if cell.payload_bytes is not None:
+        found["payload_bytes"] = cell.payload_bytes
+    return found
+
+
+def _figure(figure: NamedFigure) -> dict[str, Any]:
+    return {
+        "name": figure.name,
+        "where": figure.where,
+        "value": _number(figure.value),
+        "unit": figure.unit,
+        "status": figure.status,
     }
 
 

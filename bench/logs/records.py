@@ -14,7 +14,7 @@ from bench.core.log_traits import log_traits
 from bench.core.pattern import MessagePattern, Pattern, Shape, Traffic, traffic_of
 from bench.core.record import Failure, Flag, Header, Record, Skip
 from bench.logs.check import is_by_definition
-from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, MatrixCell
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure
 from bench.logs.messages import LogCode
 
 _SUM = "_sum"  # ends the direction of a figure that adds both ways; busbw is of one
@@ -117,9 +117,9 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
     """A record for each cell; a waived cell is skipped with its reason."""
     mode = "isolated" if matrix.unit == "s" else "pipelined"
     factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
-    size = matrix.payload_bytes or 0
     for cell in matrix.cells:
         value, place = _finite(cell.value), _place(cell)
+        size = cell.payload_bytes or matrix.payload_bytes or 0
         if cell.status == "waived":
             skip = Skip.of(LogCode.PATH_WAIVED, src=cell.src, dst=cell.dst, tool=header.transport)
             yield _record(header, mode, size, **place, skipped=skip)
@@ -131,6 +131,20 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
         else:
             rates = {"algbw_bytes_per_s": value, "busbw_bytes_per_s": value * factor}
             yield _record(header, mode, size, Traffic(factor, size * factor, None, 1), **place, reported=rates)
+
+
+def of_figure(header: Header, figure: NamedFigure) -> Record | None:
+    """A rate or a time as a record, a test that failed as a failure; None for other figures, which the header holds."""
+    group = ", ".join(filter(None, (figure.where, figure.name)))
+    if figure.status == FAILED:
+        return _record(header, "isolated", 0, group=group, failed=Failure.of(LogCode.TEST_FAILED, test=group))
+    value = _finite(figure.value)
+    if value is None or figure.unit not in ("bytes_per_s", "s"):
+        return None
+    if figure.unit == "s":
+        return _record(header, "isolated", 0, group=group, reported={"mean_s": value})
+    rates = {"algbw_bytes_per_s": value, "busbw_bytes_per_s": value}
+    return _record(header, "pipelined", 0, group=group, reported=rates)
 
 
 def failure_code(cell: MatrixCell) -> Code:

@@ -342,6 +342,47 @@ def test_runs_that_are_mixed_in_one_log_fail() -> None:
     assert "rank-twice" in codes(started_twice)
 
 
+def test_two_banners_at_once_are_processes_that_ran_alone() -> None:
+    """A build without MPI under mpirun, as soon as it has printed its banners."""
+    head, _, _, *ranks, last = banner(2)
+    other = [line.replace("Pid    31 on node7", "Pid    32 on node8") for line in ranks]
+    run = only("\n".join([head, "#", "# Using devices", head, "#", "# Using devices", *ranks, *other, last, TITLE]))
+    assert (run.status, failure_code(run), run.hosts) == (FAILED, "several-runs-at-once", ("node7", "node8"))
+    once = only("\n".join([head, head, "# Using devices", *ranks, last, TITLE, *rows("allreduce", 2)]))
+    assert (once.status, once.num_ranks) == (OK, 2), "one process whose banner is in the log twice"
+
+
+def test_a_host_may_have_a_space_in_its_name() -> None:
+    named = [line.replace("on node7 device", "on NODE A device ") for line in banner()]
+    run = only("\n".join([*named, TITLE, *rows()]))
+    assert (run.hosts, run.num_ranks, run.num_nodes, run.gpus) == (("NODE A",), 4, 1, ("ACME X1 96GB",))
+
+
+@pytest.mark.parametrize("before", ["", "[0] "])
+def test_half_a_row_at_the_head_of_a_log_is_lost_with_a_remark(before: str) -> None:
+    first, *others = rows()
+    halves = first.split("-1", 1)[1]
+    run = only("\n".join([f"{before}{halves}", *others]))
+    assert (run.status, len(run.rows)) == (TRUNCATED, 2 * len(others))
+    assert located(run)[0] == (1, "figures-without-size")
+    whole = only("\n".join(["1.5 2.5 3.5 4.5", "", "", "", TITLE, *others]))
+    assert "figures-without-size" not in codes(whole)
+
+
+@corpus.needs_corpus
+@pytest.mark.parametrize(
+    ("name", "hosts", "status", "code"),
+    [
+        ("i03_h100_8gpu_nodeA_names.txt", ("NODE A",), OK, None),
+        ("i04_h100_fieldwise_0_prefix.txt", (), TRUNCATED, "figures-without-size"),
+        ("i53_a100_nompi_two_banners.txt", ("testgpu1", "testgpu2"), FAILED, "several-runs-at-once"),
+    ],
+)
+def test_excerpts_of_public_threads(name: str, hosts: tuple[str, ...], status: str, code: str | None) -> None:
+    run = only(corpus.real("other_logs", name).read_bytes())
+    assert (run.hosts, run.status, run.failure and run.failure.code) == (hosts, status, code)
+
+
 def test_mixed_runs_of_one_rank_are_recognised_without_banners() -> None:
     """The same without the banners."""
     table = rows("allreduce", 1)

@@ -7,9 +7,9 @@ GPUs; under a virtual machine it is correct (NVIDIA, CUDA Programming Guide, Pro
 
 from __future__ import annotations
 
-from bench.core.codes import Coded
+from bench.core.codes import UNCODED, Coded
 from bench.explain.reason import FailedRun, Found, reason
-from bench.logs.foreign import FAILED, ForeignRun
+from bench.logs.foreign import FAILED, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
 
 _NCCL_WARN = "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"
@@ -152,6 +152,25 @@ def rank_lost(failed: FailedRun) -> Found | None:
 def tool_failed(failed: FailedRun) -> Found | None:
     """It failed in a way that no other reason knows."""
     return _printed(failed, "NCCL_DEBUG=WARN", "")
+
+
+@reason(
+    FailedRun,
+    "ends-without-message",
+    what="the log ends, and no message in it says why",
+    evidence="{failure}",
+    step="run it again with both output streams and NCCL's warnings in the log",
+)
+def ends_without_message(failed: FailedRun) -> Found | None:
+    """The log holds no figure: it was cut, or the job hung or was killed."""
+    failure = failed.run.failure
+    empty = not failed.run.rows and not failed.run.matrices
+    if failed.run.status != TRUNCATED or failure is None or not empty:
+        return None
+    if failure.code == UNCODED or "printed" in failure.facts:
+        return None
+    command = "mpirun ... -x NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2 2>&1 | tee job.log"
+    return Found(0.2, {"failure": failure.text}, command)
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:

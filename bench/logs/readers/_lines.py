@@ -99,11 +99,14 @@ def results(chunks: Iterable[bytes | str], look: Callable[[str], object] | None 
     return lines(chunks, look, messages=False)
 
 
+def without_colours(text: str) -> str:
+    """Text without the codes that colour a terminal."""
+    return _COLOUR.sub("", text) if "\x1b" in text else text
+
+
 def clean(text: str) -> str:
     """One line without colours, prefixes, and white space at both ends."""
-    if "\x1b" in text:
-        text = _COLOUR.sub("", text)
-    text = text.strip()
+    text = without_colours(text).strip()
     if text.startswith(_DOCKER):
         text = _inside(text).strip()
     if text[:1] == "#":

@@ -56,6 +56,7 @@ class OpenRun(RunNotes):
     elided: list[int] = field(default_factory=list)
     checked: list[bool] = field(default_factory=lambda: [False, False])  # out of place, in place
     first_wrong: tuple[int, int, str] | None = None  # line, number of elements, placement
+    banner_again: int | None = None  # the line that repeats the banner before any rank is listed
     mixed: int | None = None  # the line that lists a rank of another process
     footer: bool = False
     over: bool = False
@@ -132,6 +133,10 @@ class OpenRun(RunNotes):
 
     def _check_mixed(self, line: int) -> None:
         """A rank was listed again, of another process: another start, or several runs that print at the same time?"""
+        if self.banner_again is not None:
+            evidence_ = "the banner is printed twice, and a rank is listed of two processes"
+            self.add_failure(line, LogCode.SEVERAL_RUNS_AT_ONCE, evidence=evidence_)
+            return
         keys = [(row.payload_bytes, row.dtype, row.reduce_op, row.root, row.in_place) for row in self.rows]
         sizes = [key for key in keys if key[0]]
         if len(set(sizes)) < len(sizes):

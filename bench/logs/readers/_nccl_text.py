@@ -11,7 +11,16 @@ from bench.logs.readers import _nccl_forms as forms
 from bench.logs.readers._lines import FENCE
 from bench.logs.readers._nccl_messages import NcclCode
 from bench.logs.readers._nccl_pattern import COMMAND, PROGRAM, PROGRAMS, NamedPattern
-from bench.logs.readers._nccl_rows import Fields, agrees, begins_row, is_damaged_row, is_half, may_begin_row, read
+from bench.logs.readers._nccl_rows import (
+    UNTITLED,
+    Fields,
+    agrees,
+    begins_row,
+    is_damaged_row,
+    is_half,
+    may_begin_row,
+    read,
+)
 from bench.logs.readers._nccl_run import LONGEST_PIECE, OpenRun, Pieces, dotted
 from bench.logs.readers._run_notes import shown
 
@@ -31,6 +40,7 @@ class Text:
         self._pieces = Pieces()
         self._command: tuple[NamedPattern, int | None] | None = None
         self._goes_on = False  # does the line before end in a backslash?
+        self._half_at_head: int | None = None  # the last line before a run that is figures of a row without its size
 
     def read(self, number: int, text: str) -> None:
         """Take in a line that is not empty."""
@@ -95,6 +105,8 @@ class Text:
             self._read_row(number, text, tokens)
             return True
         if run is None:
+            if "." in text and is_half(tokens, UNTITLED):
+                self._half_at_head = number
             return False
         if self._pieces.take(text, tokens, run):
             return True
@@ -136,7 +148,12 @@ class Text:
     def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
         """The run that a row belongs to: a new one after an end, or if sizes start over after a repeated header."""
         run = self._run
-        if run is None or run.over or run.footer:
+        if run is None:
+            run = self._open(number)
+            if self._half_at_head is not None and number - self._half_at_head <= _FEW_LINES:
+                run.lose(self._half_at_head, NcclCode.FIGURES_WITHOUT_SIZE)
+            return run
+        if run.over or run.footer:
             return self._open(number)
         if run.titled_again:
             run.titled_again = False
@@ -174,6 +191,7 @@ class Text:
     def _read_banner(self, number: int, found: re.Match[str]) -> None:
         run = self._run
         if run is not None and run.banner == found[0] and not run.rows and not run.failures and not run.footer:
+            run.banner_again = run.banner_again or (number if not run.ranks else None)
             return
         if run is None or run.banner is not None or run.rows or run.footer or run.failures:
             run = self._open(number)
@@ -322,6 +340,7 @@ _FORMS: dict[str, tuple[re.Pattern[str], Callable[[Text, int, re.Match[str]], No
     "Reducing": (forms.REDUCED, Text._read_reduced),
     "error": (forms.ERROR, Text._read_error),
 }
+_FEW_LINES = 3
 _LONGEST_WORD = 16  # of those
 _OF_OTHERS, _CONCLUDED = ("error", "Reducing"), "concluded"  # words that other programs print, too
 

@@ -1,0 +1,505 @@
+"""What failed first: the cause, told apart from its consequences, from the events of all files of one job.
+
+A rank is accused only where a message names it. Each cause is the earliest message of its kind; a message is a
+consequence if the same rank had waited or lost a connection before, if the launcher ended the process, or if another
+rank is known to have failed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from bench.core.codes import Coded, fill, fill_present
+from bench.explain import crash_records
+from bench.explain.crash_messages import (
+    ALL_TIMED_OUT,
+    ALL_WAITED,
+    FINISHED_LESS,
+    HUNG_AFTER_START,
+    HUNG_AT_START,
+    RECORDED_LAG,
+    SILENT,
+    CrashCode,
+)
+from bench.explain.reason import Reason
+from bench.logs.events import gloo, nccl_init, nccl_inspector, nccl_ras, python_errors, torch_watchdog
+from bench.logs.failure_events import Event, Role
+
+_MOST_REASONS = 4
+_MOST_CONSEQUENCES = 8
+_MOST_RANKS = 1 << 20
+_SURE = 0.6  # a cause below this weight leaves something unknown
+_LEAST_WEIGHT = 0.15  # of a cause that is shown
+_FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.PEER, Role.STOPPED)
+_FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
+_ENDS = (Role.ENDED, Role.STOPPED)
+_DEATHS = ("killed", "crashed", "aborted", "exited")
+_OWN_ENDS = ("aborted", "exited")  # by the process itself, after an error
+_HARD = (*_DEATHS, "node-lost", "host-out-of-memory", "mpi-abort")  # never a consequence of a rank's own waiting
+_ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
+_WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The answer. `first`: the message that the likeliest cause rests on, which `reporters` printed. `absent`: ranks
+    that never came.
+
+    `waiting` is the operation that the others waited in. `reasons`: causes, the likeliest first. `consequences`: what
+    followed. `unknown`: what the text does not show, and what would.
+    """
+
+    first: Event
+    reporters: tuple[int, ...]
+    absent: tuple[int, ...]
+    waiting: Event | None
+    reasons: tuple[Reason, ...]
+    consequences: tuple[Coded, ...]
+    unknown: tuple[Coded, ...]
+    num_ranks: int | None
+    sources: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON documents hold it."""
+        first, waiting = self.first, self.waiting
+        return {
+            "first": _plain(first),
+            "reported_by_ranks": list(self.reporters),
+            "absent_ranks": list(self.absent),
+            "waiting": _plain(waiting) if waiting is not None else None,
+            "causes": [asdict(reason) for reason in self.reasons],
+            "consequences": [_coded(line) for line in self.consequences],
+            "unknown": [_coded(line) for line in self.unknown],
+            "num_ranks": self.num_ranks,
+            "sources": list(self.sources),
+        }
+
+
+def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
+    """What failed; None if no message says that something did.
+
+    `failed`: the job is known to have failed, so its last stage tells where it hung even without a message.
+    """
+    num_ranks = _num_ranks(events)
+    events = _attributed(events)
+    shown = [event for event in events if event.role in _FAILS]
+    shown += crash_records.recorded(events)
+    reporters: set[int | None] = set()
+    for event in shown:
+        if event.role not in _ENDS and event.code not in _DEATHS:
+            reporters |= {event.rank, event.facts.get("reported_by")}
+    if any(event.kind is torch_watchdog.TIMED_OUT for event in shown):
+        shown = [event for event in shown if event.kind is not torch_watchdog.STATUS_AT]
+    compared = _compared_calls(events)
+    if compared:
+        shown = [event for event in shown if event.code != torch_watchdog.MISMATCH.code] + compared
+    shown += _behind(events)
+    if shown or failed:
+        shown += _slowest_finished(events)
+    shown += _silent(shown, num_ranks)
+    if not shown and failed:
+        shown += _hung(events)
+    if not shown:
+        return None
+    causes, followed = _divided(shown, reporters)
+    ranked = _ranked(causes)
+    if not ranked:
+        return None
+    first = ranked[0][0]
+    absent = _absent(causes, followed, first)
+    waiting = _first([event for event in shown if event.seq is not None])
+    return Crash(
+        first=first,
+        reporters=tuple(sorted({event.rank for event in shown if event.code == first.code and event.rank is not None})),
+        absent=absent,
+        waiting=waiting,
+        reasons=tuple(_reason(event, weight) for event, weight in ranked[:_MOST_REASONS]),
+        consequences=tuple(_consequences(followed)),
+        unknown=tuple(_unknown(events, shown, first, ranked[0][1], num_ranks)),
+        num_ranks=num_ranks,
+        sources=tuple(dict.fromkeys(event.source for event in events)),
+    )
+
+
+def _num_ranks(events: Sequence[Event]) -> int | None:
+    """The number of ranks, as the text states it.
+
+    It is stated by NCCL, the list of ranks, the store, the table of torchrun, dumps, or an allgather's sizes.
+    """
+    stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
+    listed = [event.rank + 1 for event in events if event.kind is nccl_init.RANK and event.rank is not None]
+    workers = {event.rank for event in events if "first_observed" in event.facts and event.code != nccl_init.RANK.code}
+    if workers == set(range(len(workers))):  # the table of torchrun lists every worker of a node
+        listed.append(len(workers))
+    members = crash_records.members(events)
+    gathered = []
+    for event in events:
+        sent, received = event.facts.get("numel_in"), event.facts.get("numel_out")
+        if event.operation in _ALL_GATHERS and sent and received and received % sent == 0 and event.group in _WORLDS:
+            gathered.append(received // sent)
+    counts = [*map(int, stated), *listed, len(members), *gathered]
+    largest = max(counts, default=0)
+    return largest if 0 < largest <= _MOST_RANKS else None
+
+
+def _attributed(events: Sequence[Event]) -> list[Event]:
+    """The events with the ranks and hosts that other lines give to their processes; reports of the same end once."""
+    ranks: dict[tuple[str | None, int], set[int]] = {}
+    hosts: dict[int, set[str]] = {}
+    for event in events:
+        if event.pid is not None and event.rank is not None:
+            for host in {event.host, None}:
+                ranks.setdefault((host, event.pid), set()).add(event.rank)
+        if event.rank is not None and event.host is not None and event.role in (Role.PLACE, *_ENDS, Role.CAUSE):
+            hosts.setdefault(event.rank, set()).add(event.host)
+    found = []
+    for event in events:
+        if event.rank is None and event.pid is not None:
+            known = ranks.get((event.host, event.pid), set())
+            event = replace(event, rank=next(iter(known))) if len(known) == 1 else event
+        if event.rank is not None and event.host is None and len(hosts.get(event.rank, ())) == 1:
+            event = replace(event, host=next(iter(hosts[event.rank])))
+        found.append(event)
+    return _with_only_rank(_once(found))
+
+
+def _once(events: Sequence[Event]) -> list[Event]:
+    """An end that the agent logs and its table repeats is one end: the table's, which has the rank and the host."""
+    ended = {(event.pid, event.code) for event in events if "first_observed" in event.facts}
+    found = []
+    for event in events:
+        if event.facts.get("by_agent") and (event.pid, event.code) in ended:
+            continue
+        found.append(event)
+    return found
+
+
+def _with_only_rank(events: Sequence[Event]) -> list[Event]:
+    """Give the only error without a rank to the only process that ended first without an error of its own."""
+    explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
+    nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
+    ended = [event for event in events if event.role == Role.ENDED and event.rank not in {*explained, None}]
+    first = [event for event in ended if event.facts.get("first_observed")] or ended
+    if len({event.code for event in nameless}) != 1 or len({event.rank for event in first}) != 1:
+        return list(events)
+    owner = first[0]
+    owned = replace(nameless[0], rank=owner.rank, host=owner.host, pid=owner.pid)
+    return [owned if event is nameless[0] else event for event in events]
+
+
+def _behind(events: Sequence[Event]) -> list[Event]:
+    """Ranks that had not enqueued the work in which others timed out; likewise ranks that RAS saw behind."""
+    found = []
+    timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
+    stuck = _first([event for event in timeouts if event.seq is not None])
+    if stuck is not None and stuck.seq is not None:
+        enqueued: dict[int, Event] = {}
+        for event in events:
+            number = event.facts.get("enqueued")
+            same_group = stuck.group is None or event.group in (None, stuck.group)
+            if number is not None and number >= 0 and event.rank is not None and same_group:
+                enqueued[event.rank] = event
+        behind = [event for event in enqueued.values() if event.facts["enqueued"] < stuck.seq]
+        timed_out = {event.rank for event in timeouts if event.seq == stuck.seq}
+        behind = [event for event in behind if event.rank not in timed_out]
+        if behind:
+            found.append(_lag(behind, stuck.seq, stuck.operation, stuck.group, len(timed_out)))
+    launched = [event for event in events if event.kind is nccl_ras.LAUNCHED and event.seq is not None]
+    for group, operation in dict.fromkeys((event.group, event.operation) for event in launched):
+        alike = [event for event in launched if (event.group, event.operation) == (group, operation)]
+        most = max(event.seq or 0 for event in alike)
+        behind = [event for event in alike if event.rank is not None and (event.seq or 0) < most]
+        ahead = sum(event.facts.get("num_ranks", 1) for event in alike if event.seq == most)
+        if behind:
+            least = min(event.seq or 0 for event in behind)
+            behind = [event for event in behind if event.seq == least]
+            found.append(_lag(behind, least + 1, operation, group, ahead))
+    return found
+
+
+def _slowest_finished(events: Sequence[Event]) -> list[Event]:
+    """Ranks that Inspector saw behind. Its records are written at intervals, so alone they prove nothing."""
+    finished = [event for event in events if event.kind is nccl_inspector.FINISHED and event.seq is not None]
+    found = []
+    for group in dict.fromkeys(event.group for event in finished):
+        alike = [event for event in finished if event.group == group]
+        most, least = max(event.seq or 0 for event in alike), min(event.seq or 0 for event in alike)
+        behind = [event for event in alike if event.seq == least]
+        if least < most and len(behind) * 2 < len(alike):
+            event = _lag(behind, least + 1, None, group, len(alike) - len(behind))
+            found.append(replace(event, kind=FINISHED_LESS))
+    return found
+
+
+def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | None, waiting: int) -> Event:
+    first = min(behind, key=lambda event: event.rank or 0)
+    ranks = tuple(sorted({event.rank for event in behind if event.rank is not None}))
+    only = ranks[0] if len(ranks) == 1 else None
+    kind = RECORDED_LAG
+    facts = {"num_waiting": waiting}
+    return replace(first, kind=kind, rank=only, seq=seq, operation=operation, group=group, ranks=ranks, facts=facts)
+
+
+def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
+    """Ranks that reported no time-out in the operation in which most others did; or the finding that all did."""
+    codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
+    timeouts = [event for event in events if event.code in codes and event.rank is not None]
+    explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
+    stuck = _first([event for event in timeouts if event.seq is not None] or timeouts)
+    if stuck is None or num_ranks is None or explained:
+        return []
+    alike = (stuck.code, stuck.seq, stuck.operation)
+    timed_out = {event.rank for event in timeouts if (event.code, event.seq, event.operation) == alike}
+    silent = tuple(rank for rank in range(num_ranks) if rank not in timed_out)
+    facts = {"num_waiting": len(timed_out), "num_ranks": num_ranks}
+    if not silent:
+        kind = ALL_TIMED_OUT if stuck.seq is None else ALL_WAITED
+        return [replace(stuck, kind=kind, rank=None, host=None, facts=facts)]
+    if len(silent) * 2 >= num_ranks:
+        return []
+    only = silent[0] if len(silent) == 1 else None
+    return [replace(stuck, kind=SILENT, rank=only, host=None, pid=None, ranks=silent, facts=facts)]
+
+
+def _compared_calls(events: Sequence[Event]) -> list[Event]:
+    """Messages about calls that differ, which name two ranks each, as one finding about all of them."""
+    reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
+    calls: dict[int, tuple[str, str, str]] = {}
+    for event in reports:
+        other = event.facts.get("other_rank")
+        if event.rank is not None:
+            calls.setdefault(event.rank, (event.operation or "?", event.facts.get("shape", ""), ""))
+        if isinstance(other, int):
+            calls.setdefault(other, (event.facts["other_operation"], event.facts.get("other_shape", ""), ""))
+    if len(reports) < 2 or len(set(calls.values())) < 2:
+        return []
+    return [crash_records.mismatch(reports[0], reports[0].group, reports[0].seq, calls)]
+
+
+def _hung(events: Sequence[Event]) -> list[Event]:
+    """Where the start of NCCL ended, by the last stage of each process; empty if no stage is known."""
+    stages = [event for event in events if event.kind is nccl_init.STAGE]
+    if not stages:
+        return []
+    order = {stage: number for number, stage in enumerate(nccl_init.STAGES)}
+    last = min(stages, key=lambda event: order[event.facts["stage"]])
+    if last.facts["stage"] == nccl_init.STAGES[-1]:
+        return [
+            replace(last, kind=HUNG_AFTER_START, rank=None, host=None, pid=None, facts={"num_processes": len(stages)})
+        ]
+    reached: dict[tuple[str, str], int] = {}
+    for event in stages:
+        key = (event.host or "?", event.facts["stage"])
+        reached[key] = reached.get(key, 0) + 1
+    texts = [f"{host} reached {stage} ({count} of its processes)" for (host, stage), count in list(reached.items())[:8]]
+    return [replace(last, kind=HUNG_AT_START, rank=None, host=None, pid=None, facts={"stages": ", ".join(texts)})]
+
+
+def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
+    """(causes, consequences). If all are consequences, they are all that is known, and count as causes.
+
+    `reporters`: the ranks that printed why they failed.
+    """
+    ordered = sorted(events, key=_order)
+    follows = {id(event) for event in ordered if event.role == Role.STOPPED}
+    follows |= _after_own_waiting(ordered) | _later_ends(ordered, reporters)
+    named = [event for event in ordered if id(event) not in follows and event.role not in _FOLLOWS]
+    died = _first([event for event in named if event.role == Role.CAUSE and (event.rank is not None or event.pid)])
+    for event in named:
+        if event.role == Role.NETWORK and died is not None and not _is_before(event, died):
+            follows.add(id(event))
+    causes = [event for event in named if id(event) not in follows]
+    if not causes:
+        causes = [event for event in ordered if event.role in (Role.WAITED, Role.PEER)] or ordered
+    kept = {id(event) for event in causes}
+    return causes, [event for event in ordered if id(event) not in kept]
+
+
+def _after_own_waiting(events: Sequence[Event]) -> set[int]:
+    """Errors and ends of ranks that had waited or lost a connection before, by the lines of one file."""
+    follows = set()
+    waited: set[tuple[str, int]] = set()
+    for event in sorted(events, key=lambda event: (event.source, event.line)):
+        if event.rank is None:
+            continue
+        by_itself = event.code not in _HARD or event.code in _OWN_ENDS
+        if event.role in _FOLLOWS:
+            waited.add((event.source, event.rank))
+        elif event.role in (Role.CAUSE, Role.ENDED) and by_itself and (event.source, event.rank) in waited:
+            follows.add(id(event))
+    return follows
+
+
+def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
+    """Ends of processes that another end came before, and ends that the rank's own message explains."""
+    observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
+    follows = set()
+    first_of: dict[str, Event] = {}
+    for event in events:
+        if event.code not in _DEATHS:
+            continue
+        if event.code in _OWN_ENDS and event.rank is not None and event.rank in reporters:
+            follows.add(id(event))
+        first = first_of.setdefault(event.source, observed or event)
+        same_pid = event.pid is not None and event.pid == first.pid
+        same_rank = event.rank is not None and event.rank == first.rank
+        if not (event is first or same_pid or same_rank or event.facts.get("first_observed")):
+            follows.add(id(event))
+    return follows
+
+
+def _is_before(event: Event, other: Event) -> bool:
+    """Is it known to be at least a second before the other, or before it in the same file?"""
+    if event.time_s is not None and other.time_s is not None:
+        return event.time_s + 1 < other.time_s
+    return event.source == other.source and event.line < other.line
+
+
+def _order(event: Event) -> tuple[float, str, int]:
+    """By time if the line has one, then by file and line."""
+    return (event.time_s if event.time_s is not None else float("inf"), event.source, event.line)
+
+
+def _first(events: Sequence[Event]) -> Event | None:
+    """The earliest: by time if all have one, else by the sequence number or the line."""
+    if not events:
+        return None
+    if all(event.time_s is not None for event in events):
+        return min(events, key=_order)
+    return min(events, key=lambda event: (event.source, event.line))
+
+
+def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
+    """Each kind of cause once, by its earliest message, the likeliest first."""
+    by_code: dict[str, list[Event]] = {}
+    for event in causes:
+        by_code.setdefault(event.code, []).append(event)
+    earliest = []
+    for alike in by_code.values():
+        chosen = _first([event for event in alike if event.facts.get("first_observed")] or alike)
+        earliest += [chosen] if chosen is not None else []
+    likely = [event for event in earliest if event.kind.weight >= _LEAST_WEIGHT]
+    found = [(event, event.kind.weight) for event in likely or earliest[:1]]
+    return sorted(found, key=lambda pair: -pair[1])
+
+
+def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) -> tuple[int, ...]:
+    """The ranks that never came: those that the likeliest message of this kind names."""
+    if first.role == Role.ABSENT:
+        return first.ranks or ((first.rank,) if first.rank is not None else ())
+    named = [event for event in (*causes, *followed) if event.role == Role.ABSENT and event.ranks]
+    return max(named, key=lambda event: event.kind.weight).ranks if named else ()
+
+
+def _facts(event: Event) -> dict[str, Any]:
+    """The facts of a message, with its fields, without what is unknown."""
+    fields = {
+        "rank": event.rank,
+        "host": event.host,
+        "pid": event.pid,
+        "group": event.group,
+        "operation": event.operation,
+        "seq": event.seq,
+        "peer": event.peer,
+        "duration_s": event.duration_s,
+        "ranks": list(event.ranks) or None,
+        "who": _who(event.ranks),
+        "line": event.line or None,
+        "source": event.source or None,
+    }
+    facts = {name: value for name, value in event.facts.items() if name != "records"}
+    return {name: value for name, value in {**facts, **fields}.items() if value is not None}
+
+
+def _who(ranks: Sequence[int]) -> str | None:
+    """Ranks in words: rank 1; ranks 1, 3."""
+    if not ranks:
+        return None
+    return fill("{word} {ranks:list 8}", {"word": "rank" if len(ranks) == 1 else "ranks", "ranks": list(ranks)})
+
+
+def _reason(event: Event, weight: float) -> Reason:
+    kind = event.kind
+    return Reason(event.code, _facts(event), words(event), evidence(event), weight, kind.step, kind.command)
+
+
+_UNNAMED = {
+    "rank": "?",
+    "host": "an unnamed host",
+    "pid": "?",
+    "peer": "its peer",
+    "seq": "?",
+    "operation": "an operation",
+}
+
+
+def words(event: Event) -> str:
+    """What a message means, filled in. A field that the text lacks is a question mark."""
+    facts = _facts(event)
+    try:
+        return fill_present(event.kind.what, facts)
+    except KeyError:
+        return fill_present(event.kind.what, {**_UNNAMED, **facts})
+
+
+def evidence(event: Event) -> str:
+    """Where it is printed, and its words."""
+    where = f"{event.source}:{event.line}" if event.line else event.source
+    return f"{where}: {event.printed}" if event.printed else where
+
+
+def _consequences(followed: Sequence[Event]) -> list[Coded]:
+    """One line for each kind of message that followed from the failure."""
+    by_code: dict[str, list[Event]] = {}
+    for event in followed:
+        by_code.setdefault(event.code, []).append(event)
+    lines = []
+    for alike in list(by_code.values())[:_MOST_CONSEQUENCES]:
+        ranks = sorted({event.rank for event in alike if event.rank is not None})
+        where = f"{alike[0].source}:{alike[0].line}" if alike[0].line else alike[0].source
+        facts = {
+            "kind": alike[0].code,
+            "who": _who(ranks),
+            "ranks": ranks or None,
+            "what": words(alike[0]),
+            "where": where,
+        }
+        lines.append(Coded.of(CrashCode.CONSEQUENCE, **facts, count=len(alike) if len(alike) > 1 else None))
+    return lines
+
+
+def _unknown(
+    events: Sequence[Event], shown: Sequence[Event], first: Event, weight: float, num_ranks: int | None
+) -> list[Coded]:
+    """What the text does not show, and which option or file would."""
+    found = []
+    dumped = crash_records.dumped(events)
+    lacking = [rank for rank in crash_records.members(events) if rank not in dumped]
+    if dumped and lacking:
+        found.append(Coded.of(CrashCode.DUMPS_MISSING, ranks=lacking, who=_who(lacking)))
+    waited = first.role == Role.WAITED or first.kind is ALL_TIMED_OUT
+    if waited and first.code not in (HUNG_AT_START.code, HUNG_AFTER_START.code):
+        found.append(Coded.of(CrashCode.WAITED_FOR_UNKNOWN))
+    if first.role == Role.PEER:
+        found.append(Coded.of(CrashCode.END_UNKNOWN))
+    if first.role == Role.ENDED and first.rank is not None:
+        found.append(Coded.of(CrashCode.REASON_UNKNOWN, rank=first.rank))
+    if first.kind is python_errors.RAISED and first.rank is None:
+        found.append(Coded.of(CrashCode.RANK_UNKNOWN))
+    if first.code == "system-call-failed" and first.kind.weight < _SURE:
+        found.append(Coded.of(CrashCode.CALL_UNKNOWN))
+    seen = {event.rank for event in [*events, *shown] if event.rank is not None and event.role != Role.PLACE}
+    if weight < _SURE and num_ranks is not None and 0 < len(seen) < num_ranks:
+        found.append(Coded.of(CrashCode.NOT_ALL_REPORTED, num_seen=len(seen), num_ranks=num_ranks))
+    return found
+
+
+def _coded(line: Coded) -> dict[str, Any]:
+    return {"code": line.code, "facts": dict(line.facts), "text": line.text}
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    facts: Mapping[str, Any] = _facts(event)
+    return {"code": event.code, "text": words(event), "printed": event.printed, "facts": dict(facts)}

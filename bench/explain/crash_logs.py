@@ -1,0 +1,98 @@
+"""The events of many files, and which files belong to one job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from bench.explain.crash import Crash, crash_of
+from bench.logs.events import flight_recorder
+from bench.logs.failure_events import LARGEST_DOCUMENT, Event, document_events, may_be_document
+from bench.logs.foreign import OK, ForeignRun
+from bench.logs.imports import Log
+
+_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """One file: its runs, and the events in its text or, if it is a dump, in the document."""
+
+    log: Log
+    events: tuple[Event, ...]
+
+    def between(self, first: float, last: float) -> list[Event]:
+        """The events in lines `first` to before `last`."""
+        return [event for event in self.events if first <= event.line < last]
+
+
+def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
+    """The events of a file that is one document; none if it is not, or cannot be read."""
+    if path is None:
+        return ()
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+            if not may_be_document(head):
+                return ()
+            return document_events(head + file.read(LARGEST_DOCUMENT), name)
+    except OSError:
+        return ()
+
+
+def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: float, end: float) -> Crash | None:
+    """What failed in one run, from the lines `begin` to before `end`; None if it ended well or nothing shows it.
+
+    Files without a run belong to the only job there is, if there is only one.
+    """
+    if run.status == OK:
+        return None
+    events = log.between(begin, end)
+    if _is_only_job(logs):
+        events += [event for other in logs if not other.log.runs for event in other.events]
+    return crash_of(events, failed=True)
+
+
+def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
+    """What failed in the jobs whose files hold no run, such as one log or one dump per rank, a crash for each job."""
+    if _is_only_job(logs):
+        return []
+    found = []
+    for job in _jobs([log for log in logs if not log.log.runs and log.events]):
+        crash = crash_of([event for log in job for event in log.events])
+        found += [crash] if crash is not None else []
+    return found
+
+
+def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
+    """The files of each job.
+
+    Named files are one job. In a folder, logs whose names differ in numbers only are one job; if there is one such job
+    in a folder, dumps and kernel logs there belong to it.
+    """
+    named = [log for log in logs if not log.log.source.found]
+    jobs = [named] if named else []
+    folders: dict[PurePath, list[EventLog]] = {}
+    for log in logs:
+        if log.log.source.found:
+            folders.setdefault(PurePath(log.log.source.name).parent, []).append(log)
+    for inside in folders.values():
+        alike: dict[str, list[EventLog]] = {}
+        for log in inside:
+            alike.setdefault(re.sub(r"\d+", "#", PurePath(log.log.source.name).name), []).append(log)
+        texts = [group for group in alike.values() if not all(map(_is_evidence_only, group))]
+        jobs += [inside] if len(texts) <= 1 else list(alike.values())
+    return jobs
+
+
+def _is_evidence_only(log: EventLog) -> bool:
+    """Is it a dump or a kernel log, which belongs to a job that has logs of its own?"""
+    return all(event.kind is flight_recorder.RECORDS or "xid" in event.facts for event in log.events)
+
+
+def _is_only_job(logs: Sequence[EventLog]) -> bool:
+    """Is there one log with one failed run, to which all other files belong?"""
+    runs = [run for log in logs for run in log.log.runs]
+    return len(runs) == 1 and runs[0].status != OK

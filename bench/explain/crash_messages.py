@@ -1,0 +1,130 @@
+"""The words of the crash page, except those of the messages themselves, which are in `logs/events/`."""
+
+from __future__ import annotations
+
+from bench.core.codes import OptionalPartsCode
+from bench.logs.failure_events import MessageKind, Role
+
+
+class CrashCode(OptionalPartsCode):
+    """What followed from the failure, and what the text does not show."""
+
+    CONSEQUENCE = (
+        "consequence",
+        "<{who}: >{what}< ({count} messages)> ({where})",
+    )
+    DUMPS_MISSING = (
+        "dumps-missing",
+        "There is no dump of {who}: it was not written, or not given.",
+    )
+    WAITED_FOR_UNKNOWN = (
+        "waited-for-unknown",
+        "The text does not show which rank did not come. Dumps of all ranks decide: set TORCH_FR_BUFFER_SIZE=2000 "
+        "(before torch 2.9 TORCH_NCCL_TRACE_BUFFER_SIZE=2000) and TORCH_NCCL_DUMP_ON_TIMEOUT=1, then explain the "
+        "folder.",
+    )
+    NOT_ALL_REPORTED = (
+        "not-all-reported",
+        "The logs name {num_seen} of {num_ranks} ranks: give the logs of all ranks.",
+    )
+    END_UNKNOWN = (
+        "end-unknown",
+        "The text does not show which end failed. NCCL_DEBUG=WARN on all ranks, with the output of each rank, decides.",
+    )
+    RANK_UNKNOWN = (
+        "rank-unknown",
+        "The line does not name its rank: let the launcher print it (torchrun --tee 3, mpirun --tag-output, "
+        "srun --label).",
+    )
+    REASON_UNKNOWN = (
+        "reason-unknown",
+        "The text does not show why rank {rank} ended: its own output decides (torchrun --log-dir DIR --tee 3).",
+    )
+    CALL_UNKNOWN = (
+        "call-unknown",
+        "The text does not show which call failed: NCCL_DEBUG=INFO shows it.",
+    )
+
+
+RECORDED_MISMATCH = MessageKind(
+    "recorded-mismatch",
+    Role.CAUSE,
+    "operation {seq}< of group {group}> differs between ranks: {calls}",
+    0.95,
+    "make all ranks take the same branch: compare the code before this operation on these ranks",
+)
+RECORDED_LAG = MessageKind(
+    "ranks-behind",
+    Role.ABSENT,
+    "{who} never called operation {seq}< ({operation})>< of group {group}>, which {num_waiting} others did",
+    0.85,
+    "look at what these ranks do instead: their logs, or their stacks while the job hangs",
+    "py-spy dump --pid PID",
+)
+RECORDED_STUCK = MessageKind(
+    "all-ranks-inside",
+    Role.NETWORK,
+    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} alike, and none "
+    "finished it: the "
+    "network or the library hangs",
+    0.6,
+    "test the network between these hosts, and read NCCL's warnings",
+    "NCCL_DEBUG=WARN; ncclras -v",
+)
+WITHOUT_DUMP = MessageKind(
+    "ranks-without-dump",
+    Role.ABSENT,
+    "{who} wrote no dump, and the {num_waiting} others of {num_ranks} agree up to operation {seq} ({operation})",
+    0.5,
+    "look at what these ranks did: they ended first, or hung so that they could not write",
+    "py-spy dump --pid PID",
+)
+SILENT = MessageKind(
+    "silent-ranks",
+    Role.ABSENT,
+    "{who} reported nothing while {num_waiting} of {num_ranks} ranks timed out in the same operation",
+    0.5,
+    "look at these ranks first: their logs, or their stacks while the job hangs",
+    "py-spy dump --pid PID",
+)
+ALL_WAITED = MessageKind(
+    "all-ranks-inside",
+    Role.NETWORK,
+    "all {num_ranks} ranks called operation {seq} ({operation}) and none finished it: the network or the library hangs",
+    0.6,
+    "test the network between these hosts, and read NCCL's warnings",
+    "NCCL_DEBUG=WARN; ncclras -v",
+)
+ALL_TIMED_OUT = MessageKind(
+    "all-ranks-waited",
+    Role.NETWORK,
+    "all {num_ranks} ranks waited for each other: they called different operations, or the network hangs",
+    0.5,
+    "compare the dumps of all ranks: explain the folder that holds them",
+    "TORCH_FR_BUFFER_SIZE=2000; TORCH_DISTRIBUTED_DEBUG=DETAIL",
+)
+FINISHED_LESS = MessageKind(
+    "ranks-finished-less",
+    Role.ABSENT,
+    "{who} had not finished operation {seq} of communicator {group} by Inspector's records, which {num_waiting} others "
+    "had",
+    0.35,
+    "compare the flight recorder's dumps, which are exact",
+    "TORCH_FR_BUFFER_SIZE=2000",
+)
+HUNG_AT_START = MessageKind(
+    "hung-at-start",
+    Role.WAITED,
+    "the log ends during NCCL's start: {stages}",
+    0.4,
+    "check that the hosts reach each other over the interface and the NICs that the log names",
+    "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET; ping; ib_write_bw",
+)
+HUNG_AFTER_START = MessageKind(
+    "hung-after-start",
+    Role.WAITED,
+    "all {num_processes} processes finished NCCL's start, then the first operation did not end",
+    0.4,
+    "test the network between these hosts",
+    "NCCL_DEBUG=WARN; ncclras -v",
+)

@@ -1,0 +1,113 @@
+"""The crash page as text, Markdown and lines of a longer page: who was first, why, what followed, what is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.core.codes import Coded
+from bench.core.units import format_duration
+from bench.explain.crash import Crash, words
+from bench.explain.reason import Reason
+from bench.logs.failure_events import Event, Role
+
+_MOST_RANKS = 16
+
+
+def title(crash: Crash) -> str:
+    """What the page is about."""
+    sources = crash.sources
+    named = sources[0] if len(sources) == 1 else f"{len(sources)} files, {sources[0]} to {sources[-1]}"
+    return f"What failed, by {named}"
+
+
+def answer(crash: Crash) -> Iterator[str]:
+    """Who was first, in which operation, and who never came."""
+    first = crash.first
+    yield f"first: {words(first)}{_place(first)}"
+    if len(crash.reporters) > 1:
+        yield f"reported by: ranks {_ranks(crash.reporters)}"
+    if crash.absent:
+        of_all = f" of {crash.num_ranks}" if crash.num_ranks else ""
+        plural = "s" if len(crash.absent) > 1 else ""
+        yield f"never came: rank{plural} {_ranks(crash.absent)}{of_all}"
+    waiting = crash.waiting
+    if waiting is not None:
+        waited = f", {format_duration(waiting.duration_s)} long" if waiting.duration_s else ""
+        group = f" of group {waiting.group}" if waiting.group else ""
+        yield f"operation: {waiting.operation or 'unknown'}, sequence number {waiting.seq}{group}{waited}"
+
+
+def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
+    """The page, a line each, not yet wrapped."""
+    if with_title:
+        yield f"# {title(crash)}"
+    yield from ("", "What failed first")
+    for line in answer(crash):
+        yield f"  - {line}"
+    yield from ("", "The likeliest causes, in order")
+    for number, reason in enumerate(crash.reasons, start=1):
+        yield f"  {number}. {reason.what} (weight {reason.weight:g})"
+        yield f"     {reason.evidence}"
+    for heading, lines in _remarks(crash):
+        yield from ("", heading, *(f"  - {line.text}" for line in lines))
+    steps = _steps(crash)
+    if steps:
+        yield from ("", "What to do next")
+        for number, reason in steps:
+            yield f"  {number}. {reason.step}"
+            if reason.command:
+                yield f"       {reason.command}"
+
+
+def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
+    """The same with headings, lists and code."""
+    if with_title:
+        yield from (f"# {title(crash)}", "")
+    yield from ("## What failed first", "")
+    yield from (f"- {line}" for line in answer(crash))
+    yield from ("", "## The likeliest causes, in order", "")
+    for number, reason in enumerate(crash.reasons, start=1):
+        yield f"{number}. **{reason.what}** (weight {reason.weight:g}): `{reason.evidence}`"
+    for heading, lines in _remarks(crash):
+        yield from ("", f"## {heading}", "", *(f"- {line.text}" for line in lines))
+    steps = _steps(crash)
+    if steps:
+        yield from ("", "## What to do next", "")
+        for number, reason in steps:
+            yield f"{number}. {reason.step}" + (f": `{reason.command}`" if reason.command else "")
+
+
+def _remarks(crash: Crash) -> Iterator[tuple[str, tuple[Coded, ...]]]:
+    """The sections of remarks that are not empty."""
+    if crash.consequences:
+        yield "What followed from it", crash.consequences
+    if crash.unknown:
+        yield "What the text does not show", crash.unknown
+
+
+def _steps(crash: Crash) -> list[tuple[int, Reason]]:
+    """The causes that propose a next step, with their numbers."""
+    return [(number, reason) for number, reason in enumerate(crash.reasons, start=1) if reason.step]
+
+
+def _place(event: Event) -> str:
+    """Rank, host and process, as far as the text states them."""
+    parts = []
+    if event.rank is not None and event.role != Role.ABSENT:
+        parts.append(f"rank {event.rank}")
+    if event.host is not None:
+        parts.append(f"on {event.host}")
+    if event.pid is not None:
+        parts.append(f"pid {event.pid}")
+    if event.facts.get("device") is not None:
+        parts.append(f"device {event.facts['device']}")
+    if event.peer is not None:
+        parts.append(f"peer {event.peer}")
+    if not parts and not event.ranks:
+        return " (the text names no rank)"
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    named = ", ".join(map(str, ranks[:_MOST_RANKS]))
+    return named + (f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else "")

@@ -1,0 +1,125 @@
+"""The lines of a page about figures that this suite has no bound for: what they are, and why none is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.core.codes import Coded
+from bench.core.log_traits import log_traits
+from bench.core.units import format_bytes, format_duration, format_rate
+from bench.explain.assessment import Assessment, not_judged
+from bench.explain.messages import AssessmentCode, BoundCode, MissingCode, OthersCode, ResultCode
+from bench.explain.sections import status_lines, tool_name
+from bench.hardware.machine import LogMachine
+from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, NamedFigure
+
+_MOST_FIGURES = 12
+_MOST_ROWS = 3
+
+
+def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
+    """Is there nothing that the run's figures could be compared with?
+
+    A machine that the user named bounds rows of a known pattern.
+    """
+    if run.matrices:
+        return False
+    if run.rows and run.pattern is not None and machine.instance:
+        return False
+    return bool(run.figures and not run.rows) or log_traits(run.tool).without_bound is not None
+
+
+def title(run: ForeignRun) -> str:
+    """`iperf3: all streams, received: 466 MB/s; no bound is known, because ...`."""
+    if any(figure.status == FAILED for figure in run.figures):
+        return f"{tool_name(run)}: {assess_figures(run).why.text.rstrip('.')}"
+    missing = why(run)
+    return f"{tool_name(run)}: {first(run)}; no bound is known, because {missing.text}"
+
+
+def first(run: ForeignRun) -> str:
+    """The figure to name: the best row's, else the first of all."""
+    best = best_row(run)
+    if best is not None:
+        return _of_row(best)
+    verdicts = [figure for figure in run.figures if not figure.unit]
+    if verdicts:
+        passed = sum(figure.status == OK for figure in verdicts)
+        return f"{passed} of {len(verdicts)} results passed"
+    return run.figures[0].words if run.figures else "no figure"
+
+
+def best_row(run: ForeignRun) -> ForeignRow | None:
+    """The row with the highest bandwidth, else the first one with a time."""
+    rated = [row for row in run.rows if row.busbw_bytes_per_s]
+    if rated:
+        return max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0)
+    return next((row for row in run.rows if row.time_s), None)
+
+
+def why(run: ForeignRun) -> Coded:
+    """Why no bound is known: the reason that its reader declares."""
+    return log_traits(run.tool).without_bound or Coded.of(MissingCode.FIGURES_ONLY)
+
+
+def got(run: ForeignRun) -> Iterator[Coded]:
+    """How the run ended, then its rows and figures."""
+    yield from status_lines(run)
+    for row in _rows_to_show(run):
+        yield Coded.of(ResultCode.FIGURE, figure=_of_row(row))
+    failed = [figure for figure in run.figures if figure.status == FAILED]
+    others = [figure for figure in run.figures if figure.status != FAILED]
+    shown = (failed + others)[:_MOST_FIGURES]
+    for figure in shown:
+        yield Coded.of(ResultCode.FIGURE, figure=figure.words, unit=figure.unit, value=figure.value)
+    more = len(run.figures) - len(shown)
+    if more:
+        yield Coded.of(ResultCode.MORE_FIGURES, num_more=more)
+
+
+def possible(run: ForeignRun) -> Iterator[Coded]:
+    """No bound, and why."""
+    missing = why(run)
+    yield Coded.of(BoundCode.NO_BOUND, why=missing.text, why_code=missing.code)
+
+
+def others() -> Iterator[Coded]:
+    """No published results."""
+    yield Coded.of(OthersCode.NOT_COLLECTED)
+
+
+def assess_figures(run: ForeignRun) -> Assessment:
+    """No verdict; the tool's own, if it has one."""
+    failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
+    if failed:
+        return not_judged(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)
+    missing = why(run)
+    return not_judged(
+        AssessmentCode.TOOL_WITHOUT_BOUND, figure=first(run), missing=missing.text, missing_code=missing.code
+    )
+
+
+def _named(figure: NamedFigure) -> str:
+    return f"{figure.name} ({figure.where})" if figure.where else figure.name
+
+
+def _rows_to_show(run: ForeignRun) -> list[ForeignRow]:
+    """The best row, the first and the last."""
+    best = best_row(run)
+    chosen = [row for row in (best, run.rows[0], run.rows[-1]) if row is not None] if run.rows else []
+    distinct: list[ForeignRow] = []
+    for row in chosen:
+        if row not in distinct:
+            distinct.append(row)
+    return distinct[:_MOST_ROWS]
+
+
+def _of_row(row: ForeignRow) -> str:
+    """`23.6 GB/s in 2.85 ms at 64 MiB`."""
+    words = []
+    if row.busbw_bytes_per_s:
+        words.append(format_rate(row.busbw_bytes_per_s))
+    if row.time_s:
+        words.append(format_duration(row.time_s))
+    found = " in ".join(words) or "no figure"
+    return found if row.payload_bytes is None else f"{found} at {format_bytes(row.payload_bytes)}"

@@ -1,0 +1,82 @@
+"""Logs that were compressed: gzip, bzip2 and xz, unpacked as they are read and never held as a whole.
+
+A few bytes of an archive may expand to terabytes, so the expansion is bounded.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_KINDS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_MOST_TIMES = 1000  # as many bytes as the archive has; logs shrink to a tenth, rarely to a hundredth
+_ALWAYS_ALLOWED = 256 << 20
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass
+class ArchiveError(Exception):
+    """An archive that cannot be read to its end. `most`: the bound that it exceeds; None if it is damaged."""
+
+    kind: str
+    error: str = ""
+    most: int | None = None
+
+
+def kind_of(begin: bytes) -> str | None:
+    """The kind of archive that begins with these bytes; None for any other file."""
+    return next((kind for magic, kind in _KINDS.items() if begin.startswith(magic)), None)
+
+
+class Unpacker:
+    """Turns the bytes of one archive, which may have several members, into those inside. Raises ArchiveError."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._member: Any = _decompressor(kind)
+        self._num_in = self._num_out = 0
+        self._in_member = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The bytes that a piece of the archive holds, in pieces of at most 1 MiB."""
+        self._num_in += len(chunk)
+        while chunk:
+            if not self._in_member and not chunk.strip(b"\0"):
+                return  # padding behind the last member
+            self._in_member = True
+            try:
+                yield from self._pieces(chunk)
+            except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+                raise ArchiveError(self._kind, str(error)) from error
+            if not self._member.eof:
+                return
+            chunk = self._member.unused_data
+            self._member, self._in_member = _decompressor(self._kind), False
+
+    def _pieces(self, chunk: bytes) -> Iterator[bytes]:
+        piece = self._member.decompress(chunk, _PIECE_BYTES)
+        while piece:
+            self._num_out += len(piece)
+            most = max(_ALWAYS_ALLOWED, _MOST_TIMES * self._num_in)
+            if self._num_out > most:
+                raise ArchiveError(self._kind, most=most)
+            yield piece
+            if self._member.eof:
+                return
+            rest = self._member.unconsumed_tail if self._kind == "gzip" else b""
+            piece = self._member.decompress(rest, _PIECE_BYTES)
+
+    def finish(self) -> None:
+        """Nothing follows. Raises ArchiveError if the archive is not whole."""
+        if self._in_member:
+            raise ArchiveError(self._kind, "it ends early")
+
+
+def _decompressor(kind: str) -> Any:
+    if kind == "gzip":
+        return zlib.decompressobj(zlib.MAX_WBITS | 16)
+    return bz2.BZ2Decompressor() if kind == "bzip2" else lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=256 << 20)

@@ -1,0 +1,1 @@
+"""Messages about failures that `bench explain` reads, one file per format. Nothing else names a format."""

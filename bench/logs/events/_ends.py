@@ -1,0 +1,90 @@
+"""How processes end: signals and exit codes, as every launcher prints them."""
+
+from __future__ import annotations
+
+from bench.logs.failure_events import MessageKind, Role
+
+_OUT_OF_MEMORY = "check whether the kernel ended it for lack of memory, then who else could have"
+KILLED = MessageKind(
+    "killed",
+    Role.CAUSE,
+    "the process was killed from outside (signal 9), often by the kernel for lack of host memory",
+    0.7,
+    _OUT_OF_MEMORY,
+    "dmesg -T | grep -iE 'killed process|out of memory'",
+)
+CRASHED = MessageKind(
+    "crashed",
+    Role.CAUSE,
+    "the process crashed (signal {signal})",
+    0.85,
+    "get the stack of the crash from a core file or Python's fault handler",
+    "PYTHONFAULTHANDLER=1; ulimit -c unlimited",
+)
+ABORTED = MessageKind(
+    "aborted",
+    Role.ENDED,
+    "the process ended itself (signal 6), because a library or the program found an error",
+    0.5,
+    "look for its own last message: the error comes before the abort",
+)
+TERMINATED = MessageKind("terminated", Role.STOPPED, "the process was told to end (signal {signal})", 0.1)
+EXITED = MessageKind(
+    "exited",
+    Role.ENDED,
+    "the process ended with exit code {exit_code}",
+    0.5,
+    "read this rank's own output: its error is not in these logs",
+)
+TIME_LIMIT = MessageKind(
+    "time-limit",
+    Role.WAITED,
+    "the launcher ended the job at its time limit<, {seconds} s>: the program hung or needs longer",
+    0.4,
+    "find where each rank waits while it hangs",
+    "py-spy dump --pid PID",
+)
+
+_NAMES = {
+    "SIGKILL": 9,
+    "Killed": 9,
+    "SIGSEGV": 11,
+    "Segmentation fault": 11,
+    "SIGABRT": 6,
+    "Aborted": 6,
+    "SIGTERM": 15,
+    "Terminated": 15,
+    "SIGBUS": 7,
+    "Bus error": 7,
+    "SIGILL": 4,
+    "Illegal instruction": 4,
+    "SIGFPE": 8,
+    "Floating point exception": 8,
+    "SIGINT": 2,
+    "Interrupt": 2,
+}
+
+
+def signal_of(name: str) -> int | None:
+    """The number of a signal by its name or description; None if unknown."""
+    return next((number for known, number in _NAMES.items() if name.startswith(known)), None)
+
+
+def by_signal(signal: int) -> MessageKind:
+    """What the end by a signal means."""
+    if signal == 9:
+        return KILLED
+    if signal == 6:
+        return ABORTED
+    if signal in (1, 2, 10, 12, 15):
+        return TERMINATED
+    return CRASHED
+
+
+def by_exit_code(code: int) -> MessageKind:
+    """What an exit code means: shells add 128 to a signal's number, Python gives it as negative."""
+    if code < 0:
+        return by_signal(-code)
+    if 128 < code < 160:
+        return by_signal(code - 128)
+    return EXITED

@@ -1,0 +1,122 @@
+"""Dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
+
+Two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
+`_dump_fr_trace_json`). A dump does not hold its rank; the name of its file does (`nccl_trace_rank_3`).
+
+A pickle can run any code when it is loaded as usual. Here only plain containers, numbers and texts are built, and a
+dump that names anything else is not read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from bench.logs.failure_events import DocumentFormat, Event, EventLine, MessageKind, Role, event_of, numbers
+
+RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations of group {group}")
+_RANK = re.compile(r"rank[_.-]?(\d{1,6})", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(\d{1,6})(?!.*\d)")
+_MOST_RECORDS = 2_000  # of one group
+_MOST_GROUPS = 1_000
+_PICKLE = b"\x80"
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds dicts, lists, tuples, sets, numbers and texts. Every class, function and persistent object is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse."""
+        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """Refuse."""
+        raise pickle.UnpicklingError("a persistent object is not plain data")
+
+
+class FlightRecorder(DocumentFormat):
+    """One event for each group. Its fact `records` holds (sequence number, operation, sizes, dtypes, state)."""
+
+    def begins(self, head: bytes) -> bool:
+        """A pickle of protocol 2 and above, or a JSON object with the recorder's keys."""
+        if head.startswith(_PICKLE):
+            return len(head) > 1 and 2 <= head[1] <= 5
+        found = (b'"entries"', b'"pg_config"', b'"comm_lib_version"', b'"nccl_version"', b'"pg_status"')
+        return head.lstrip()[:1] == b"{" and any(key in head for key in found)
+
+    def read(self, data: bytes, name: str) -> Iterator[Event]:
+        """The groups of a dump; none if it is damaged or something else."""
+        dump = _loaded(data)
+        if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
+            return
+        rank = _rank_of(name)
+        entries = dump.get("entries")
+        members = _members(dump.get("pg_config"))
+        groups: dict[str, list[Any]] = {group: [] for group in members}
+        for entry in entries if isinstance(entries, Sequence) and not isinstance(entries, str) else ():
+            record = _record(entry) if isinstance(entry, Mapping) else None
+            if record is not None and (record[0] in groups or len(groups) < _MOST_GROUPS):
+                groups.setdefault(record[0], []).append(record[1:])
+        for group, records in groups.items():
+            facts = {"records": records[-_MOST_RECORDS:], "members": members.get(group, ())}
+            line = EventLine(1, "", "")
+            printed = f"flight recorder, {len(records)} operations"
+            yield event_of(RECORDS, line, rank=rank, group=group, facts=facts, printed=printed)
+
+
+FORMAT = FlightRecorder
+
+
+def _loaded(data: bytes) -> Any:
+    """The plain data of a dump; None if it is damaged."""
+    try:
+        if data.startswith(_PICKLE):
+            return _PlainUnpickler(io.BytesIO(data)).load()
+        return json.loads(data)
+    except Exception:  # a damaged pickle raises nearly anything
+        return None
+
+
+def _rank_of(name: str) -> int | None:
+    stem = PurePath(name).name
+    found = _RANK.search(stem) or _LAST_NUMBER.search(stem)
+    return int(found[1]) if found else None
+
+
+def _members(groups: Any) -> dict[str, tuple[int, ...]]:
+    """Group -> its ranks, as far as the dump lists them."""
+    found: dict[str, tuple[int, ...]] = {}
+    for number, (name, group) in enumerate(groups.items() if isinstance(groups, Mapping) else ()):
+        ranks = group.get("ranks") if isinstance(group, Mapping) else None
+        if isinstance(ranks, str) and number < _MOST_GROUPS:
+            found[str(name)] = numbers(ranks)
+        elif isinstance(ranks, Sequence) and number < _MOST_GROUPS:
+            found[str(name)] = tuple(rank for rank in ranks if isinstance(rank, int))
+    return found
+
+
+def _record(entry: Mapping[Any, Any]) -> tuple[str, int, str, str, str, str] | None:
+    """(group, sequence number, operation, sizes, dtypes, state); None for a message between two ranks, or damage."""
+    seq = entry.get("collective_seq_id", entry.get("seq_id"))
+    group = entry.get("process_group", entry.get("pg_id", 0))
+    if not isinstance(seq, int) or entry.get("is_p2p") is True:
+        return None
+    name = group[0] if isinstance(group, (list, tuple)) and group else group
+    operation = str(entry.get("profiling_name", "?")).partition(":")[2] or str(entry.get("profiling_name", "?"))
+    sizes = _sizes(entry.get("input_sizes")), _sizes(entry.get("output_sizes"))
+    dtypes = _sizes(entry.get("input_dtypes"))
+    state = "completed" if entry.get("time_discovered_completed_ns") else str(entry.get("state", ""))
+    return str(name), seq, operation[:80], " -> ".join(sizes) if sizes[0] != sizes[1] else sizes[0], dtypes, state
+
+
+def _sizes(value: Any) -> str:
+    """Sizes as text: 4x1024, 8."""
+    if isinstance(value, (list, tuple)):
+        inner = [_sizes(part) for part in value[:16]]
+        return ("x" if value and not isinstance(value[0], (list, tuple, str)) else ", ").join(inner)
+    return str(value)[:40] if value is not None else ""

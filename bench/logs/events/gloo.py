@@ -1,0 +1,96 @@
+"""Gloo's exceptions (gloo/transport/tcp), as torch passes them on."""
+
+from __future__ import annotations
+
+import re
+
+from bench.logs.failure_events import MessageKind, Role, Sign, SignFormat
+
+TIMED_OUT = MessageKind(
+    "gloo-timeout",
+    Role.WAITED,
+    "a rank waited {duration_s:time} for another one",
+    0.4,
+    "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
+    "TORCH_FR_BUFFER_SIZE=2000; torch._C._distributed_c10d._dump_fr_trace_json() on each rank",
+)
+_SIGNS = (
+    (
+        r"op\.preamble\.length <= op\.nbytes\. (?P<received>\d+) vs (?P<wanted>\d+)",
+        MessageKind(
+            "size-mismatch",
+            Role.CAUSE,
+            "a rank received {received} bytes where it expected at most {wanted}: the ranks called collectives "
+            "with different "
+            "sizes or in different order",
+            0.9,
+            "run once with torch's check of every collective, which names the ranks",
+            "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        ),
+    ),
+    (r"Timed out waiting (?P<ms>\d+)ms for (?P<direction>send|recv) operation", TIMED_OUT),
+    (
+        r"Connection closed by peer \[?(?P<peer>[\w.:]+\]?:\d+)",
+        MessageKind(
+            "connection-closed",
+            Role.PEER,
+            "the process at the other end closed the connection: it ended before",
+            0.35,
+            "look for the rank that ended first; its own output has the reason",
+        ),
+    ),
+    (
+        r"(?:Read|Write) error \[?(?P<peer>[\w.:]+\]?:\d+): (?P<error>[^.]*)",
+        MessageKind(
+            "connection-closed",
+            Role.PEER,
+            "the process at the other end closed the connection: it ended before",
+            0.35,
+            "look for the rank that ended first; its own output has the reason",
+        ),
+    ),
+    (
+        r"Gloo connectFullMesh failed with (?P<error>.*)",
+        MessageKind(
+            "gloo-cannot-connect",
+            Role.NETWORK,
+            "the ranks could not connect to each other: {error}",
+            0.7,
+            "check that the interface of every node can be reached from the others",
+            "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
+        ),
+    ),
+    (
+        r"(?:Unable to find address for|Unable to resolve hostname|unsupported gloo device|ifa == nullptr|Unable "
+        r"to find interface)"
+        r" ?:? ?(?P<name>[\w.-]*)",
+        MessageKind(
+            "no-interface",
+            Role.CAUSE,
+            "Gloo finds no address<: {name}>",
+            0.9,
+            "name an interface that exists on every node",
+            "GLOO_SOCKET_IFNAME=eth0; ip -br addr",
+        ),
+    ),
+    (
+        r"[Cc]onnect timeout|SO_ERROR: (?P<error>.*?)(?:, remote=(?P<peer>\S+))",
+        MessageKind(
+            "cannot-connect",
+            Role.NETWORK,
+            "no connection to another rank<: {error}>",
+            0.6,
+            "check the route and firewall between the nodes",
+        ),
+    ),
+)
+
+
+class GlooErrors(SignFormat):
+    """One event a line."""
+
+    hints = ("gloo/", "Gloo ", "op.preamble", "Timed out waiting", "closed by peer", "ifa == nullptr")
+    signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+
+FORMAT = GlooErrors

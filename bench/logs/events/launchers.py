@@ -1,0 +1,227 @@
+"""How launchers report a failed job: MPICH and Intel MPI (Hydra), Open MPI (ORTE, PRRTE), srun, PALS, and shells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bench.logs.events import _ends
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of, numbers
+
+ABORT = MessageKind(
+    "mpi-abort",
+    Role.CAUSE,
+    "rank {rank} called MPI_Abort< with code {error_code}>",
+    0.8,
+    "read what this rank printed before",
+)
+MPI_ERROR = MessageKind(
+    "mpi-error",
+    Role.CAUSE,
+    "MPI reported an error<: {error}>",
+    0.8,
+    "correct this call; the error's text names its arguments",
+)
+NODE_LOST = MessageKind(
+    "node-lost",
+    Role.NETWORK,
+    "the launcher lost its daemon on a node<, {host}>: the node went down or the network failed",
+    0.85,
+    "check that the node is up, and its kernel log",
+    "ping NODE; ssh NODE dmesg -T | tail",
+)
+HOST_MEMORY = MessageKind(
+    "host-out-of-memory",
+    Role.CAUSE,
+    "a process used more host memory than its limit, so the kernel ended it",
+    0.95,
+    "give the job more memory, or lower the number of data-loader workers",
+    "sacct -j JOB -o MaxRSS,ReqMem",
+)
+NOT_STARTED = MessageKind(
+    "not-started",
+    Role.CAUSE,
+    "the launcher could not start the job: {error}",
+    0.95,
+    "correct the launcher's options",
+)
+_LINES: tuple[tuple[str, MessageKind], ...] = (
+    (
+        r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\): (?:Fatal error in"
+        r"|.{0,200}rror stack)"
+        r" ?(?P<error>.*)",
+        MPI_ERROR,
+    ),
+    (r"Abort\((?P<error_code>-?\d+)\) on node \d+ \(rank (?P<rank>\d+) in comm \S+\)", ABORT),
+    (r"application called MPI_Abort\(\S+ (?P<error_code>-?\d+)\) - process (?P<rank>\d+)", ABORT),
+    (r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator", ABORT),
+    (r"Fatal error in (?P<error>P?MPI_\w+.*)", MPI_ERROR),
+    (r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] \*\*\* (?P<error>MPI_ERR_\w+.*|An error occurred in \S+)", MPI_ERROR),
+    (r"rank (?P<rank>\d+) in job \d+\s+(?P<host>\S+?)_\d+\s+caused collective abort", ABORT),
+    (
+        r"lost communication with a remote daemon|[Rr]emote daemon\s*: .*? on node (?P<host>[\w.-]+)"
+        r"|srun: error: Node failure on (?P<host_2>[\w.,\[\]-]+)|DUE TO NODE FAILURE|NODE_FAIL",
+        NODE_LOST,
+    ),
+    (
+        r"oom[_-]kill(?:er)? event|Out Of Memory|oom-kill:|Out of memory: Killed process (?P<pid>\d+) "
+        r"\((?P<program>[^)]*)\)",
+        HOST_MEMORY,
+    ),
+    (r"APPLICATION TIMED OUT, TIMEOUT = (?P<seconds>\d+)s", _ends.TIME_LIMIT),
+    (r"time limit for job execution has been reached|DUE TO TIME LIMIT|timeout: sending signal", _ends.TIME_LIMIT),
+    (
+        r"(?P<error>not enough slots available.*|could not (?:access|find) (?:the )?executable.*|"
+        r"unable to find (?:the )?(?:specified )?executable.*)",
+        NOT_STARTED,
+    ),
+)
+# What ended, and how. The rank may be several (srun), and `signal_name` replaces the number.
+_ENDS = (
+    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)",
+    r"has exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on\s+node (?P<host>\S+)",
+    r"Process name: \[\S*[,@]\d+\]?,\s?(?P<rank>\d+)\].*?Exit code:\s+(?P<exit_code>-?\d+)",
+    r"srun: error: (?P<host>[\w.-]+): tasks? (?P<ranks>[\d,-]+): (?:Exited with exit code (?P<exit_code>\d+)"
+    r"|(?P<signal_name>[A-Z][A-Za-z ]+))",
+    r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<exit_code>\d+))",
+    r"RANK (?P<rank>\d+) PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?(?:KILLED BY SIGNAL: |EXIT STATUS: |EXIT CODE: )"
+    r"(?P<signal>\d+)",
+    r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT STRING: [^(]*\(signal (?P<signal>\d+)\)",
+    r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+).*?EXIT CODE: (?P<exit_code>\d+)",
+    r"\[(?P<host>[\w.-]+):(?P<pid>\d+)\] Signal: [^(]*\((?P<signal>\d+)\)",
+    r"\[(?P<host>[\w.-]+):(?P<pid>\d+):\d+:\d+\] Caught signal (?P<signal>\d+)",
+    r"line \d+:\s+(?P<pid>\d+) (?P<signal_name>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b",
+    r"^(?P<signal_name>Killed|Segmentation fault|Bus error|Aborted|Illegal instruction)(?: \(core dumped\))?$",
+)
+_LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
+_END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
+# Text that wraps, or is a box: from the line that begins it to one that ends it.
+_WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
+_WRAPPED_END = re.compile(
+    r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
+)
+_MOST_WRAPPED = 12  # lines
+
+
+class LauncherReports(EventFormat):
+    """One event for each end that a launcher reports; for several tasks of srun one each."""
+
+    hints = (
+        "Abort(",
+        "MPI_Abort",
+        "MPI_ABORT",
+        "Fatal error in",
+        "*** ",
+        "collective abort",
+        "remote daemon",
+        "Remote daemon",
+        "NODE FAIL",
+        "NODE_FAIL",
+        "Node failure",
+        "oom",
+        "Out Of Memory",
+        "Out of memory",
+        "TIMED OUT",
+        "time limit",
+        "TIME LIMIT",
+        "sending signal",
+        "slots available",
+        "executable",
+        "process rank",
+        "Process name:",
+        "srun: error",
+        "died from signal",
+        "exited with code",
+        "RUNNING AT",
+        "Signal: ",
+        "Caught signal",
+        "Killed",
+        "Segmentation fault",
+        "Bus error",
+        "Aborted",
+        "Terminated",
+        "Illegal instruction",
+    )
+
+    def __init__(self) -> None:
+        """No text open."""
+        self._wrapped: list[str] = []
+        self._begin: EventLine | None = None
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Is a wrapped text still going on?"""
+        return self._begin is not None
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """The events of a line, or of a wrapped text that ends with it."""
+        if self._begin is None and _WRAPPED.search(line.text):
+            self._begin = line
+        if self._begin is not None:
+            self._wrapped.append(line.text.lstrip("= "))
+            if _WRAPPED_END.search(line.text) is None and len(self._wrapped) < _MOST_WRAPPED:
+                return
+            text = " ".join(part for part in self._wrapped if part.strip("-"))
+            if "EXIT CODE" in text and "EXIT STRING" not in text and len(self._wrapped) < _MOST_WRAPPED:
+                return
+            yield from self._ended(text)
+            return
+        for pattern, kind in _LINE_PATTERNS:
+            found = pattern.search(line.text)
+            if found is not None:
+                yield event_of(kind, line, found)
+                return
+        yield from _ends_of(line, line.text)
+
+    def finish(self) -> Iterator[Event]:
+        """A wrapped text that the file's end cuts."""
+        if self._begin is not None:
+            yield from self._ended(" ".join(self._wrapped))
+
+    def _ended(self, text: str) -> Iterator[Event]:
+        begin, self._begin, self._wrapped = self._begin, None, []
+        if begin is not None:
+            yield from _ends_of(begin, text)
+
+
+FORMAT = LauncherReports
+
+
+def _ends_of(line: EventLine, text: str) -> Iterator[Event]:
+    for pattern in _END_PATTERNS:
+        found = pattern.search(text)
+        if found is None:
+            continue
+        groups = found.groupdict()
+        name = (groups.get("signal_name") or "").strip()
+        signal = int(groups["signal"][:4]) if groups.get("signal") else _ends.signal_of(name)
+        code = int(groups["exit_code"][:6]) if groups.get("exit_code") else None
+        kind = _kind_of(name, signal, code, text)
+        facts: dict[str, Any] = {"signal": signal, "exit_code": code, "first_observed": "ranks" not in groups}
+        host = (groups.get("host") or "").rstrip(":.,") or None
+        fields: dict[str, Any] = {"host": host, "facts": facts, "printed": text}
+        if groups.get("pid") and int(groups["pid"][:12]):
+            fields["pid"] = int(groups["pid"][:12])
+        if code == 0:
+            return
+        if "ranks" in groups:
+            for rank in numbers(groups["ranks"]):
+                yield event_of(kind, line, rank=rank, **fields)
+        else:
+            named = groups.get("rank")
+            yield event_of(kind, line, rank=int(named[:9]) if named else None, **fields)
+        return
+
+
+def _kind_of(name: str, signal: int | None, code: int | None, text: str) -> MessageKind:
+    if name == "Out Of Memory":
+        return HOST_MEMORY
+    if signal is not None:
+        return _ends.by_signal(signal)
+    if code is not None:
+        return _ends.by_exit_code(code)
+    if "abort" in text:
+        return _ends.ABORTED
+    return replace(_ends.EXITED, what="the process ended early")

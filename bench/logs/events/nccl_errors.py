@@ -1,0 +1,221 @@
+"""Errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
+
+The words of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
+
+_TESTS = r"(?P<host>[\w.-]+): Test (?:NCCL|RCCL|CUDA|HIP) failure (?P<place>\S+) '(?P<error>"
+_PROCESS = re.compile(r"\.\. (?P<host>[\w.-]+) pid (?P<pid>\d{1,10}): Test failure")
+_DEBUG = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
+
+_RESULTS = (
+    (
+        r"(?:unhandled cuda error|ncclUnhandledCudaError|HIP error|unhandled hip error)",
+        MessageKind(
+            "cuda-failed",
+            Role.CAUSE,
+            "a call of CUDA inside NCCL failed; the message does not say which",
+            0.7,
+            "run again with NCCL's warnings, which name the call, and check the kernel's Xid lines",
+            "NCCL_DEBUG=WARN; dmesg -T | grep -i xid",
+        ),
+    ),
+    (
+        r"(?:unhandled system error|ncclSystemError)",
+        MessageKind(
+            "system-call-failed",
+            Role.CAUSE,
+            "a system call or the network failed inside NCCL; the message does not say which",
+            0.55,
+            "run again with NCCL's log, which names the call",
+            _DEBUG,
+        ),
+    ),
+    (
+        r"(?:remote process exited or there was a network error|ncclRemoteError)",
+        MessageKind(
+            "rank-lost",
+            Role.PEER,
+            "NCCL lost the connection to another rank: that process ended, or the network between them failed",
+            0.45,
+            "if no process ended first, test the network between these hosts",
+            "NCCL_DEBUG=WARN on all ranks",
+        ),
+    ),
+    (
+        r"(?:invalid usage|ncclInvalidUsage)",
+        MessageKind(
+            "wrong-call",
+            Role.CAUSE,
+            "the program used NCCL wrongly, often two ranks on one GPU",
+            0.75,
+            "run again with NCCL's warnings, which name the call",
+            "NCCL_DEBUG=WARN",
+        ),
+    ),
+    (
+        r"(?:invalid argument|ncclInvalidArgument)",
+        MessageKind(
+            "wrong-call",
+            Role.CAUSE,
+            "the program passed NCCL a wrong argument",
+            0.75,
+            "run again with NCCL's warnings, which name the argument",
+            "NCCL_DEBUG=WARN",
+        ),
+    ),
+    (
+        r"(?:internal error|ncclInternalError)",
+        MessageKind(
+            "nccl-internal",
+            Role.CAUSE,
+            "NCCL failed internally, often in the topology or the bootstrap",
+            0.5,
+            "run again with NCCL's log",
+            _DEBUG,
+        ),
+    ),
+)
+_CUDA = (
+    (
+        r"out of memory",
+        MessageKind(
+            "out-of-memory",
+            Role.CAUSE,
+            "the GPU has no memory left",
+            0.95,
+            "use smaller buffers or batches, and check who else uses this GPU",
+            "nvidia-smi",
+        ),
+    ),
+    (
+        r"(?:system not yet initialized|system has not been initialized|CUDA_ERROR_SYSTEM_NOT_READY)",
+        MessageKind(
+            "fabric-not-ready",
+            Role.CAUSE,
+            "the NVSwitch fabric is not up",
+            0.95,
+            "start the fabric manager of the driver's own version",
+            "systemctl status nvidia-fabricmanager",
+        ),
+    ),
+    (
+        r"(?:illegal memory access|misaligned address|device-side assert|unspecified launch failure|illegal "
+        r"instruction)",
+        MessageKind(
+            "kernel-fault",
+            Role.CAUSE,
+            "a kernel of this rank failed on its GPU ({error}): a fault of the program, unless the "
+            "kernel's log shows an Xid of the hardware",
+            0.85,
+            "find the kernel, and check the Xid lines",
+            "CUDA_LAUNCH_BLOCKING=1; dmesg -T | grep -i xid",
+        ),
+    ),
+    (
+        r"(?:uncorrectable ECC|CUDA_ERROR_ECC|uncorrectable NVLink|GPU is lost|hardware stack error)",
+        MessageKind(
+            "gpu-broken",
+            Role.CAUSE,
+            "the GPU reports broken hardware ({error})",
+            0.95,
+            "drain the node and test the GPU",
+            "nvidia-smi -q -d ECC,ROW_REMAPPER; dcgmi diag -r 3",
+        ),
+    ),
+    (
+        r"(?:no CUDA-capable device|invalid device ordinal|no kernel image|driver version is insufficient)",
+        MessageKind(
+            "gpu-unusable",
+            Role.CAUSE,
+            "this process cannot use its GPU ({error})",
+            0.95,
+            "check the driver, the visible devices and the build for this GPU",
+            "nvidia-smi -L; env | grep CUDA_VISIBLE",
+        ),
+    ),
+)
+_CUDA_FAILED = MessageKind(
+    "cuda-failed",
+    Role.CAUSE,
+    "a call of CUDA failed ({error})",
+    0.8,
+    "check the GPU's state and the kernel's Xid lines",
+    "dmesg -T | grep -i xid; nvidia-smi -q",
+)
+
+
+class LibraryErrors(SignFormat):
+    """One event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
+
+    hints = (
+        "Test ",
+        "NCCL error",
+        "ncclSystem",
+        "ncclUnhandled",
+        "ncclInternal",
+        "ncclInvalid",
+        "ncclRemote",
+        "CUDA error",
+        "CUDA out of memory",
+        "OutOfMemoryError",
+        "CUDA_ERROR",
+        "HIP",
+    )
+    signs = (
+        *(
+            Sign(re.compile(_TESTS + words + r"[^']{0,200})", re.IGNORECASE), kind)
+            for words, kind in (*_RESULTS, *_CUDA)
+        ),
+        Sign(re.compile(_TESTS + r"[^']{0,200})"), _CUDA_FAILED),
+        *(
+            Sign(
+                re.compile(r"(?:CUDA|HIP|cuda\w*|nccl).{0,200}?(?P<error>" + words + r".{0,80})", re.IGNORECASE),
+                kind,
+            )
+            for words, kind in _CUDA
+        ),
+        Sign(re.compile(r"(?:CUDA|HIP) error: (?P<error>.{0,120})"), _CUDA_FAILED),
+        *(
+            Sign(re.compile(r"(?:NCCL error|NCCL Error|\bnccl)\b.{0,300}?(?P<error>" + words + r")"), kind)
+            for words, kind in _RESULTS
+        ),
+        *(Sign(re.compile(r"^(?:\[rank\d+\]:\s*)?(?P<error>" + words + r"):"), kind) for words, kind in _RESULTS),
+    )
+
+    def __init__(self) -> None:
+        """No failed test read yet."""
+        self._waiting: Event | None = None
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        """Is the process of a failed test still to come?"""
+        return self._waiting is not None
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """The events of a line; the failure of a test comes with its process, one line later."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            process = _PROCESS.search(line.text)
+            same = process is not None and process["host"] == waiting.host
+            yield replace(waiting, pid=int(process["pid"])) if process is not None and same else waiting
+        for event in super().read(line):
+            if event.host is not None:
+                self._waiting = event
+            else:
+                yield event
+
+    def finish(self) -> Iterator[Event]:
+        """A failed test at the end of the file."""
+        if self._waiting is not None:
+            yield self._waiting
+
+
+FORMAT = LibraryErrors

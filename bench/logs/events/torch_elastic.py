@@ -1,0 +1,90 @@
+"""torchrun's report of failed workers: its log lines, and the table of `ChildFailedError` (torch 1.9 to 2.13).
+
+The table lists the first observed failure last, under "Root Cause". Workers that the agent ended have SIGTERM.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bench.logs.events import _ends
+from bench.logs.failure_events import Event, EventFormat, EventLine, event_of
+
+_FAILED = re.compile(
+    r"failed \(exitcode: (?P<exit_code>-?\d{1,6})\) local_rank: (?P<local_rank>\d{1,6}) \(pid: (?P<pid>\d{1,10})\)"
+)
+_BEGIN = re.compile(r"Root Cause \(first observed failure\)|^Failures:|^Other Failures:")
+_FIELD = re.compile(r"^(?P<name>time|host|rank|exitcode|error_file|traceback|msg|message)\s*: ?(?P<value>.*)")
+_RANK = re.compile(r"(\d{1,7})(?: \(local_rank: (\d{1,6})\))?")
+_EXCEPTION = re.compile(r"[\w.]{0,200}(?:Error|Exception)\b")
+_EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
+
+
+class ElasticReport(EventFormat):
+    """One event for each worker in the table, or for the log line if there is no table."""
+
+    hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
+
+    def __init__(self) -> None:
+        """Outside a table."""
+        self.is_open = False
+        self._root = False
+        self._fields: dict[str, str] = {}
+        self._line: EventLine | None = None
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """The event of a worker whose entry ends with this line."""
+        failed = _FAILED.search(line.text)
+        if failed is not None:
+            code = int(failed["exit_code"])
+            facts = {"exit_code": code, "signal": -code if code < 0 else None, "local_rank": int(failed["local_rank"])}
+            yield event_of(_ends.by_exit_code(code), line, pid=int(failed["pid"]), facts=facts | {"by_agent": True})
+            return
+        begin = _BEGIN.search(line.text)
+        if begin is not None:
+            yield from self._entry()
+            self._root, self.is_open = begin[0].startswith("Root"), True
+            return
+        if not self.is_open:
+            return
+        field = _FIELD.match(line.text)
+        if field is not None:
+            self._fields[field["name"]] = field["value"].strip()
+            self._line = self._line or line
+        elif re.match(r"\[\d+\]:$|-{20}|={20}", line.text):
+            yield from self._entry()
+            if line.text.startswith("=") and self._root:
+                self.is_open = False
+        elif self._fields and _EXCEPTION.match(line.text):
+            self._fields["message"] = line.text  # the last line of a traceback that was recorded
+
+    def finish(self) -> Iterator[Event]:
+        """The last entry of a table that was cut."""
+        yield from self._entry()
+
+    def _entry(self) -> Iterator[Event]:
+        fields, line = self._fields, self._line
+        self._fields, self._line = {}, None
+        ended, rank = _EXIT.match(fields.get("exitcode", "")), _RANK.match(fields.get("rank", ""))
+        if line is None or ended is None or rank is None:
+            return
+        code = int(ended[1])
+        facts = {"exit_code": code, "signal": -code if code < 0 else None, "first_observed": self._root}
+        message = fields.get("message") or fields.get("msg") or fields.get("traceback") or ""
+        printed = f"rank {rank[1]}, exit code {code}: {message}".strip()
+        clock = replace(line, raw=fields.get("time", ""))  # 2026-11-22_19:25:41
+        host = fields.get("host") or None
+        yield event_of(
+            _ends.by_exit_code(code),
+            clock,
+            rank=int(rank[1]),
+            host=host,
+            pid=int(ended[2]),
+            facts=facts,
+            printed=printed,
+        )
+
+
+FORMAT = ElasticReport

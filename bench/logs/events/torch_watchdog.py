@@ -1,0 +1,235 @@
+"""torch's watchdog of NCCL, its monitors and its debug checks, torch 1.8 to 2.13 (ProcessGroupNCCL.cpp and Utils.hpp).
+
+The prefix `[rank3]:` holds the global rank; `[PG ID 1 PG GUID 2(name) Rank 0]` the rank within the group, which is used
+only if the prefix is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from bench.logs.failure_events import Event, EventLine, MessageKind, Role, Sign, SignFormat
+
+_GLOBAL_RANK = re.compile(r"\[(?:rank|default)(?P<rank>\d{1,6})\]:")
+_GROUP = re.compile(
+    r"\[PG (?:ID )?(?P<id>[^\s\]]+) (?:PG GUID (?P<guid>[^\s\]]+?) ?)?(?:\((?P<name>[^)]*)\) )?Rank (?P<rank>\d{1,6})\]"
+)
+_RANK = r"(?:\[Rank (?P<rank>\d{1,6})\]:? )?"
+_WORK = (
+    r"WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
+    r"(?:, NumelIn=(?P<numel_in>\d+))?(?:, NumelOut=(?P<numel_out>\d+))?(?:, Timeout\(ms\)=(?P<timeout_ms>\d+))?\)"
+)
+_STATUS = r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+_FINGERPRINT = (
+    r"Rank (?P<rank>\d+) is running (?:inconsistent )?collective: "
+    r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), ?)?"
+    r"OpType=(?P<operation>\w+)(?:, TensorShape=\[(?P<shape>[^\]]*)\])?"
+)
+TIMED_OUT = MessageKind(
+    "collective-timeout",
+    Role.WAITED,
+    "rank {rank} waited<, {duration_s:time},> for the other ranks in <{operation} ><number {seq}>",
+    0.4,
+    "find the rank that did not come: its log, its stack, or the flight recorder's dumps of all ranks",
+    "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 (torch before 2.9: TORCH_NCCL_TRACE_BUFFER_SIZE)",
+)
+STATUS = MessageKind("work-status", Role.STATE, "rank {rank} had enqueued work {enqueued} and completed {completed}")
+STATUS_AT = MessageKind(
+    "work-status-at-failure", Role.WAITED, "rank {rank} failed at work {seq}", 0.4, TIMED_OUT.step, TIMED_OUT.command
+)
+MISMATCH = MessageKind(
+    "collective-mismatch",
+    Role.CAUSE,
+    "rank {rank} called {operation}<[{shape}]> where rank {other_rank} called {other_operation}<[{other_shape}]>",
+    1.0,
+    "make all ranks take the same branch: compare the two calls in the tracebacks",
+)
+_SIGNS = (
+    (r"Watchdog caught collective operation timeout: " + _WORK + r" ran for (?P<ms>\d+) milliseconds", TIMED_OUT),
+    (r"at work(?: sequence id)?: (?P<seq>\d+),? .*?" + _STATUS, STATUS_AT),
+    (r"Timeout at NCCL work: (?P<seq>\d+), " + _STATUS, STATUS_AT),
+    (r"collective timeout from rank (?P<reported_by>\d+) .*?" + _STATUS, STATUS),
+    (_STATUS, STATUS),
+    (
+        _WORK + r" raised the following async exception: (?P<error>.*)",
+        MessageKind(
+            "async-error",
+            Role.PEER,
+            "an operation of rank {rank} failed: {error}",
+            0.4,
+            "look for the rank that ended or failed first",
+            "NCCL_DEBUG=WARN on all ranks",
+        ),
+    ),
+    (
+        r"Detected mismatch between collectives on ranks\. ?"
+        + _FINGERPRINT
+        + r".{0,1200}?but Rank (?P<other_rank>\d+) is "
+        r"running (?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, "
+        r"?)?OpType=(?P<other_operation>\w+)"
+        r"(?:, TensorShape=\[(?P<other_shape>[^\]]*)\])?",
+        MISMATCH,
+    ),
+    (
+        r"Detected mismatch between collectives on ranks\. ?" + _FINGERPRINT,
+        MessageKind(
+            "collective-mismatch",
+            Role.CAUSE,
+            "rank {rank} called {operation} where other ranks called something else",
+            0.95,
+            MISMATCH.step,
+        ),
+    ),
+    (
+        _RANK + r"Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
+        MessageKind(
+            "missing-at-barrier",
+            Role.ABSENT,
+            "{who} did not reach the monitored barrier",
+            0.9,
+            "look at what these ranks do instead",
+            "py-spy dump --pid PID",
+        ),
+    ),
+    (
+        r"Rank (?P<rank>\d+) successfully reached monitoredBarrier",
+        MessageKind("reached-barrier", Role.WAITED, "rank {rank} waited in a monitored barrier", 0.2),
+    ),
+    (
+        r"Found key in store: NCCLABORTEDCOMM\S*,? from rank: (?P<aborted_rank>\d+)",
+        MessageKind("aborted-elsewhere", Role.PEER, "rank {aborted_rank} had aborted its communicators before", 0.3),
+    ),
+    (
+        r"watchdog got stuck for (?P<seconds>\d+) ?seconds",
+        MessageKind(
+            "watchdog-stuck",
+            Role.CAUSE,
+            "torch's watchdog thread itself hung for {duration_s:time}: a call of CUDA or NCCL blocked it, or "
+            "Python held its "
+            "lock",
+            0.55,
+            "get the stacks of all threads of this rank while it hangs",
+            "py-spy dump --native --pid PID; gdb -p PID",
+        ),
+    ),
+    (
+        r"Heartbeat monitor timed out",
+        MessageKind(
+            "heartbeat-lost",
+            Role.WAITED,
+            "the watchdog's heartbeat of rank {rank} stopped",
+            0.35,
+            "get the stacks of all threads of this rank while it hangs",
+            "py-spy dump --native --pid PID",
+        ),
+    ),
+    (
+        r"[Tt]imed out (?:initializing process group )?in store based barrier on rank:? "
+        r"(?P<rank>\d+).*?world_size=(?P<num_ranks>\d+), "
+        r"(?:worker_count|num_workers_joined)=(?P<num_joined>\d+)",
+        MessageKind(
+            "store-barrier-timeout",
+            Role.WAITED,
+            "only {num_joined} of {num_ranks} ranks joined the process group",
+            0.6,
+            "find the ranks whose logs do not begin: they never started, or cannot reach the store",
+        ),
+    ),
+    (
+        r"Timed out after (?P<seconds>\d+) seconds waiting for clients\. (?P<num_joined>\d+)/(?P<num_ranks>\d+) "
+        r"clients joined",
+        MessageKind(
+            "ranks-did-not-start",
+            Role.ABSENT,
+            "only {num_joined} of {num_ranks} ranks reached the store within {duration_s:time}",
+            0.85,
+            "check that every node started its processes with the same MASTER_ADDR, port and world size",
+        ),
+    ),
+    (
+        r"client socket has (?:timed out after (?P<seconds>\d+)s?|failed) .*?(?:connect\w*) to \((?P<peer>[^)]*)\)",
+        MessageKind(
+            "store-unreachable",
+            Role.NETWORK,
+            "the store of rank 0 at {peer} cannot be reached",
+            0.8,
+            "check MASTER_ADDR, the port and the firewall between the nodes",
+            "nc -vz MASTER_ADDR MASTER_PORT",
+        ),
+    ),
+    (
+        r"(?:address already in use|EADDRINUSE)",
+        MessageKind(
+            "port-in-use",
+            Role.CAUSE,
+            "the port of the store is in use: another job, or the last one, still runs there",
+            0.95,
+            "choose another port",
+            "ss -ltnp | grep PORT",
+        ),
+    ),
+    (
+        r"(?:recvValue|sendBytes|recvBytes|recvVector|TCPStore).{0,200}?(?P<error>Connection (?:was )?(?:reset"
+        r"|likely closed)[^.]*|"
+        r"Broken pipe|failed to recv)",
+        MessageKind(
+            "store-lost",
+            Role.PEER,
+            "the store's connection was lost: the process of rank 0 ended before",
+            0.3,
+            "look for the error of rank 0",
+        ),
+    ),
+)
+
+
+class TorchWatchdog(SignFormat):
+    """One event a line. The rank is the global one wherever the line has it."""
+
+    hints = (
+        "Watchdog caught",
+        "last enqueued",
+        "Last enqueued",
+        "WorkNCCL(",
+        "Detected mismatch between",
+        "monitoredBarrier",
+        "NCCLABORTEDCOMM",
+        "watchdog got stuck",
+        "Heartbeat monitor",
+        "store based barrier",
+        "clients joined",
+        "client socket has",
+        "ddress already in use",
+        "EADDRINUSE",
+        "TCPStore",
+        "recvValue",
+        "sendBytes",
+    )
+    signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
+
+    def completed(self, event: Event, line: EventLine) -> Event:
+        """The event with the rank, the group, and counts as numbers."""
+        group = _GROUP.search(line.text)
+        rank = event.rank
+        facts = dict(event.facts)
+        if group is not None:
+            rank = int(group["rank"]) if rank is None else rank
+            facts["group_rank"] = int(group["rank"])
+        label = _GLOBAL_RANK.search(line.text)
+        if rank is None or group is not None:
+            plain = re.search(r"\[Rank (\d{1,6})\]", line.text)
+            rank = int(label["rank"]) if label else (int(plain[1]) if plain and rank is None else rank)
+        for name in ("enqueued", "completed", "numel_in", "numel_out", "num_ranks", "num_joined", "other_rank"):
+            if name in facts:
+                facts[name] = int(facts[name]) if len(facts[name]) < 20 else None
+        for name in ("enqueued", "completed"):
+            if facts.get(name) is not None and abs(facts[name]) > max(1 << 40, facts.get("enqueued") or 0):
+                facts[name] = None
+        if event.ranks:  # a report about others
+            facts["reported_by"], rank = rank, event.ranks[0] if len(event.ranks) == 1 else None
+        named = " ".join(filter(None, (group["id"], group["name"]))) if group else None
+        return replace(event, rank=rank, group=named, facts=facts)
+
+
+FORMAT = TorchWatchdog

@@ -1,0 +1,104 @@
+"""Xid errors of the kernel log: `NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, message`.
+
+Meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind, Role, event_of
+
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>\d{1,4})(?:, pid='?(?P<pid>\d{1,10}))?"
+    r".*?(?P<message>, .*|$)"
+)
+_HOST = re.compile(
+    r"(?:^|[\s:])[A-Z][a-z]{2}\s{1,2}\d{1,2} [\d:.]+ (?P<name>[\w.-]+) |^\S*\d{4}-\d\d-\d\dT\S+ (?P<iso>[\w.-]+) kernel"
+)
+_RESET = "drain the node, reset the GPU or reboot, and test it"
+_REPLACE = "drain the node and test the GPU; replace it if this comes back"
+_LINKS = "drain the node, and check the NVLinks and the fabric manager"
+_PROGRAM = "debug the program on this rank; suspect the hardware only if other programs fail on this GPU"
+_TEST = "dcgmi diag -r 3; nvidia-smi -q -d ECC,ROW_REMAPPER"
+_NVLINK = "nvidia-smi nvlink -e; systemctl status nvidia-fabricmanager"
+_DEBUG = "compute-sanitizer PROGRAM"
+# fmt: off
+# Number -> what it is, how surely it ends a job, what to do, with which command.
+_CATALOGUE: dict[int, tuple[str, float, str, str]] = {
+    8: ("a kernel ran too long for the driver's time limit", 0.6, _PROGRAM, _DEBUG),
+    13: ("a kernel failed (graphics engine exception), usually a fault of the program", 0.75, _PROGRAM, _DEBUG),
+    31: ("a kernel accessed unmapped memory (MMU fault), usually a fault of the program", 0.8, _PROGRAM, _DEBUG),
+    32: ("the GPU got a damaged command buffer, often by PCIe errors", 0.75, _RESET, "dmesg -T | grep -i aer"),
+    38: ("the driver's firmware failed", 0.75, _RESET, _TEST),
+    43: ("the GPU stopped working for a program, after a fault of the program", 0.6, _PROGRAM, _DEBUG),
+    45: ("the driver ended this program's work on the GPU: another error, or the process ended", 0.2, "", ""),
+    46: ("the GPU stopped processing", 0.8, _RESET, _TEST),
+    48: ("memory of the GPU failed (double-bit ECC error)", 0.95, _RESET, _TEST),
+    61: ("the GPU's microcontroller failed", 0.85, _RESET, _TEST),
+    62: ("the GPU's microcontroller stopped", 0.85, _RESET, _TEST),
+    63: ("a bad row or page of GPU memory was recorded for remapping", 0.6, "reset the GPU when idle", _TEST),
+    64: ("a bad row or page of GPU memory could not be recorded", 0.9, _REPLACE, _TEST),
+    68: ("the video decoder failed", 0.5, _PROGRAM, _DEBUG),
+    69: ("a kernel failed on the GPU (class error)", 0.7, _PROGRAM, _DEBUG),
+    74: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    79: ("the GPU has fallen off the PCIe bus", 1.0, "drain the node and power-cycle it; check power, heat and seating",
+         "nvidia-smi; dmesg -T | grep -iE 'aer|pcie'"),
+    92: ("the GPU has many corrected memory errors", 0.5, _REPLACE, _TEST),
+    94: ("memory of the GPU failed; only this program was hit (contained ECC error)", 0.95,
+         "restart the job, and reset the GPU when idle", _TEST),
+    95: ("memory of the GPU failed, and all programs on it were hit (uncontained ECC error)", 1.0, _RESET, _TEST),
+    109: ("a context switch of the GPU timed out", 0.8, _RESET, _TEST),
+    110: ("the GPU's security engine failed", 0.8, _RESET, _TEST),
+    119: ("the GPU's system processor (GSP) does not answer", 0.95, _RESET, "nvidia-smi -q | grep GSP"),
+    120: ("the GPU's system processor (GSP) failed", 0.95, _RESET, "nvidia-smi -q | grep GSP"),
+    121: ("the link between CPU and GPU (C2C) had errors", 0.7, _RESET, _TEST),
+    136: ("an NVLink could not be trained", 0.85, _LINKS, _NVLINK),
+    137: ("another GPU's access over NVLink faulted (FLA privilege error)", 0.75,
+          "look for the rank that failed first: its memory went away, or the program's kernel is wrong", _DEBUG),
+    140: ("memory of the GPU failed (unrecovered ECC error)", 0.95, _RESET, _TEST),
+    143: ("the GPU could not be initialised", 0.9, _RESET, _TEST),
+    144: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    145: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    146: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    147: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    148: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    149: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    150: ("an NVLink failed", 0.9, _LINKS, _NVLINK),
+    154: ("the driver asks for a reset or a reboot after an earlier error", 0.5, _RESET, _TEST),
+    155: ("an NVLink went down", 0.9, _LINKS, _NVLINK),
+    156: ("a part of the GPU was retired", 0.6, _REPLACE, _TEST),
+    158: ("the GPU timed out", 0.9, _RESET, _TEST),
+}
+# fmt: on
+_CONSEQUENCES = (45, 154)
+_UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID catalogue", _TEST)
+
+
+def kind_of(xid: int) -> MessageKind:
+    """What a number means. The code is the same for all; the fact `xid` tells them apart."""
+    what, weight, step, command = _CATALOGUE.get(xid, _UNKNOWN)
+    role = Role.PEER if xid in _CONSEQUENCES else Role.CAUSE
+    return MessageKind(f"xid-{xid}", role, f"Xid {xid} of GPU {{bus}}: {what}", weight, step, command)
+
+
+class XidErrors(EventFormat):
+    """One event for each Xid line; the host is that of the kernel's log."""
+
+    hints = ("NVRM: Xid",)
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """The Xid of a line."""
+        found = _XID.search(line.raw)
+        if found is None:
+            return
+        host = _HOST.search(line.raw[: found.start() + 1])
+        xid = int(found["xid"])
+        facts = {"xid": xid, "bus": found["bus"], "message": found["message"].lstrip(", ")}
+        pid = int(found["pid"]) if found["pid"] else None
+        named = (host["name"] or host["iso"]) if host else None
+        yield event_of(kind_of(xid), line, host=named, pid=pid, facts=facts, printed=found[0])
+
+
+FORMAT = XidErrors

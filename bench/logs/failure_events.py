@@ -1,0 +1,356 @@
+"""Events: what libraries, launchers and the kernel print when a job fails, with the rank, host and operation named.
+
+A format is a file in `logs/events/` with a class `FORMAT`. A `SignFormat` is a table: a regular expression whose named
+groups fill the fields of an event, and what the message means. A `DocumentFormat` reads a whole file, such as a dump.
+
+A text is read once, as it comes. Only stretches that contain a format's hint are divided into lines. Memory is bounded
+by the events kept. Nothing raises, whatever a file holds.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from bench.core import plugins
+from bench.logs.readers import _lines
+
+LARGEST_DOCUMENT = 1 << 28  # bytes of a dump
+_MOST_EVENTS = 20_000  # of one file
+_MOST_ALIKE = 4_000  # of one kind in one file
+_LONGEST_LINE = 4_000
+_LONGEST_PRINTED = 240
+_LONGEST_HINT, _LONGEST_LABEL = 64, 200
+_HEAD = 4_096
+
+
+class Role(StrEnum):
+    """What a message says about the failure: its cause, a consequence of it, or the state of a rank."""
+
+    CAUSE = "cause"  # it explains itself: out of memory, a wrong call, a signal
+    NETWORK = "network"  # a link or the other end failed; the message cannot tell which
+    ABSENT = "absent"  # it names ranks that did not come
+    ENDED = "ended"  # a process ended; why is not said
+    WAITED = "waited"  # a rank waited until a time limit: a consequence
+    PEER = "peer"  # a connection to another rank was lost: a consequence
+    STOPPED = "stopped"  # the launcher ended the process: a consequence
+    STATE = "state"  # how far a rank came
+    PLACE = "place"  # which host and process a rank has
+
+
+@dataclass(frozen=True, slots=True)
+class MessageKind:
+    """One kind of message: its code, its role and, for people, what it means and what to do.
+
+    `what` and `step` are templates over the event's fields and facts (core/codes.py: fill_present). `weight`, 0 to 1:
+    how surely a job with this message failed for this reason.
+    """
+
+    code: str
+    role: Role
+    what: str
+    weight: float = 0.5
+    step: str = ""
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One message. Everything but the kind and the line is None or empty if the text does not state it.
+
+    `time_s` counts from the start of the year in the host's own clock. `duration_s`: how long it waited. `ranks`: those
+    that the message names as missing. `printed`: the message itself, cut.
+    """
+
+    kind: MessageKind
+    line: int
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    time_s: float | None = None
+    group: str | None = None
+    operation: str | None = None
+    seq: int | None = None
+    peer: str | None = None
+    duration_s: float | None = None
+    ranks: tuple[int, ...] = ()
+    printed: str = ""
+    source: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        """The code of its kind."""
+        return self.kind.code
+
+    @property
+    def role(self) -> Role:
+        """The role of its kind."""
+        return self.kind.role
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """A line without what launchers added (`text`), and as it is in the file (`raw`)."""
+
+    number: int
+    text: str
+    raw: str
+
+
+class EventFormat(ABC):
+    """Reads messages of one kind from the lines of one file. Made anew for every file; never raises."""
+
+    hints: ClassVar[tuple[str, ...]]  # each line that it reads contains one of them, as it is printed
+    is_open = False  # does it want every next line, for example within a table?
+    is_general = False  # is it asked only about lines that give no other format an event?
+
+    @abstractmethod
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """The events of one line."""
+
+    def finish(self) -> Iterator[Event]:
+        """The file is over: the events that were still open."""
+        yield from ()
+
+
+class DocumentFormat(ABC):
+    """Reads a file that is one document, such as a dump."""
+
+    @abstractmethod
+    def begins(self, head: bytes) -> bool:
+        """Can a file that begins with these bytes be such a document?"""
+
+    @abstractmethod
+    def read(self, data: bytes, name: str) -> Iterator[Event]:
+        """Its events; none if it is damaged. `name`: of the file, which may hold the rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """How one kind of message is recognised.
+
+    Named groups fill the event's fields: rank, pid, seq, ranks (a list of numbers), host, group, operation, peer, ms
+    and seconds (the duration), and time. Every other named group is a fact.
+    """
+
+    pattern: re.Pattern[str]
+    kind: MessageKind
+
+
+class SignFormat(EventFormat):
+    """A format that is a table of signs. The first one that fits a line gives its event."""
+
+    signs: ClassVar[tuple[Sign, ...]]
+
+    def read(self, line: EventLine) -> Iterator[Event]:
+        """At most one event a line."""
+        for sign in self.signs:
+            found = sign.pattern.search(line.text)
+            if found is not None:
+                yield self.completed(event_of(sign.kind, line, found), line)
+                return
+
+    def completed(self, event: Event, line: EventLine) -> Event:
+        """The event with what the format knows from elsewhere in the line."""
+        return event
+
+
+_ALTERNATIVE = re.compile(r"_\d$")
+_INTEGERS = ("rank", "pid", "seq")
+_TEXTS = ("host", "group", "operation", "peer")
+_TIMES = re.compile(
+    r"(?:^|[\[\s])(?:"
+    r"[EWIF](?P<glog_month>\d{1,2}?)(?P<glog_day>\d{2})\s(?P<glog_time>\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)"
+    r"|(?:\d{4})-(?P<month>\d{2})-(?P<day>\d{2})[T _](?P<time>\d{2}:\d{2}:\d{2}(?:[.,]\d{1,9})?)"
+    r"|(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s{1,2}(?P<name_day>\d{1,2})\s"
+    r"(?P<name_time>\d{2}:\d{2}:\d{2}(?:\.\d{1,9})?)"
+    r")"
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # torch, torchrun --tee
+_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # Open MPI --tag-output
+_SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
+
+
+def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
+    """An event from a match's named groups, the line's time, and fields that override both.
+
+    A group `name_2` fills `name`, too: a pattern cannot hold the same name twice.
+    """
+    values: dict[str, Any] = {"time_s": time_of(line.raw)}
+    facts: dict[str, Any] = {}
+    for name, text in (found.groupdict() if found is not None else {}).items():
+        if text is None:
+            continue
+        name = _ALTERNATIVE.sub("", name)
+        if name in _INTEGERS:
+            values[name] = whole(text)
+        elif name in _TEXTS:
+            values[name] = text.strip()
+        elif name == "ranks":
+            values[name] = numbers(text)
+        elif name == "ms":
+            values["duration_s"] = float(text) / 1e3
+        elif name == "seconds":
+            values["duration_s"] = float(text)
+        else:
+            facts[name] = text.strip()
+    facts |= fields.pop("facts", {})
+    values |= fields
+    values.setdefault("printed", line.text)
+    values["printed"] = values["printed"].strip()[:_LONGEST_PRINTED]
+    return Event(kind, line.number, facts=facts, **values)
+
+
+def whole(text: str) -> int | None:
+    """A whole number; None if it has so many digits that it is damage."""
+    return int(text) if len(text) <= 20 else None
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a list such as "2, 5-7"; a range of more than 100,000 gives its ends."""
+    found: list[int] = []
+    for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
+        begin, end = int(first), int(last or first)
+        found += range(begin, end + 1) if 0 <= end - begin < 100_000 else (begin, end)
+    return tuple(dict.fromkeys(found))
+
+
+def time_of(text: str) -> float | None:
+    """Seconds since the start of the year of the first date in a line; None without one."""
+    found = _TIMES.search(text[:_LONGEST_LINE])
+    if found is None:
+        return None
+    if found["name"]:
+        month, day, clock = _MONTHS.index(found["name"]) + 1, int(found["name_day"]), found["name_time"]
+    else:
+        month = int(found["glog_month"] or found["month"])
+        day, clock = int(found["glog_day"] or found["day"]), found["glog_time"] or found["time"]
+    hours, minutes, seconds = clock.replace(",", ".").split(":")
+    return ((month * 31 + day) * 24 + int(hours)) * 3600 + int(minutes) * 60 + float(seconds)
+
+
+class EventReader:
+    """Reads the events of one file. `look` gets each stretch of its text, in order (logs/readers/_lines.py)."""
+
+    def __init__(self) -> None:
+        """No text read yet."""
+        self._formats = [made for made in map(_format, plugins.names("event")) if isinstance(made, EventFormat)]
+        self._hints = [(hint, reader) for reader in self._formats for hint in reader.hints]
+        self._events: list[Event] = []
+        self._num_of: dict[str, int] = {}
+        self._seen: set[tuple[Any, ...]] = set()
+        self._labels: dict[int, int] = {}  # a number before lines -> how often; numbers of lines never come twice
+        self._number = 1
+        self._rest, self._end = "", ""
+        self._near: list[tuple[str, EventFormat]] = []  # hints of the last stretch, in which a line may have begun
+
+    def look(self, text: str) -> None:
+        """Take the next stretch of the text in."""
+        seen = self._end + text
+        self._end = seen[-_LONGEST_HINT:]
+        found = [(hint, reader) for hint, reader in self._hints if hint in seen]
+        near = list(dict.fromkeys([*self._near, *found]))
+        self._near = found if "\n" in text else near
+        if not near and not any(reader.is_open for reader in self._formats):
+            self._skip(text)
+            return
+        *whole_lines, rest = (self._rest + text).split("\n")
+        self._rest = rest[:_LONGEST_LINE]
+        for raw in whole_lines:
+            self._line(raw, near)
+            self._number += 1
+
+    def events(self, source: str = "") -> tuple[Event, ...]:
+        """The text is over: all its events, in order."""
+        if self._rest:
+            self._line(self._rest, self._hints)
+            self._rest = ""
+        for reader in self._formats:
+            self._keep(reader.finish())
+        found = sorted(self._events, key=lambda event: event.line)
+        return tuple(replace(event, source=source) for event in found)
+
+    def _skip(self, text: str) -> None:
+        """A stretch without a hint. Its last line may go on in the next one."""
+        ended = text.count("\n")
+        self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
+        self._number += ended
+
+    def _line(self, raw: str, near: Iterable[tuple[str, EventFormat]]) -> None:
+        readers = [reader for reader in self._formats if reader.is_open]
+        readers += [reader for hint, reader in near if hint in raw]
+        label = self._srun_label(raw) if raw[:1].isdigit() or raw[:1] == " " else None
+        if not readers:
+            return
+        raw = _lines.without_colours(raw[:_LONGEST_LINE])
+        rank = _rank_label(raw)
+        rank = label if rank is None else rank
+        readers = sorted(dict.fromkeys(readers), key=lambda reader: reader.is_general)
+        for piece in raw.split("\r") if "\r" in raw else (raw,):
+            line = EventLine(self._number, _lines.clean(piece), raw)
+            found: list[Event] = []
+            for reader in readers:
+                if not (reader.is_general and found):
+                    found += reader.read(line)
+            self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
+
+    def _srun_label(self, raw: str) -> int | None:
+        """The rank that `srun --label` printed before a line. Numbers of lines look the same, but never repeat."""
+        found = _SRUN_LABEL.match(raw)
+        if found is None:
+            return None
+        rank = int(found[1])
+        if rank in self._labels or len(self._labels) < _MOST_EVENTS:
+            self._labels[rank] = self._labels.get(rank, 0) + 1
+        return rank if self._labels.get(rank, 0) > 1 else None
+
+    def _keep(self, events: Iterable[Event]) -> None:
+        for event in events:
+            number = self._num_of.get(event.code, 0)
+            named = event.rank is not None or event.pid is not None
+            where = (event.rank, event.host, event.pid, event.group, event.seq, event.ranks)
+            key = (event.code, *where, "" if named else event.printed)
+            if key in self._seen or number >= _MOST_ALIKE or len(self._events) >= _MOST_EVENTS:
+                continue
+            self._seen.add(key)
+            self._num_of[event.code] = number + 1
+            self._events.append(event)
+
+
+def _rank_label(raw: str) -> int | None:
+    """The rank that torch, torchrun or mpirun printed before a line."""
+    found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
+    return int(found[1]) if found else None
+
+
+def _with_rank(event: Event, rank: int) -> Event:
+    """The event with the rank of its line's label, if its own text has none. A launcher's words are of no rank."""
+    if event.rank is not None or event.ranks or event.role in (Role.STOPPED, Role.PLACE):
+        return event
+    return replace(event, rank=rank)
+
+
+def document_events(data: bytes, name: str) -> tuple[Event, ...]:
+    """The events of a file that is one document; none if no format knows it. Never raises."""
+    found: list[Event] = []
+    for made in map(_format, plugins.names("event")):
+        if isinstance(made, DocumentFormat) and made.begins(data[:_HEAD]):
+            found += made.read(data, name)
+    return tuple(replace(event, source=name) for event in found[:_MOST_EVENTS])
+
+
+def may_be_document(head: bytes) -> bool:
+    """Does a file that begins with these bytes look like a document of some format?"""
+    formats = map(_format, plugins.names("event"))
+    return any(isinstance(made, DocumentFormat) and made.begins(head[:_HEAD]) for made in formats)
+
+
+def _format(name: str) -> EventFormat | DocumentFormat:
+    made: EventFormat | DocumentFormat = plugins.load("event", name).FORMAT()
+    return made

@@ -1,0 +1,61 @@
+"""A JSON document that a tool prints, collected from the lines of a log until its braces close."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_MOST_CHARACTERS = 64 << 20
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # unrolled: an alternative per character would backtrack for each
+
+
+class JsonCollector:
+    """The lines of one document as they come. A first line without its opening brace gets it back."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self._texts: list[str] = []
+        self._depth = self._size = 0
+        self._opened = False
+
+    def feed(self, text: str) -> bool:
+        """Take a line in and return whether the document is over: closed, or too long to be kept."""
+        if not self._texts and not text.startswith("{"):
+            text = "{" + text
+        self._texts.append(text)
+        self._size += len(text) + 1
+        bare = _STRINGS.sub("", text) if '"' in text else text
+        self._opened = self._opened or "{" in bare
+        self._depth += bare.count("{") - bare.count("}")
+        return (self._opened and self._depth <= 0) or self._size > _MOST_CHARACTERS
+
+    def read(self) -> dict[str, Any] | None:
+        """The document; None if it was cut or is none."""
+        text = "\n".join(self._texts)
+        try:
+            found, _ = json.JSONDecoder(strict=False).raw_decode(text)
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def listing(value: object) -> list[Any]:
+    """The value if it is a JSON array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def figure(value: object) -> float | None:
+    """The value if it is a finite JSON number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if abs(found) < 1e300 else None

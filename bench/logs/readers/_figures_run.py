@@ -1,0 +1,158 @@
+"""What readers of tools with small outputs share: one open run at a time, whose figures are named one by one.
+
+Such a tool prints no command line of others, and a run ends where the next one begins.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from bench.core.codes import Code, Coded
+from bench.logs.foreign import OK, ForeignRow, ForeignRun, Line, Matrix, NamedFigure, Reader
+from bench.logs.messages import LogCode
+from bench.logs.readers._lines import FENCE
+from bench.logs.readers._run_notes import RunNotes
+
+LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
+# CUDA, HIP, MPI, Python and the kernel: what ends any of these tools.
+CRASH = re.compile(
+    r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|srun: error:|Abort\(\d+\)"
+    r"|CUDA error\b|Cuda failure|HIP error\b|NCCL error\b|Traceback \(most recent call last\)|out of memory"
+    r"|(?:[A-Z][A-Za-z]+)?Error: |terminate called after throwing"
+)
+_MOST_PREFACE = 64
+LONGEST_LINE = 1000  # characters; no line of these tools is longer, except those of JSON
+_MOST = 100_000  # figures, rows or cells of a run
+_NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?")
+
+
+def number(text: str) -> float | None:
+    """A printed number, which may have thousands separators; None for anything else, nan and inf included."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = float(text.replace(",", ""))
+    return value if math.isfinite(value) else None
+
+
+class FiguresRun(RunNotes):
+    """One run, as far as it has been read."""
+
+    most_remarks = 200
+
+    def __init__(self, line: int) -> None:
+        """`line`: where it begins."""
+        super().__init__()
+        self.line = line
+        self.figures: list[NamedFigure] = []
+        self.rows: list[ForeignRow] = []
+        self.matrices: list[Matrix] = []
+        self.gpus: dict[str, None] = {}
+        self.hosts: dict[str, None] = {}
+        self.settings: dict[str, str] = {}
+        self.translations: dict[Code, dict[str, Any]] = {}
+        self.facts: dict[str, Any] = {}  # fields of the ForeignRun: pattern, num_ranks, tool_version, ...
+
+    @abstractmethod
+    def take(self, line: int, text: str) -> None:
+        """One line of the run, the first one included."""
+
+    def ended_by(self, text: str) -> bool:
+        """Does this line, one that the reader's `begins` accepts, belong to the next run?"""
+        return self.has_results
+
+    def close(self) -> None:
+        """Nothing follows: conclude what needs the whole run."""
+
+    @property
+    def has_results(self) -> bool:
+        """Has anything been measured?"""
+        return bool(self.figures or self.rows or self.matrices)
+
+    def add(
+        self, name: str, value: float | None, unit: str, where: str = "", *, status: str = OK, line: int = 0
+    ) -> None:
+        """Keep a figure. A lost value is not kept."""
+        if (value is not None or not unit) and len(self.figures) < _MOST:
+            self.figures.append(NamedFigure(name, value, unit, where, status, line))
+
+    def add_row(self, row: ForeignRow) -> None:
+        """Keep a row."""
+        if len(self.rows) < _MOST:
+            self.rows.append(row)
+
+    def translate(self, code: Code, **facts: Any) -> None:
+        """State how figures are to be understood, once."""
+        self.translations[code] = facts
+
+    def note_common(self, line: int, text: str) -> bool:
+        """A crash, or lines that were left out. False for any other line."""
+        if LEFT_OUT.match(text):
+            self.lose(line, LogCode.LINES_LEFT_OUT)
+            return True
+        if CRASH.search(text[:2000]):
+            self.fail(line, LogCode.TOOL_ERROR, printed=text.strip()[:200])
+            return True
+        return False
+
+    def run(self, tool: str) -> ForeignRun:
+        """The run, as far as it was read."""
+        self.close()
+        if not (self.figures or self.rows or self.matrices or self.failures or self.cuts):
+            self.lose(self.line, LogCode.NO_ROWS)
+        return ForeignRun(
+            tool,
+            status=self.status(),
+            failure=self.failure(),
+            hosts=tuple(self.hosts),
+            gpus=tuple(self.gpus),
+            rows=tuple(self.rows),
+            matrices=tuple(self.matrices),
+            remarks=self.all_remarks(),
+            translations=tuple(Coded.of(code, **facts) for code, facts in self.translations.items()),
+            settings=tuple(self.settings.items()),
+            line=self.line,
+            figures=tuple(self.figures),
+            **self.facts,
+        )
+
+
+class FiguresReader(Reader):
+    """A file may hold several runs, one after another. `preface`: lines before a run that belong to it."""
+
+    new_run: ClassVar[type[FiguresRun]]
+    preface: ClassVar[re.Pattern[str] | None] = None
+
+    def __init__(self) -> None:
+        self._run: FiguresRun | None = None
+        self._preface: deque[tuple[int, str]] = deque(maxlen=_MOST_PREFACE)
+
+    def feed(self, line: Line) -> Iterator[ForeignRun]:
+        """Take one line in."""
+        text = line.text[:LONGEST_LINE].strip()
+        if not text:
+            return
+        if self.begins(text):
+            if self._run is not None and self._run.ended_by(text):
+                yield from self.finish()
+            if self._run is None:
+                self._run = self.new_run(line.number)
+                for number_, earlier in self._preface:
+                    self._run.take(number_, earlier)
+                self._preface.clear()
+        elif self.preface is not None and self.preface.match(text):
+            self._preface.append((line.number, text))
+        elif self._run is not None and text.startswith(FENCE) and self._run.has_results:
+            yield from self.finish()
+        if self._run is not None:
+            self._run.take(line.number, text)
+
+    def finish(self) -> Iterator[ForeignRun]:
+        """The file is over, or the next run begins."""
+        run, self._run = self._run, None
+        if run is not None:
+            yield run.run(self.tool)

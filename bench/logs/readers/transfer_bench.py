@@ -1,0 +1,93 @@
+"""TransferBench (ROCm): copies that run at the same time, each with its own figure, and sums of each executor.
+
+By its source: GB/s are 1e9 bytes per second. A transfer may have several sources and targets, and runs beside the
+others of its test, so its figure is of no single link. Presets that print matrices (p2p, a2a) are not read as such.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bench.core.codes import Code, Coded
+from bench.core.log_traits import LogTraits
+from bench.logs.messages import LogCode
+from bench.logs.readers._figures_run import LONGEST_LINE, FiguresReader, FiguresRun, number
+from bench.logs.readers._run_notes import shown
+
+_BEGIN = re.compile(r"TransferBench v(\S{1,20})")
+_TEST = re.compile(r"Test (\d{1,7}):$")
+_BAR = r"\s*[|│,]\s*"
+_TIMED = rf"{_BAR}([0-9.]{{1,20}}) GB/s{_BAR}([0-9.]{{1,20}}) ms{_BAR}(\d{{1,18}}) bytes(?:{_BAR}(.*))?$"
+_EXECUTOR = re.compile(rf"Executor:\s+(\w{{2,6}}) (\d{{1,4}}){_TIMED}")
+_TRANSFER = re.compile(rf"Transfer (\d{{1,5}}){_TIMED}")
+_AGGREGATE = re.compile(rf"Aggregate \(CPU\){_TIMED}")
+_LIKE_ROW = re.compile(r"(?:Executor:\s+\w+ \d+|Transfer \d+|Aggregate \(CPU\))\s*[|│,]")
+_PATH = re.compile(r" -> \S.* -> (?:\S*\d|N)$")
+_ERROR = re.compile(r"\[ERROR\] ?(.{1,300})")
+
+
+class TransferBenchCode(Code):
+    """Reasons and remarks of this reader, beside the shared codes of logs/messages.py."""
+
+    NO_BOUND = (
+        "no-bound-transfer-bench",
+        "transfers of a test run at the same time and may share links, and the machine is not printed",
+    )
+
+
+class TransferBenchRun(FiguresRun):
+    """One start: tests, each with executors, their transfers and an aggregate."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self._test = ""
+
+    def ended_by(self, text: str) -> bool:
+        """The first line of the next start."""
+        return _BEGIN.match(text) is not None and bool(self.has_results or "tool_version" in self.facts)
+
+    def take(self, line: int, text: str) -> None:
+        """One line."""
+        if found := _BEGIN.match(text):
+            self.facts["tool_version"] = found[1]
+        elif found := _TEST.match(text):
+            self._test = f"test {found[1]}"
+        elif found := _EXECUTOR.match(text):
+            self._keep(line, f"executor {found[1]} {int(found[2])}", found.groups()[2:])
+        elif found := _TRANSFER.match(text):
+            path = " ".join((found[5] or "").split())
+            if _PATH.search(path):
+                self._keep(line, f"transfer {int(found[1])} ({path})", found.groups()[1:])
+            else:
+                self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 100))
+        elif found := _AGGREGATE.match(text):
+            self._keep(line, "aggregate by the host's clock", found.groups())
+        elif _LIKE_ROW.match(text):
+            self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 100))
+        elif found := _ERROR.match(text):
+            self.fail(line, LogCode.TOOL_ERROR, printed=shown(found[1]))
+        else:
+            self.note_common(line, text)
+
+    def _keep(self, line: int, name: str, words: tuple[str | None, ...]) -> None:
+        rate, milliseconds = number(words[0] or ""), number(words[1] or "")
+        label = f"{name}, {words[2]} bytes"
+        self.add(label, None if rate is None else rate * 1e9, "bytes_per_s", self._test, line=line)
+        self.add(f"{label}, time", None if milliseconds is None else milliseconds * 1e-3, "s", self._test, line=line)
+
+
+class TransferBench(FiguresReader):
+    """A file may hold several starts."""
+
+    tool = "transfer_bench"
+    traits = LogTraits(without_bound=Coded.of(TransferBenchCode.NO_BOUND))
+    hints = ("transferbench v", "executor: ", "aggregate (cpu)")
+    new_run = TransferBenchRun
+
+    def begins(self, text: str) -> bool:
+        """Its first line, or a line of results."""
+        text = text[:LONGEST_LINE].strip()
+        return any(form.match(text) is not None for form in (_BEGIN, _EXECUTOR, _AGGREGATE))
+
+
+READER = TransferBench
