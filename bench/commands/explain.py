@@ -13,6 +13,9 @@ from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
+from bench.diagnose import fleet_page
+from bench.diagnose.fleet import Fleet, GroupKey, fleet_of
+from bench.diagnose.host_evidence import FleetVerdict, verdict_of
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
 from bench.explain.crash import Crash
@@ -24,13 +27,16 @@ from bench.explain.topology_page import topology_page
 from bench.hardware.machine import LogMachine, machine_of
 from bench.logs import imports
 from bench.logs.failure_events import EventReader
-from bench.logs.foreign import OK, ForeignRun, Line
+from bench.logs.foreign import OK, ForeignRun, Line, with_sibling_machines
 from bench.logs.readers import _lines
 from bench.results import output
 from bench.store import runs
 
 _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
+_FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
+_LEAST_LOGS = 3  # that one page is about
 HintedLog = tuple[EventLog, HintReader]
+Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str]]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +49,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a run's path or name, logs, a folder of logs, - for stdin, or latest (default)",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    parser.add_argument("--pages", action="store_true", help="a page for each run instead of one page for like runs")
+    parser.add_argument(
+        "--plot", type=output.drawing, metavar="FILE", help="draw the pairs of like runs: .png, .svg or .pdf"
+    )
     _import().add_log_arguments(parser)
     output.add_output_arguments(parser, tuple(_FORMATS))
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the pages.
+    """Print the pages, or one page for logs of like runs on different hosts.
 
-    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, or if a log held no run.
+    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, or if a run
+    of like ones is slow or missing.
     """
     options = _import().options_of(args)
     patterns = all_patterns()
@@ -61,17 +72,28 @@ def main(args: argparse.Namespace) -> int:
             found += _stored_pages(path, options, patterns)
     complete = True
     crashes: list[Crash] = []
+    folder: Folder | None = None
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
         complete = not any(each.log.is_reported and not _is_explained(each, hints) for each, hints in logs)
+        folder = _folder(logs, options, patterns, args)
+        if folder is not None and args.format != "json" and not found:
+            crashes = other_crashes([each for each, _ in logs])
+            if crashes:
+                print(f"bench: {len(crashes)} failures of other logs: add --pages to see them", file=sys.stderr)
+            output.emit(_FOLDER_FORMATS[args.format](*folder), args)
+            return EXIT_DONE if complete and folder[0].is_well and not crashes else EXIT_VERDICT
         found += _log_pages(logs, options, patterns)
         found += _topology_pages(logs, options)
         crashes = other_crashes([each for each, _ in logs])
     if not found and not crashes:
         raise UsageError("nothing to explain: no row of a whole group was measured")
     pages = [page for page, _ in found]
-    output.emit(_FORMATS[args.format](pages, crashes), args)
+    if args.format == "json":
+        output.emit(explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None), args)
+    else:
+        output.emit(_FORMATS[args.format](pages, crashes), args)
     whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
     return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
@@ -107,6 +129,51 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     return logs
 
 
+def _folder(
+    logs: Sequence[HintedLog],
+    options: imports.ImportOptions,
+    patterns: Mapping[str, Pattern],
+    args: argparse.Namespace,
+) -> Folder | None:
+    """The evidence of like runs on different hosts, and how the median of each group compares with what is possible.
+
+    None if there are too few of them, or the user wants pages. Raises UsageError if there is nothing to draw.
+    """
+    runs: list[tuple[str, ForeignRun]] = []
+    for each, _ in logs:
+        for run in each.log.runs:
+            placed = run if options.num_nodes is None else replace(run, num_nodes=options.num_nodes)
+            if placed.num_ranks is None and options.num_ranks is not None:
+                placed = placed.with_num_ranks(options.num_ranks)
+            runs.append((each.log.source.name, imports.with_contradictions(placed, patterns)))
+    fleet = fleet_of(runs)
+    is_one = fleet.is_one and len({source for source, _ in runs}) >= _LEAST_LOGS
+    if args.plot is not None and not is_one:
+        raise UsageError("--plot draws the pairs of like runs, and these logs hold too few of them")
+    if not is_one or args.pages:
+        return None
+    verdict = verdict_of(fleet)
+    if args.plot is not None:
+        _draw(fleet, verdict, args.plot)
+    by_place = {(source, run.line): run for source, run in runs}
+    normal = {}
+    for group in fleet.groups:
+        middle = group.middle_run
+        if middle is not None:
+            standing = _page(by_place[middle.source, middle.line], options, patterns).assessment
+            normal[group.key] = str(standing.verdict)
+    return fleet, verdict, normal
+
+
+def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
+    from bench.figures import _fleet, _style
+
+    try:
+        _style.write(_fleet.pairs(fleet, verdict), path)
+    except OSError as error:
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
+
+
 def _read_source(source: imports.Source) -> HintedLog:
     """One file, read once for its runs, hints and events. A dump is read again as a document."""
     hints, events = HintReader(), EventReader()
@@ -135,7 +202,7 @@ def _log_pages(
     event_logs = [each for each, _ in logs]
     beside = [topology for each, hints in logs if not each.log.runs for topology in hints.topology.found]
     for each, hints in logs:
-        runs_here = each.log.runs
+        runs_here = with_sibling_machines(each.log.runs)
         ends = [*(run.line for run in runs_here[1:]), float("inf")]
         begin = 1.0
         for run, end in zip(runs_here, ends, strict=False):

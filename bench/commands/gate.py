@@ -7,11 +7,13 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.core import plugins
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.gate import junit as gate_junit
 from bench.gate import of_folder, page
@@ -43,7 +45,7 @@ _CSV = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench gate`."""
-    parser.add_argument("run", help="a run's path or name, or latest")
+    parser.add_argument("run", help="a run's path or name, latest, or a log or folder of logs of other tools")
     parser.add_argument(
         "--rules",
         required=True,
@@ -54,6 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the verdict as JUnit XML")
     parser.add_argument("--baseline", metavar="RUN", help="the baseline of rules with `not slower than baseline`")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    _import().add_log_arguments(parser)
     output.add_output_arguments(parser, output.BY_HAND)
 
 
@@ -62,7 +65,8 @@ def main(args: argparse.Namespace) -> int:
     _check(args.junit)
     try:
         args.rules = _only(args.rules)
-        verdict = of_folder.judged(args)
+        with _run_folder(args) as args.run:
+            verdict = of_folder.judged(args)
         text = _rendered(args.format, verdict)
     except BaseException as error:  # an older JUnit file must not stay green
         with contextlib.suppress(UsageError):  # the first error is the one to report
@@ -73,6 +77,25 @@ def main(args: argparse.Namespace) -> int:
     _print_for_github(gate_junit.github_lines(verdict))
     output.emit(text, args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
+
+
+def _import() -> Any:
+    """`bench import`, whose name is no identifier."""
+    return plugins.load("command", "import")
+
+
+@contextlib.contextmanager
+def _run_folder(args: argparse.Namespace) -> Iterator[str]:
+    """The run to judge: as named, or logs of other tools as a run in a folder that is deleted afterwards."""
+    path = Path(args.run)
+    is_run = path.suffix == ".jsonl" or not path.exists()
+    if path.is_dir():
+        is_run = any(path.glob("*.jsonl")) or (path / "plan.json").exists() or not any(path.iterdir())
+    if is_run:
+        yield args.run
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-gate-") as folder:
+        yield str(_import().stored([args.run], _import().options_of(args), Path(folder), path.resolve().name))
 
 
 def _only(rules: Sequence[str]) -> str:

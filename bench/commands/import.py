@@ -86,6 +86,19 @@ def main(args: argparse.Namespace) -> int:
     return EXIT_VERDICT if lost or not all(map(is_correct, runs)) else EXIT_DONE
 
 
+def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, name: str) -> Path:
+    """The logs as a run in `results`, under this name. Raises UsageError if no log holds a run."""
+    logs, troubles = _read(paths, options)
+    runs = [run for log in logs for run in log.runs]
+    for sentence in (*troubles, *ignored_options(runs, options)):
+        print(f"bench: {sentence}", file=sys.stderr)
+    jobs = imports.jobs(logs, options, all_patterns())
+    folder = imports.folder_of(jobs, logs, results, None)
+    for job in jobs:
+        deque(imports.kept(job, folder), maxlen=0)
+    return folder.rename(results / name)
+
+
 def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
     """The logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
     readers = imports.readers()

@@ -29,6 +29,11 @@ class SlowPart(OptionalPartsCode):
         "slow-rank",
         f"rank {{rank}} of {{host}}, unlike the other ranks there,{_DIRECTIONS}<inside? inside the host>",
     )
+    HOST_OF_LOGS = (
+        "bad-host-of-logs",
+        "{num_bad} of {num_runs} runs with {host} are slow, failed or missing: slow with {num_slow} and lost with "
+        "{num_lost} of {num_partners:n partner}",
+    )
     LINK = (
         "slow-link",
         f"<{{first}} to {{second}} runs {_ratio('forward')}><both? and ><{{second}} to {{first}} runs "
@@ -61,3 +66,43 @@ class Conclusion(OptionalPartsCode):
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of its peers"
     SUSPICIONS_OPEN = "undecided-suspicions", "undecided: the run ended before it could check its suspicions"
     HOSTS_NOT_TESTED = "undecided-hosts", "undecided: the run ended before it had tested every host"
+
+
+class FleetConclusion(OptionalPartsCode):
+    """The answer about a folder of like runs."""
+
+    NAMED = (
+        "hosts-named",
+        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. >These {num_named:n host} explain {num_explained} "
+        "of {num_bad} slow, failed or missing runs.",
+    )
+    PAIRS_ONLY = (
+        "pairs-only",
+        "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
+        "{num_pairs:n pair}; no host has more than its share of them.",
+    )
+    ALL_WELL = "all-well", "ALL ALIKE: no run failed, and none is below {least_share:.0%} of its group."
+
+
+class FleetNote(OptionalPartsCode):
+    """What the reader of a folder's page must know."""
+
+    WEIGHTS = (
+        "weights",
+        "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost one (failed, without "
+        "figures, missing) by {lost:.1f}: what is rare among other hosts counts more. A pair counts once.",
+    )
+    RATES_DIFFER = (
+        "rates-differ",
+        "{pattern} with {ranks_per_node:n rank} per node: rates spread by {spread:.0%} (two network tiers, contention "
+        "or noise), so only <limit?runs below {limit:rate}, and >lost runs<limit?,> count.",
+    )
+    UNPLACED = (
+        "runs-unplaced",
+        "{num_runs:n run} with other hosts, sizes or unknown hosts <is_one?is><!is_one?are> not on this page: "
+        "add --pages to see all.",
+    )
+    NEXT = (
+        "next-step",
+        "Each run by itself: add --pages.<named? Measure the named hosts again with sound partners first.>",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -48,9 +48,9 @@ def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     return "\n\n".join(blocks)
 
 
-def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """The pages with codes and facts beside their texts, in SI units."""
-    document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages]}
+def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
+    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about like runs."""
+    document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
     return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
 
 

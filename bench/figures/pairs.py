@@ -73,11 +73,11 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
-        _draw_map(figure, panel, places, order, grid, each)
+        draw_map(figure, panel, places, order, grid, each)
         if annotated:
-            _annotate(panel, grid)
+            annotate(panel, grid)
         for one in accused:
-            _frame(panel, one, places, order, _ranks_of_a_cell(header))
+            frame(panel, one, places, order, _ranks_of_a_cell(header))
         if any(row.modelled for row in each.rows):
             _style.watermark(panel)
     parted = 1 < known(header.num_nodes) <= _MOST_PARTED_NODES
@@ -97,7 +97,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 
 @dataclass(frozen=True, slots=True)
-class _Map:
+class PairMap:
     """One panel: its rows, and the function for their values. `symmetric`: a row holds for both directions."""
 
     title: str
@@ -108,7 +108,7 @@ class _Map:
     symmetric: bool
 
 
-def _bandwidths(rows: list[Summary]) -> _Map | None:
+def _bandwidths(rows: list[Summary]) -> PairMap | None:
     rates = [row for row in rows if row.mode == "pipelined" and row.busbw_bytes_per_s is not None]
     if not rates:
         return None
@@ -117,10 +117,10 @@ def _bandwidths(rows: list[Summary]) -> _Map | None:
     two_way = shown[0].direction == "two-way"
     what = _rows.size_words(largest) if largest else "copies"  # other tools do not state its size
     title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
-    return _Map(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
+    return PairMap(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
 
-def _times(rows: list[Summary]) -> _Map | None:
+def _times(rows: list[Summary]) -> PairMap | None:
     times = [row for row in rows if row.mode == "isolated"]
     if not times:
         return None
@@ -128,7 +128,7 @@ def _times(rows: list[Summary]) -> _Map | None:
     shown = [row for row in times if row.payload_bytes == smallest]
     how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
     title = f"time of {_rows.size_words(smallest)}, {how}" if smallest else "time of a small copy"
-    return _Map(title, "us", "viridis_r", shown, lambda row: _rows.seconds(row) * 1e6, True)
+    return PairMap(title, "us", "viridis_r", shown, lambda row: _rows.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:
@@ -139,7 +139,7 @@ def _ranks_of_a_cell(header: Header) -> int:
     return -(-num_ranks // (_MOST_CELLS * per_node)) * per_node
 
 
-def _grid(shown: _Map, header: Header, order: Sequence[int]) -> Any:
+def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     """Values as [source, destination] in this order, the worst value of each cell; NaN if not measured."""
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
@@ -166,7 +166,7 @@ def _plain(row: Summary, header: Header) -> dict[str, Any]:
     return {"job": header.job} | {name: getattr(row, name) for name in names}
 
 
-def _frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
+def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
     """Frame the rows and columns of a host or NIC, or the cells of a link; adjacent cells share a frame."""
     at = []
     for end in accused.ends:
@@ -207,7 +207,8 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: _Map) -> None:
+def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: PairMap) -> None:
+    """Draw a grid of ranks in this order, labelled by host where that is readable. NaN is grey."""
     norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)))
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
@@ -243,8 +244,8 @@ def _norm(low: float, high: float) -> Normalize:
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
-def _annotate(panel: Axes, grid: Any) -> None:
-    """Write the value of every cell."""
+def annotate(panel: Axes, grid: Any, form: str = "") -> None:
+    """Write the value of every cell, with three digits or in a format of its own."""
     [image] = panel.images
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):
@@ -254,7 +255,7 @@ def _annotate(panel: Axes, grid: Any) -> None:
             panel.text(
                 dst,
                 src,
-                _digits(value),
+                form.format(value) if form else _digits(value),
                 ha="center",
                 va="center",
                 fontsize=_style.SMALL_TEXT,

@@ -67,8 +67,10 @@ def absent(
     for name, (case, world, header) in run.jobs().items():
         if case is not None and world is not None and _fits_case(case, header, rule):
             yield from _absent_of_job(of_job.get(name, []), name, case, world, rule, limit, excused)
+    placements = {row.job: row.in_place for row in run.document.summaries}
     for job, header in run.document.headers.items():
-        if header.imported and _fits_header(header, rule):
+        other = rule.placement and job in placements and placements[job] is not (rule.placement == "in_place")
+        if header.imported and not other and _fits_header(header, rule):
             yield from _absent_of_log([row for row in judged if row.job == job], job, header, rule, skipped)
 
 
@@ -153,6 +155,7 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
         and (not rule.directions or row.direction in rule.directions)
+        and (not rule.placement or row.in_place is (rule.placement == "in_place"))
         and _header_has_factors(header, rule)
         and (not rule.nodes or row.num_nodes in rule.nodes)
         and (not rule.ranks or row.num_ranks in rule.ranks)

@@ -146,8 +146,9 @@ def _judged(run: GateInput, rule: GateRule, limit: Demand) -> _DemandRows:
     selected, elsewhere = completeness.selected(run, rule, limit)
     faults = list(completeness.absent(run, rule, limit, selected, elsewhere))
     sound = []
+    checked = rows.checked_out_of_place(run)
     for row in selected:
-        of_row = list(rows.evidence(row, rule, limit, run.document.headers[row.job]))
+        of_row = list(rows.evidence(row, rule, limit, run.document.headers[row.job], checked))
         faults += of_row
         if not of_row:
             sound.append(row)

@@ -12,11 +12,15 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from bench.core.codes import Code
+from bench.core.codes import Code, Coded
 from bench.core.errors import UsageError
 from bench.core.units import format_size
 from bench.diagnose import pair_evidence
-from bench.diagnose.localise import Accused, Diagnosis
+from bench.diagnose.fleet import LEAST_RUNS, fleet_of
+from bench.diagnose.host_evidence import verdict_of
+from bench.diagnose.localise import Accused, Diagnosis, Suspect
+from bench.diagnose.messages import SlowPart
+from bench.explain import stored as explain_stored
 from bench.gate.gate_input import GateInput, RowHosts, hosts, is_imported, job_of_attempt, pair_rows
 from bench.gate.messages import FaultCode, GateFailure, NodeCode
 from bench.gate.rules import GateFault, Rules
@@ -119,8 +123,35 @@ def diagnosed(run: GateInput) -> Diagnosis | None:
     try:
         found = pair_evidence.diagnosed(headers, (asdict(row) for row in pair_rows(run.document.summaries)))
     except UsageError:
-        return None
+        return _of_logs(run)
     return pair_evidence.merged([each.verdict for each in found])
+
+
+def _of_logs(run: GateInput) -> Diagnosis | None:
+    """The diagnosis of imported logs of like jobs on different hosts; None if they are too few."""
+    if sum(bool(header.imported) for header in run.document.headers.values()) < LEAST_RUNS:
+        return None
+    runs = explain_stored.imported(run.attempts)
+    fleet = fleet_of((str(header.imported["source"]), each) for each, header in runs)
+    if not fleet.is_one:
+        return None
+    verdict = verdict_of(fleet)
+    accused, suspects = [], []
+    for host in verdict.named:
+        if host.at_fault:
+            facts = {"host": host.host, "num_bad": host.num_bad, "num_runs": sum(host.counts.values())}
+            facts |= {
+                "num_slow": len(host.slow_with),
+                "num_lost": len(host.lost_with),
+                "num_partners": host.num_partners,
+            }
+            finding = Coded.of(SlowPart.HOST_OF_LOGS, **facts)
+            accused.append(Accused("host", host.host, host.confidence, (finding,), (host.host,)))
+        else:
+            suspects.append(Suspect(kind="host", name=host.host, hosts=(host.host,)))
+    doubtful = {host.host for host in verdict.hosts if host.num_bad}
+    cleared = tuple(host for host in fleet.hosts if host not in doubtful)
+    return Diagnosis(tuple(accused), cleared, tuple(suspects))
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:

@@ -41,6 +41,7 @@ _FAILING = {
     ComparisonVerdict.MODELLED: FaultCode.COMPARED_MODELLED,
     ComparisonVerdict.IMPORTED: FaultCode.COMPARED_IMPORTED,
 }
+_Twin = tuple[object, ...]
 _Judged = tuple[list["Figure"], list[GateFault]]
 
 
@@ -54,13 +55,36 @@ class Figure:
     margin: float  # share of the limit to spare; negative if the demand is not met
 
 
-def evidence(row: Summary, rule: GateRule, limit: Demand, header: Header) -> Iterator[GateFault]:
-    """Why a row cannot be judged; only the first reason if others follow from it."""
+def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
+    """The imported rows whose data was checked out of place, and was right."""
+    found = set()
+    for row in run.document.summaries:
+        if is_imported(row) and not row.in_place and row.verified:
+            found.add(_twin(run.document.headers[row.job], row))
+    return frozenset(found)
+
+
+def _twin(header: Header, row: Summary) -> _Twin:
+    """What a row in place and the same row out of place have in common."""
+    imported = header.imported
+    return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
+
+
+def evidence(
+    row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[_Twin] = frozenset()
+) -> Iterator[GateFault]:
+    """Why a row cannot be judged; only the first reason if others follow from it.
+
+    `checked`: imported rows that were checked out of place. Tools cannot check some patterns in place, and print N/A.
+    """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
         yield reason
         return
+    in_place_only = row.verified is None and row.in_place and is_imported(row) and _twin(header, row) in checked
     for fault in (*_numbers(row, limit), *_world(row, rule), *_samples(row, rule)):
+        if fault.code == FaultCode.DATA_UNCHECKED and in_place_only:
+            continue
         if fault.name not in rule.allow:
             yield fault
 
@@ -185,10 +209,16 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 
 
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Each group of a job, mode and size against the median of them; pairs inside a node by themselves."""
+    """Each group of a job, mode and size against the median of them; pairs inside a node by themselves.
+
+    A log has one group, so whole logs of like jobs are each other's peers.
+    """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:
-        peers.setdefault((row.job, row.mode, row.payload_bytes, row.num_nodes), []).append(row)
+        job: tuple[object, ...] = (row.job,)
+        if is_imported(row) and row.group == "world":
+            job = row.pattern, row.transport, row.num_ranks, row.dtype, row.reduce_op, row.in_place
+        peers.setdefault((*job, row.mode, row.payload_bytes, row.num_nodes), []).append(row)
     found, faults = [], []
     for group in peers.values():
         if len(group) < _LEAST_GROUPS:

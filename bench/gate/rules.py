@@ -15,6 +15,7 @@ from bench.results.document import Summary
 RATES, TIMES = ("busbw", "algbw"), ("time", "p95", "p99", "max", "min")
 WEAKEST = "weakest"
 METRICS = (*RATES, *TIMES, WEAKEST)
+PLACEMENTS = ("in_place", "out_of_place")
 NETWORKS = ("efa", "ib", "roce", "tcp")
 
 
@@ -40,8 +41,8 @@ class GateRule:
     Each of `sizes` must be there. In `spans` (first, last) every measured size is judged, and every requested size must
     be there. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match no row of a
     pattern without such a factor, and no row from another tool's log, which does not record it. `groups` are shell
-    patterns (node*). `modes` empty: pipelined for rates, isolated for times. `modelled`: rows that nobody measured are
-    judged, too.
+    patterns (node*). `modes` empty: pipelined for rates, isolated for times. `placement`: in_place or out_of_place.
+    `modelled`: rows that nobody measured are judged, too.
     """
 
     name: str
@@ -62,6 +63,7 @@ class GateRule:
     ranks: tuple[int, ...] = ()
     samples: int = 10
     imported: bool = False
+    placement: str = ""
     modelled: bool = False
     allow: frozenset[str] = frozenset()
 

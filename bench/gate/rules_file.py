@@ -27,6 +27,7 @@ from bench.gate.messages import ALLOWED, FAILURES, PublicationRule
 from bench.gate.rules import (
     METRICS,
     NETWORKS,
+    PLACEMENTS,
     RATES,
     TIMES,
     WEAKEST,
@@ -218,6 +219,7 @@ _RULE = Section(
         "ranks": _COUNTS,
         "samples": _COUNT,
         "imported": Key(Value(switch)),
+        "placement": Key(Value(one_of("placement", PLACEMENTS))),
         "modelled": Key(Value(switch)),
         "allow": Key(Values(_allowed)),
         **{metric: Key(Value(partial(_demand, metric))) for metric in METRICS},

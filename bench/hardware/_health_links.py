@@ -128,8 +128,8 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     """A GPU that reaches no other by NVLink, or by fewer NVLinks, while the others reach each other.
 
-    It looks at the paths between GPUs; numbers of links only where the GPUs' own links are not reported. If NVLink joins pairs only, a bridge
-    between two cards may never have been there, so a GPU without NVLink is doubtful.
+    It looks at the paths between GPUs, and at their numbers of links only where the GPUs' own links are not reported.
+    If NVLink joins pairs only, a bridge between two cards may never have been there: such a GPU is doubtful.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)

@@ -8,7 +8,7 @@ whatever the tool calls its size.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -257,3 +257,24 @@ def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
     """All runs that one reader finds in lines."""
     found = [run for line in lines for run in reader.feed(line)]
     return found + list(reader.finish())
+
+
+def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
+    """Runs of one log; one that lists no GPUs, hosts or nodes takes those of a sibling with as many ranks.
+
+    Only the first run of a loop may print its devices. Siblings that list different machines say nothing.
+    """
+    listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
+    for run in runs:
+        if run.num_ranks is not None and run.gpus:
+            listed.setdefault(run.num_ranks, set()).add((run.hosts, run.gpus, run.num_nodes))
+    found = []
+    for run in runs:
+        machines = listed.get(run.num_ranks or 0, set())
+        if run.gpus or len(machines) != 1:
+            found.append(run)
+            continue
+        ((hosts, gpus, num_nodes),) = machines
+        same_hosts = not run.hosts or run.hosts == hosts
+        found.append(replace(run, hosts=hosts, gpus=gpus, num_nodes=run.num_nodes or num_nodes) if same_hosts else run)
+    return tuple(found)

@@ -131,7 +131,7 @@ PAGES = (
         "normal",
         "compared-with-results",
         options=on("p4d.24xlarge"),
-        facts={"sizes-too-small": {"rising": True, "largest_bytes": 32 << 20}},
+        facts={"sizes-too-small": {"largest_bytes": 32 << 20}},
         absent=("crossed-nics",),
     ),
     Expected(

@@ -1,0 +1,360 @@
+"""Runs of like jobs on many hosts, as evidence: what each group of jobs reaches, and which runs are slow or lost.
+
+One run is one table of a log: a host alone, a pair of hosts, or more. Runs of one tool, operation, number of nodes and
+ranks per node are a group. A run has one figure, its best bus bandwidth, and is compared with its own group only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import NormalDist, median
+
+from bench.core.codes import Code, Coded
+from bench.logs.foreign import FAILED, OK, ForeignRun
+
+LEAST_RUNS = 6  # of like jobs: fewer runs are better read one by one
+LEAST_HOST_SETS = 3
+SLOW_SHARE = 0.9  # of the group's usual rate: faster is never slow
+_FALSE_SLOW = 0.001  # expected number of healthy runs that are called slow, in a whole folder
+_LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
+_SMALL_SAMPLE = 3.0  # the noise of n figures is taken 1 + 3/n times as large as they show
+_MOST_SLOW = 0.25  # of a group's runs, beyond hosts that are slow with all: more is no fault of single links
+_MOSTLY = 0.75  # of a host's runs are slow: the host is
+_DOUBTFUL = 0.6  # of the distance below which a run is slow: many so far below are a tier that noise hides
+_NEAR = 0.05  # runs this close to the usual rate refine it
+_COMPLETE = 0.95  # of all pairs are there: a missing one is evidence
+_TOKEN = re.compile(r"[A-Za-z0-9]")
+
+
+class RunState(Code):
+    """How a run compares with its group."""
+
+    WELL = "well", "well"
+    SLOW = "slow", "slow"
+    FAILED = "failed", "failed"
+    NO_FIGURES = "no-figures", "without figures"
+    MISSING = "missing", "missing"
+
+
+LOST = (RunState.FAILED, RunState.NO_FIGURES, RunState.MISSING)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobKind:
+    """What like jobs have in common but for the operation."""
+
+    tool: str
+    num_nodes: int
+    ranks_per_node: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    """What like runs have in common."""
+
+    kind: JobKind
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRun:
+    """One run. `rate`: best busbw in bytes per second; `share`: of the group's usual rate. `why`: of a failed run."""
+
+    group: GroupKey
+    hosts: tuple[str, ...]
+    source: str
+    rate: float | None = None
+    state: RunState = RunState.WELL
+    share: float | None = None
+    why: Coded | None = None
+    line: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs of one operation and size of job. Rates in bytes per second.
+
+    `noise`: standard deviation of the logarithm of one figure. `spread`: half of what the middle 68 % of the figures
+    span, as a share of their median; larger than the noise if there are slow runs or two tiers.
+    `compared`: False if so many runs are slow that their rates say nothing about single hosts and links (two network
+    tiers, contention); then only lost runs are evidence. `slow_below`: the rate below which a run is slow.
+    `middle_run`: the one with the median rate.
+    """
+
+    key: GroupKey
+    num_runs: int
+    num_sets: int
+    usual_rate: float | None
+    low_rate: float | None
+    high_rate: float | None
+    noise: float
+    spread: float
+    compared: bool
+    counts: Mapping[RunState, int]
+    slow_below: float | None = None
+    middle_run: FleetRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All runs with their states, missing ones included, and their groups."""
+
+    hosts: tuple[str, ...]
+    groups: tuple[RunGroup, ...]
+    runs: tuple[FleetRun, ...]
+    num_unplaced: int  # runs without known hosts, or too few of a kind
+
+    @property
+    def is_one(self) -> bool:
+        """Are these enough like jobs on different hosts for one page? At least half of all runs must fit."""
+        found = [run for run in self.runs if run.state != RunState.MISSING]
+        sets = {run.hosts for run in found}
+        return len(found) >= LEAST_RUNS and len(sets) >= LEAST_HOST_SETS and len(found) >= self.num_unplaced
+
+    @property
+    def is_well(self) -> bool:
+        """Is no run slow, failed or missing?"""
+        return all(run.state == RunState.WELL for run in self.runs)
+
+
+def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
+    """The evidence of runs, each with the name of its file."""
+    named = list(found)
+    hosts_of = _HostNames(named)
+    by_group: dict[GroupKey, list[FleetRun]] = {}
+    num_unplaced = 0
+    for source, run in named:
+        placed = _placed(source, run, hosts_of)
+        if placed is None:
+            num_unplaced += 1
+        else:
+            by_group.setdefault(placed.group, []).append(placed)
+    for key in [key for key, runs in by_group.items() if len({run.hosts for run in runs}) < LEAST_HOST_SETS]:
+        num_unplaced += len(by_group.pop(key))
+    num_runs = sum(map(len, by_group.values()))
+    distance = NormalDist().inv_cdf(1 - _FALSE_SLOW / max(num_runs, 1))
+    groups, runs = [], []
+    for key in sorted(by_group):
+        group, judged = _judged(key, _with_missing(key, by_group), distance)
+        groups.append(group)
+        runs += judged
+    hosts = sorted({host for run in runs for host in run.hosts})
+    return Fleet(tuple(hosts), tuple(groups), tuple(runs), num_unplaced)
+
+
+def _placed(source: str, run: ForeignRun, hosts_of: _HostNames) -> FleetRun | None:
+    """A run with its group and hosts; None if they are unknown."""
+    hosts = hosts_of.of(source, run)
+    nodes = run.num_nodes or len(hosts)
+    if not hosts or len(hosts) != nodes or run.pattern is None or not run.num_ranks or run.num_ranks % nodes:
+        return None
+    rates = []
+    for row in run.rows:
+        rate = row.busbw_bytes_per_s or row.algbw_bytes_per_s
+        if rate and math.isfinite(rate) and row.contradicts is None and not row.num_wrong:
+            rates.append(rate)
+    wrong = any(row.num_wrong for row in run.rows)
+    state, why = RunState.WELL, None
+    if wrong or run.status == FAILED or (rates and run.status != OK):
+        state, why = RunState.FAILED, run.failure
+    elif not rates:
+        state, why = RunState.NO_FIGURES, run.failure
+    key = GroupKey(JobKind(run.tool, nodes, run.num_ranks // nodes), run.pattern)
+    return FleetRun(key, hosts, source, max(rates, default=None), state, why=why, line=run.line)
+
+
+class _HostNames:
+    """The hosts of runs: those a log lists, else those that its file name holds.
+
+    File names count if they hold exactly the listed hosts in nearly all logs that list them.
+    """
+
+    def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
+        listed = [(source, run.hosts) for source, run in runs if run.hosts]
+        known = sorted({host for _, hosts in listed for host in hosts}, key=lambda host: (-len(host), host))
+        self._known = [host for host in known if _TOKEN.search(host)]
+        agree = sum(self._in_name(source) == tuple(sorted(set(hosts))) for source, hosts in listed)
+        self._names_count = bool(listed) and agree >= 0.9 * len(listed)
+
+    def of(self, source: str, run: ForeignRun) -> tuple[str, ...]:
+        """The hosts of a run, sorted; empty if unknown."""
+        if run.hosts:
+            return tuple(sorted(set(run.hosts)))
+        return self._in_name(source) if self._names_count else ()
+
+    def _in_name(self, source: str) -> tuple[str, ...]:
+        """The known hosts in the last part of a path, each a whole word, the longest first."""
+        name = re.split(r"[/\\]", source)[-1]
+        found = []
+        for host in self._known:
+            pattern = rf"(?<![A-Za-z0-9]){re.escape(host)}(?![A-Za-z0-9]|-\d)"
+            name, times = re.subn(pattern, "\0", name)
+            if times:
+                found.append(host)
+        return tuple(sorted(found))
+
+
+def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
+    """The runs of a group, and one for each run that should be there.
+
+    A pair whose other operations were started lacks a run if nearly all other pairs have one: the job ended before it.
+    Without any log a pair lacks one if the pairs of all hosts are nearly complete.
+    """
+    runs = list(by_group[key])
+    there = {run.hosts for run in runs}
+    siblings = [other for other in by_group if other.kind == key.kind and other != key]
+    started = {run.hosts: run for other in siblings for run in by_group[other]}
+    expected = {hosts: started[hosts].source for hosts in started if hosts not in there}
+    if len(there) < _COMPLETE * len(there | set(started)):
+        expected = {}
+    if key.kind.num_nodes == 2:
+        hosts = sorted({host for pair in there | set(started) for host in pair})
+        pairs = set(combinations(hosts, 2))
+        if len(there | set(expected)) >= _COMPLETE * len(pairs):
+            expected |= {pair: "" for pair in pairs - there - set(started)}
+    return runs + [FleetRun(key, hosts, source, state=RunState.MISSING) for hosts, source in sorted(expected.items())]
+
+
+def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
+    """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
+    runs = _with_usual_ends(runs)
+    rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
+    level = _level(rated, distance)
+    if level is not None:
+        judged = []
+        for run in runs:
+            share = run.rate / level.usual if run.rate else None
+            slow = id(run) in level.slow and level.compared
+            judged.append(replace(run, share=share, state=RunState.SLOW if slow else run.state))
+        runs = judged
+    rates = sorted(run.rate for run in rated if run.rate)
+    group = RunGroup(
+        key,
+        sum(run.state != RunState.MISSING for run in runs),
+        len({run.hosts for run in runs}),
+        median(rates) if rates else None,
+        min(rates, default=None),
+        max(rates, default=None),
+        level.noise if level else 0.0,
+        _spread(rates),
+        level is not None and level.compared,
+        Counter(run.state for run in runs),
+        level.slow_below if level else None,
+        sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
+    )
+    return group, runs
+
+
+def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
+    """The runs, where one without its last lines counts as failed only if most logs of the group have theirs."""
+    rated = [run for run in runs if run.rate is not None]
+    cut = [run for run in rated if run.state == RunState.FAILED]
+    if 2 * len(cut) <= len(rated):
+        return runs
+    ends = Counter(run.why.code for run in cut if run.why)
+    usual = ends.most_common(1)[0][0] if ends else ""
+    return [
+        replace(run, state=RunState.WELL, why=None)
+        if run.rate is not None and run.why is not None and run.why.code == usual
+        else run
+        for run in runs
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What is usual in a group, the noise of one figure, and the runs that are slow, or may be (by id)."""
+
+    usual: float
+    noise: float
+    slow_below: float
+    slow: frozenset[int]
+    doubtful: frozenset[int]
+    compared: bool
+
+
+def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
+    """What the runs reach, and which are slow; None if there are too few.
+
+    If many runs are slow that no host explains, they are a slower tier of the network. Then this tier is what is usual,
+    and only what is slower still is slow.
+    """
+    if len(rated) < LEAST_HOST_SETS:
+        return None
+    level = _at(_usual_rate(rated), rated, distance)
+    if level.compared:
+        return level
+    mostly = _slow_with_all(rated, level.doubtful)
+    tier = [run.rate for run in rated if run.rate and id(run) in level.doubtful and not mostly.intersection(run.hosts)]
+    return _at(median(tier), rated, distance) if tier else level
+
+
+def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
+    """The runs that are slow against a rate."""
+    logs = [math.log((run.rate or usual) / usual) for run in rated]
+    noise = _noise(logs)
+    limit = min(math.log(SLOW_SHARE), -distance * noise)
+    slow = frozenset(id(run) for run, log in zip(rated, logs, strict=True) if log < limit)
+    doubtful = frozenset(id(run) for run, log in zip(rated, logs, strict=True) if log < _DOUBTFUL * limit)
+    return _Level(usual, noise, usual * math.exp(limit), slow, doubtful, _single_faults(rated, doubtful))
+
+
+def _usual_rate(runs: Sequence[FleetRun]) -> float:
+    """The median over hosts of the median of their runs, so that one slow host of three does not set it."""
+    by_host: dict[str, list[float]] = {}
+    for run in runs:
+        for host in run.hosts:
+            by_host.setdefault(host, []).append(run.rate or 0.0)
+    middles = sorted(sorted(rates)[len(rates) // 2] for rates in by_host.values())
+    start = middles[len(middles) // 2]
+    return median([run.rate for run in runs if run.rate and abs(math.log(run.rate / start)) < _NEAR])
+
+
+def _noise(logs: Sequence[float]) -> float:
+    """Standard deviation of one figure, by the quieter side: the other may hold slow runs, or a faster tier.
+
+    A side with few figures shows nothing; then the figures close to the usual rate do.
+    """
+    sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
+    if any(4 * len(side) < len(logs) for side in sides):
+        sides.append([abs(log) for log in logs if abs(log) < -math.log(SLOW_SHARE)])
+    sizes = [1.4826 * (1 + _SMALL_SAMPLE / len(side)) * median(side) for side in sides if 4 * len(side) >= len(logs)]
+    return max(_LEAST_NOISE, min(sizes, default=0.0))
+
+
+def _spread(rates: Sequence[float]) -> float:
+    """Half of what the middle 68 % of sorted figures span, as a share of the median."""
+    if not rates:
+        return 0.0
+    low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
+    return (high - low) / 2 / median(rates)
+
+
+def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
+    """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts slow with all."""
+    mostly = _slow_with_all(runs, slow)
+    others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
+    most = max(1.0, _MOST_SLOW * len(others))
+    return 2 * len(mostly) < len({host for run in runs for host in run.hosts}) and sum(others) <= most
+
+
+def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
+    """The hosts most of whose runs are slow, also those with each other. One run does not show which end is slow.
+
+    Hosts that are slow with the rest and fast with each other are in another part of the network.
+    """
+    found = {host for run in runs for host in run.hosts}
+    for among in (False, True):
+        flags: dict[str, list[bool]] = {host: [] for host in found}
+        for run in runs:
+            for host in found.intersection(run.hosts):
+                if not among or (len(run.hosts) > 1 and found.issuperset(run.hosts)):
+                    flags[host].append(id(run) in slow)
+        least = 0 if among else 2
+        found = {host for host, own in flags.items() if len(own) >= least and sum(own) >= _MOSTLY * len(own)}
+    return found

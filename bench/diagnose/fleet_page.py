@@ -1,0 +1,383 @@
+"""One page about a folder of like runs: groups, hosts and pairs by evidence, and the matrix of pairs."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from bench.core.codes import Coded
+from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, RunGroup, RunState
+from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome, PairEvidence
+from bench.diagnose.messages import FleetConclusion, FleetNote
+
+_WIDTH = 110
+# What is shown; JSON has all. The page of 17 hosts fits two screens.
+_MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 6, 20, 10
+_MOST_PARTNERS, _MOST_FILES = 5, 1
+_WIDE = 0.8  # of the median: if only slower runs are called slow, the reader must know
+
+
+def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
+    """The page as text. `normal`: the code of the verdict on the median of a group."""
+    lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
+    lines += _aligned(_group_rows(fleet, normal))
+    names = short_names(fleet.hosts)
+    if verdict.pairs or verdict.named:
+        lines.append("")
+        lines += _host_lines(verdict, names)
+        lines += _pair_lines(verdict, names)
+    lines += ["", *_matrix_lines(fleet, verdict, names), ""]
+    for note in notes(fleet, verdict):
+        lines += _wrapped(f"note: {note.text}", "  ")
+    return "\n".join(lines)
+
+
+def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
+    """The same with headings, tables and lists."""
+    names = short_names(fleet.hosts)
+    lines = [
+        f"# {_title(fleet)}",
+        "",
+        conclusion(fleet, verdict).text,
+        "",
+        *_markdown_table(_group_rows(fleet, normal)),
+    ]
+    if verdict.pairs or verdict.named:
+        lines += ["", "## Hosts, most evidence first", ""]
+        lines += _markdown_table([_HOST_COLUMNS, *(_host_row(host) for host in _shown_hosts(verdict))])
+        lines += ["", *(f"- {host.host}: {_evidence(host, names)}" for host in verdict.named[:_MOST_NAMED])]
+        lines += ["", "## Pairs that no named host explains", ""]
+        lines += [f"- {_pair(pair, names)}" for pair in _open_pairs(verdict)[:_MOST_PAIRS]] or ["none"]
+    lines += ["", "## Matrix", "", "```", *_matrix_lines(fleet, verdict, names), "```", ""]
+    return "\n".join([*lines, *(f"- {note.text}" for note in notes(fleet, verdict))])
+
+
+def plain(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> dict[str, Any]:
+    """The page as JSON holds it, in SI units, with codes and facts."""
+    answer = conclusion(fleet, verdict)
+    return {
+        "title": _title(fleet),
+        "conclusion": answer.text,
+        "conclusion_code": answer.code,
+        "conclusion_facts": _facts(answer),
+        "groups": [_plain_group(group, normal.get(group.key)) for group in fleet.groups],
+        "hosts": [_plain_host(host) for host in verdict.hosts],
+        "pairs": [_plain_pair(pair) for pair in verdict.pairs],
+        "notes": [note.text for note in notes(fleet, verdict)],
+        "notes_codes": [{"code": note.code, "facts": _facts(note)} for note in notes(fleet, verdict)],
+    }
+
+
+def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
+    """The answer in one sentence."""
+    bad = [run for run in fleet.runs if run.state != RunState.WELL]
+    if verdict.named:
+        at_fault = [host.host for host in verdict.named if host.at_fault]
+        suspected = [host.host for host in verdict.named if host.suspected]
+        named = {*at_fault, *suspected}
+        return Coded.of(
+            FleetConclusion.NAMED,
+            at_fault=at_fault or None,
+            suspected=suspected or None,
+            num_named=len(named),
+            num_explained=sum(not named.isdisjoint(run.hosts) for run in bad),
+            num_bad=len(bad),
+        )
+    if bad:
+        facts = {"num_bad": len(bad), "num_runs": len(fleet.runs), "num_pairs": len(verdict.pairs)}
+        return Coded.of(FleetConclusion.PAIRS_ONLY, is_one=len(bad) == 1, **facts)
+    return Coded.of(FleetConclusion.ALL_WELL, least_share=SLOW_SHARE)
+
+
+def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
+    """What the reader must know."""
+    found = []
+    for group in fleet.groups:
+        limit = group.slow_below if group.compared else None
+        if limit is None or limit < _WIDE * (group.usual_rate or 0.0):
+            facts = {"pattern": group.key.pattern, "ranks_per_node": group.key.kind.ranks_per_node}
+            found.append(Coded.of(FleetNote.RATES_DIFFER, spread=group.spread, limit=limit, **facts))
+    if verdict.pairs:
+        weights = {"slow": verdict.weights[JobOutcome.SLOW], "lost": verdict.weights[JobOutcome.LOST]}
+        found.append(Coded.of(FleetNote.WEIGHTS, **weights))
+    if fleet.num_unplaced:
+        found.append(Coded.of(FleetNote.UNPLACED, num_runs=fleet.num_unplaced, is_one=fleet.num_unplaced == 1))
+    found.append(Coded.of(FleetNote.NEXT, named=bool(verdict.named)))
+    return found
+
+
+def short_names(hosts: Sequence[str]) -> dict[str, str]:
+    """Host names without what all of them begin and end with; numbers stay whole."""
+    if len(hosts) < 2:
+        return {host: host for host in hosts}
+    begin = re.sub(r"\d+$", "", _common_begin(hosts))
+    rest = [host[len(begin) :] for host in hosts]
+    end = _common_begin([name[::-1] for name in rest])[::-1]
+    end = re.sub(r"^[^.]*", "", end)  # a domain
+    short = [name[: len(name) - len(end)] for name in rest]
+    if not all(short):
+        return {host: host for host in hosts}
+    return dict(zip(hosts, short, strict=True))
+
+
+def _common_begin(names: Sequence[str]) -> str:
+    first, last = min(names), max(names)
+    for place, letter in enumerate(first):
+        if not last.startswith(letter, place):
+            return first[:place]
+    return first
+
+
+def _title(fleet: Fleet) -> str:
+    found = [run for run in fleet.runs if run.state != RunState.MISSING]
+    files = len({run.source for run in found})
+    sets = {run.hosts for run in fleet.runs if len(run.hosts) == 2}
+    pairs = f", {len(sets)} pairs" if sets else ""
+    tools = sorted({run.group.kind.tool.replace("_", "-") for run in found})
+    return f"{len(found)} like runs in {files} logs by {', '.join(tools)}: {len(fleet.hosts)} hosts{pairs}"
+
+
+_GROUP_COLUMNS = (
+    "group",
+    "runs",
+    "median GB/s",
+    "lowest",
+    "highest",
+    "spread",
+    "slow",
+    "failed",
+    "no figures",
+    "missing",
+)
+_HOST_COLUMNS = (
+    "host",
+    "verdict",
+    "chance",
+    "bad runs",
+    "slow with",
+    "lost with",
+    "slow",
+    "failed",
+    "no figures",
+    "missing",
+)
+
+
+def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
+    """A line for each group: the best rate of its runs in GB/s, and how many are not well."""
+    header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
+    rows: list[Sequence[str]] = [header]
+    for group in fleet.groups[:_MOST_GROUPS]:
+        kind, counts = group.key.kind, group.counts
+        row = [f"{group.key.pattern}, {kind.num_nodes} x {kind.ranks_per_node}", str(group.num_runs)]
+        for rate in (group.usual_rate, group.low_rate, group.high_rate):
+            row.append("-" if rate is None else f"{rate / 1e9:.4g}")
+        row.append(f"{group.spread:.1%}")
+        row += [str(counts.get(state, 0)) for state in (RunState.SLOW, *LOST)]
+        rows.append(row + ([normal.get(group.key, "").replace("-", " ")] if normal else []))
+    if len(fleet.groups) > _MOST_GROUPS:
+        rows.append([f"... and {len(fleet.groups) - _MOST_GROUPS} more", *[""] * (len(header) - 1)])
+    return rows
+
+
+def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
+    """The named hosts, and at least as many as make a short ranking, if they have bad runs."""
+    most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
+    return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
+
+
+def _host_row(host: HostEvidence) -> Sequence[str]:
+    num_runs = sum(host.counts.values())
+    word = "at fault" if host.at_fault else "suspected" if host.suspected else "not accused"
+    row = [host.host, word, f"{host.confidence:.2f}", f"{host.num_bad} of {num_runs}"]
+    row += [f"{len(partners)} of {host.num_partners}" for partners in (host.slow_with, host.lost_with)]
+    return row + [str(host.counts.get(state, 0)) for state in (RunState.SLOW, *LOST)]
+
+
+def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
+    shown = _shown_hosts(verdict)
+    yield from _aligned([_HOST_COLUMNS, *(_host_row(host) for host in shown)])
+    for host in verdict.named[:_MOST_NAMED]:
+        yield from _wrapped(f"  {names[host.host]}: {_evidence(host, names)}", "    ")
+
+
+def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
+    """With whom it is slow, at what share, with whom its runs are lost, and in which files."""
+    parts = []
+    shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
+    if host.ratio is not None:
+        parts.append(f"at {host.ratio:.2f} of its peers with all partners")
+    if shares:
+        where = f" with {_some(host.slow_with, names)}" if host.slow_with else ""
+        least, most = f"{min(shares):.2f}", f"{max(shares):.2f}"
+        parts.append(f"slow{where} ({least}{f' to {most}' if most != least else ''} of usual)")
+    if host.lost_with:
+        parts.append(f"no whole run with {_some(host.lost_with, names)}")
+    return "; ".join(parts) + _files(host.bad_runs)
+
+
+def _files(runs: Sequence[FleetRun]) -> str:
+    """The first files, those of lost runs first."""
+    ordered = sorted(runs, key=lambda run: (run.state not in LOST, run.share or 0.0))
+    files = list(dict.fromkeys(PurePath(run.source).name for run in ordered if run.source))
+    more = f", and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
+    return f" [{', '.join(files[:_MOST_FILES])}{more}]" if files else ""
+
+
+def _some(hosts: Sequence[str], names: Mapping[str, str]) -> str:
+    more = f" and {len(hosts) - _MOST_PARTNERS} more" if len(hosts) > _MOST_PARTNERS else ""
+    return ", ".join(names[host] for host in hosts[:_MOST_PARTNERS]) + more
+
+
+def _open_pairs(verdict: FleetVerdict) -> list[PairEvidence]:
+    return [pair for pair in verdict.pairs if not pair.explained_by]
+
+
+def _pair_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
+    pairs = _open_pairs(verdict)
+    if not pairs:
+        return
+    more = f", the worst {_MOST_PAIRS}" if len(pairs) > _MOST_PAIRS else ""
+    yield f"Pairs that no named host explains: {len(pairs)}{more}"
+    for pair in pairs[:_MOST_PAIRS]:
+        yield from _wrapped(f"  {_pair(pair, names)}", "    ", most=1)
+
+
+def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
+    """What happened to the runs of a pair."""
+    counts = {state: sum(run.state == state for run in pair.bad_runs) for state in (*LOST, RunState.SLOW)}
+    words = [f"{number} {state.template}" for state, number in counts.items() if number]
+    share = f", down to {pair.least_share:.2f} of usual" if counts[RunState.SLOW] and pair.least_share else ""
+    link = ", so the link is" if pair.link else ""
+    ends = "-".join(names[host] for host in pair.hosts)
+    return f"{ends}: {' and '.join(words)} of {pair.num_runs}{share}{link}{_files(pair.bad_runs)}"
+
+
+def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
+    """Hosts by hosts; beyond 20 hosts those with most evidence, and how many bad pairs each has with the others."""
+    cells = matrix(fleet)
+    if not cells:
+        return
+    hosts = list(fleet.hosts)
+    if len(hosts) > _MOST_COLUMNS:
+        hosts = sorted(host.host for host in verdict.hosts[:_MOST_COLUMNS])
+    rest = set(fleet.hosts) - set(hosts)
+    yield "Matrix: lowest % of usual if slow; xN: N runs failed, without figures or missing; . well"
+    rows: list[Sequence[str]] = [["", *(names[host] for host in hosts), *(["others"] if rest else [])]]
+    for host in hosts:
+        row = [names[host]]
+        for other in hosts:
+            row.append("-" if host == other else cells.get(_ends(host, other), ""))
+        if rest:
+            found = [cells.get(_ends(host, other), "") for other in rest]
+            row.append(f"{sum(cell not in ('', '.') for cell in found)} bad")
+        rows.append(row)
+    yield from _aligned(rows)
+
+
+def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
+    """By pair, one short word about all its runs."""
+    by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
+    for run in fleet.runs:
+        if len(run.hosts) == 2:
+            by_pair.setdefault(run.hosts, []).append(run)
+    cells = {}
+    for pair, runs in by_pair.items():
+        lost = sum(run.state in LOST for run in runs)
+        slow = [run.share for run in runs if run.state == RunState.SLOW and run.share is not None]
+        cells[pair] = f"x{lost}" if lost else f"{100 * min(slow):.0f}" if slow else "."
+    return cells
+
+
+def _ends(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first < second else (second, first)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip() if len(rows[0]) <= len(_HOST_COLUMNS) + 1 else " ".join(cells).rstrip())
+    return lines
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
+
+
+def _wrapped(text: str, indent: str, most: int | None = None) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, max_lines=most
+    )
+
+
+def _facts(line: Coded) -> dict[str, Any]:
+    return {name: value for name, value in line.facts.items() if value is not None}
+
+
+def _plain_group(group: RunGroup, normal: str | None) -> dict[str, Any]:
+    return {
+        "tool": group.key.kind.tool,
+        "pattern": group.key.pattern,
+        "num_nodes": group.key.kind.num_nodes,
+        "ranks_per_node": group.key.kind.ranks_per_node,
+        "num_runs": group.num_runs,
+        "median_bytes_per_s": group.usual_rate,
+        "lowest_bytes_per_s": group.low_rate,
+        "highest_bytes_per_s": group.high_rate,
+        "noise": group.noise,
+        "spread": group.spread,
+        "compared": group.compared,
+        "slow_below_bytes_per_s": group.slow_below,
+        "counts": {str(state): group.counts.get(state, 0) for state in RunState},
+        "median_is": normal,
+    }
+
+
+def _plain_host(host: HostEvidence) -> dict[str, Any]:
+    return {
+        "host": host.host,
+        "at_fault": host.at_fault,
+        "suspected": host.suspected,
+        "confidence": host.confidence,
+        "ratio": host.ratio,
+        "num_bad": host.num_bad,
+        "counts": {str(state): host.counts.get(state, 0) for state in RunState},
+        "num_partners": host.num_partners,
+        "slow_with": list(host.slow_with),
+        "lost_with": list(host.lost_with),
+        "bad_runs": [_plain_run(run) for run in host.bad_runs],
+    }
+
+
+def _plain_pair(pair: PairEvidence) -> dict[str, Any]:
+    return {
+        "hosts": list(pair.hosts),
+        "num_runs": pair.num_runs,
+        "least_share": pair.least_share,
+        "explained_by": list(pair.explained_by),
+        "link_at_fault": pair.link,
+        "bad_runs": [_plain_run(run) for run in pair.bad_runs],
+    }
+
+
+def _plain_run(run: FleetRun) -> dict[str, Any]:
+    return {
+        "source": run.source,
+        "line": run.line,
+        "pattern": run.group.pattern,
+        "num_nodes": run.group.kind.num_nodes,
+        "ranks_per_node": run.group.kind.ranks_per_node,
+        "hosts": list(run.hosts),
+        "state": str(run.state),
+        "busbw_bytes_per_s": run.rate,
+        "share": run.share,
+        "why_code": run.why.code if run.why else None,
+    }

@@ -1,0 +1,328 @@
+"""Which hosts explain the slow, failed and missing runs of a fleet? Each with a probability, and what is left to pairs.
+
+A host that is slow with all its partners is found by `localise`, as in `bench diagnose`. A host that fails, or is slow,
+only with some partners is found by how its bad runs concentrate. Both hypotheses are weighed for every host:
+
+- sound: its runs are as often slow, or without figures, as those of hosts that are not at fault;
+- at fault: they are so at rates of its own, all of which are equally likely, in any of the kinds of job.
+
+So a kind of evidence counts by how rare it is elsewhere: where other pairs never fail, two failures weigh more than
+many slow runs among slow runs. A run with a host that is already named counts by what that host explains of it.
+A pair counts once: if it was bad in one kind of job, its runs in the others are not counted again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from statistics import median
+
+import numpy as np
+
+from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, JobKind, RunState
+from bench.diagnose.localise import Diagnosis, PairSamples, localise
+from bench.diagnose.places import Array, Places
+
+AT_FAULT, SUSPECT = 0.95, 0.25  # a sound host is above in 0.2 and 1.6 % of simulated clusters (benchmarks/fleet.py)
+_PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
+_BACKGROUND = (0.5, 50.0)  # bad runs, of all: what sound pairs do if nothing is known
+_OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
+_LEAST_PARTNERS = 3  # that a host must be bad with, or all if it has two
+_SURPRISE = 0.25  # below this probability a bad run needs an explanation
+_MOST_CAPPED = 3.0  # standard deviations above the usual rate
+_MOST_BAD = 0.45  # of the jobs, by each outcome: also between two hosts at fault a job may be well
+_MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
+
+
+class JobOutcome(IntEnum):
+    """What a job of a set of hosts was, all its operations together."""
+
+    WELL = 0
+    SLOW = 1
+    LOST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One job: hosts, kind, and its worst outcome."""
+
+    hosts: tuple[str, ...]
+    kind: JobKind
+    outcome: JobOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """A host and its runs. `confidence`: P(at fault); it is accused from 0.95 on, and suspected from 0.25.
+
+    `ratio`: its bandwidth against its peers, if it is slow with all of them. `counts`: its runs by state. `partners`:
+    how many it has; `slow_with`, `lost_with`: those it is slow with, and those its runs fail with or are missing.
+    """
+
+    host: str
+    confidence: float
+    ratio: float | None
+    counts: Mapping[RunState, int]
+    num_partners: int
+    slow_with: tuple[str, ...]
+    lost_with: tuple[str, ...]
+    bad_runs: tuple[FleetRun, ...]
+
+    @property
+    def at_fault(self) -> bool:
+        """Is it accused?"""
+        return self.confidence >= AT_FAULT
+
+    @property
+    def suspected(self) -> bool:
+        """May it be at fault, without proof?"""
+        return SUSPECT <= self.confidence < AT_FAULT
+
+    @property
+    def num_bad(self) -> int:
+        """Slow, failed and missing runs."""
+        return len(self.bad_runs)
+
+
+@dataclass(frozen=True, slots=True)
+class PairEvidence:
+    """A set of hosts with bad runs. `explained_by`: named hosts among them; `link`: its link is slow in most runs."""
+
+    hosts: tuple[str, ...]
+    num_runs: int
+    bad_runs: tuple[FleetRun, ...]
+    explained_by: tuple[str, ...]
+    link: bool
+
+    @property
+    def least_share(self) -> float | None:
+        """The lowest share of the usual rate; None if no run is slow."""
+        return min((run.share for run in self.bad_runs if run.share is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetVerdict:
+    """Hosts and pairs, those with most evidence first. `diagnosis`: of the runs that have figures.
+
+    `weights`: by how much one slow job, or one without figures, multiplies the odds that its host is at fault.
+    """
+
+    hosts: tuple[HostEvidence, ...]
+    pairs: tuple[PairEvidence, ...]
+    diagnosis: Diagnosis
+    weights: Mapping[JobOutcome, float]
+
+    @property
+    def named(self) -> tuple[HostEvidence, ...]:
+        """The hosts at fault or suspected, most certain first."""
+        return tuple(host for host in self.hosts if host.confidence >= SUSPECT)
+
+
+def verdict_of(fleet: Fleet) -> FleetVerdict:
+    """Name hosts first, then what is left to pairs."""
+    diagnosis = _diagnosis(fleet)
+    found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
+    confidences = found.confidences
+    for run in fleet.runs:  # a job of one host is evidence of that host alone
+        if len(run.hosts) == 1 and run.state != RunState.WELL:
+            confidences[run.hosts[0]] = 1.0
+    named = {host for host, confidence in confidences.items() if confidence >= SUSPECT}
+    ratios = {part.name: _ratio(part.findings[0].facts) for part in diagnosis.accused if part.kind == "host"}
+    hosts = [_host_evidence(fleet, host, confidences[host], ratios.get(host)) for host in fleet.hosts]
+    hosts.sort(key=lambda each: (-_tier(each), -each.num_bad, -each.confidence, each.host))
+    links = {tuple(sorted(part.ends)) for part in diagnosis.accused if part.kind == "link"}
+    return FleetVerdict(tuple(hosts), _pairs(fleet, named, links), diagnosis, found.weights())
+
+
+def _tier(host: HostEvidence) -> int:
+    return 2 if host.at_fault else 1 if host.suspected else 0
+
+
+def _diagnosis(fleet: Fleet) -> Diagnosis:
+    """The localisation of `bench diagnose`, on the figures of pairs, each relative to what is usual in its group.
+
+    A figure holds for both directions. Figures above the usual are cut: a faster tier does not make the others slow.
+    """
+    number = {host: index for index, host in enumerate(fleet.hosts)}
+    noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
+    rows: list[tuple[int, int, float, int, int]] = []
+    for run in fleet.runs:
+        if run.share is None or run.group not in noises or run.state in LOST:
+            continue
+        first, second = (number[host] for host in run.hosts)
+        share = min(run.share, math.exp(_MOST_CAPPED * noises[run.group]))
+        rows += [(first, second, share, 0, 0), (second, first, share, 0, 0)]
+    if not rows:
+        return Diagnosis((), ())
+    return localise(PairSamples.of(rows), Places(fleet.hosts, (None,) * len(fleet.hosts)))
+
+
+def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
+    """The hosts that the localisation accuses, with its confidence.
+
+    Most of a host's own figures must be slow, and those with other slow hosts as well: two hosts that are fast with
+    each other and slow with the rest are in another part of the network, not at fault.
+    """
+    compared = {group.key for group in fleet.groups if group.compared}
+    rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
+    accused = {part.name: part.confidence for part in diagnosis.accused if part.kind == "host"}
+    among = [run.share or 0.0 for run in rated if len(run.hosts) > 1 and accused.keys() >= set(run.hosts)]
+    if among and median(among) >= SLOW_SHARE:
+        return {}
+    found = {}
+    for host, confidence in accused.items():
+        shares = [run.share or 0.0 for run in rated if host in run.hosts]
+        if shares and median(shares) < SLOW_SHARE:
+            found[host] = confidence
+    return found
+
+
+def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
+    """The lower of a host's two ratios."""
+    found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
+    return min(found, default=None)
+
+
+def _units(fleet: Fleet) -> list[Unit]:
+    """The jobs of several hosts, each with the worst outcome of its runs; a set of hosts is bad only once."""
+    worst: dict[tuple[tuple[str, ...], JobKind], JobOutcome] = {}
+    for run in fleet.runs:
+        if len(run.hosts) < 2:
+            continue
+        outcome = (
+            JobOutcome.LOST if run.state in LOST else JobOutcome.SLOW if run.state == RunState.SLOW else JobOutcome.WELL
+        )
+        key = run.hosts, run.group.kind
+        worst[key] = max(worst.get(key, JobOutcome.WELL), outcome)
+    known_bad: set[tuple[str, ...]] = set()
+    units = []
+    for (hosts, kind), outcome in sorted(worst.items(), key=lambda item: (item[0][1], item[0][0])):
+        if hosts not in known_bad:
+            units.append(Unit(hosts, kind, outcome))
+        if outcome:
+            known_bad.add(hosts)
+    return units
+
+
+class _Concentration:
+    """How the bad runs concentrate on hosts: the probability of each to be at fault, given those of the others."""
+
+    def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
+        """`named`: hosts that are slow with all their partners, with their confidence."""
+        self._number = {host: index for index, host in enumerate(hosts)}
+        kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}
+        self._num_kinds = len(kinds)
+        self._kind = np.array([kinds[unit.kind] for unit in units], dtype=np.int64)
+        self._outcome = np.array([unit.outcome for unit in units], dtype=np.int64)
+        self._with = np.zeros((len(units), len(hosts)), dtype=bool)
+        for row, unit in enumerate(units):
+            self._with[row, [self._number[host] for host in unit.hosts]] = True
+        self.confidences = dict.fromkeys(hosts, 0.0) | named
+        self._chance = np.array([self.confidences[host] for host in hosts])
+        self._search(hosts)
+
+    def _search(self, hosts: Sequence[str]) -> None:
+        """All hosts in turn, each with what the others explain, until their confidences settle."""
+        given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
+        for _ in range(_MOST_PASSES):
+            before = self._chance.copy()
+            for index in range(len(hosts)):
+                self._chance[index] = given.get(index) or self._confidence(index)
+            if np.abs(self._chance - before).max() < _SETTLED:
+                break
+        self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
+
+    def weights(self) -> dict[JobOutcome, float]:
+        """By how much one job of an outcome multiplies the odds, where the other end is not at fault."""
+        sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
+        found = {}
+        for outcome, own in ((JobOutcome.SLOW, _OWN[1]), (JobOutcome.LOST, _OWN[2])):
+            usual = (sound[self._outcome == outcome].sum() + _BACKGROUND[0]) / (sound.sum() + _BACKGROUND[1])
+            found[outcome] = own / sum(_OWN) / usual
+        return found
+
+    def _confidence(self, host: int) -> float:
+        """P(at fault | its runs)."""
+        mine = self._with[:, host]
+        bad = mine & (self._outcome > 0)
+        if not bad.any():
+            return 0.0
+        expected = self._expected(host)
+        surprising = bad & (expected[np.arange(len(expected)), self._outcome] < _SURPRISE)
+        met = self._with[surprising].any(axis=0)
+        partners = self._with[mine].any(axis=0)
+        num_met, num_partners = int(met.sum()) - bool(met[host]), int(partners.sum()) - 1
+        unnamed = self._chance < SUSPECT
+        unnamed[host] = False
+        if num_met < min(_LEAST_PARTNERS, max(num_partners, 2)) or not (met & unnamed).any():
+            return 0.0
+        log_odds = math.log((_PRIOR_AT_FAULT + self._chance.sum() - self._chance[host]) / len(self._number))
+        for kind in range(self._num_kinds):
+            rows = mine & (self._kind == kind)
+            if rows.any():
+                sound = np.log(expected[rows, self._outcome[rows]]).sum()
+                counts = np.bincount(self._outcome[rows], minlength=len(JobOutcome))
+                factor = _log_chance(counts) - sound
+                log_odds += np.logaddexp(0.0, factor) - math.log(2)  # it may be at fault in some kinds of job only
+        return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
+
+    def _expected(self, host: int) -> Array:
+        """By unit and outcome, the probability if this host is sound: what is usual, and what named hosts add."""
+        chance = self._chance.copy()
+        chance[host] = 0.0
+        rates = np.zeros((len(self._kind), len(JobOutcome)))
+        others: Array = ~self._with[:, host] * np.where(self._with, 1 - chance, 1.0).prod(axis=1)
+        for kind in range(self._num_kinds):
+            of_kind = self._kind == kind
+            for outcome in (JobOutcome.SLOW, JobOutcome.LOST):
+                is_bad = self._outcome == outcome
+                usual = (others[is_bad & of_kind].sum() + _BACKGROUND[0]) / (others[of_kind].sum() + _BACKGROUND[1])
+                rate = np.full(len(self._kind), usual)
+                for named in np.flatnonzero(chance > _NEGLIGIBLE):
+                    own = self._with[:, named] & of_kind & ~self._with[:, host]
+                    rate += chance[named] * self._with[:, named] * (own & is_bad).sum() / max(own.sum(), 1)
+                rates[of_kind, outcome] = np.minimum(rate[of_kind], _MOST_BAD)
+        rates[:, JobOutcome.WELL] = 1 - rates.sum(axis=1)
+        return rates
+
+
+def _log_chance(counts: Array) -> float:
+    """log P(outcomes | at fault), its rates integrated out: Dirichlet-multinomial of one order of the outcomes."""
+    prior = np.array(_OWN)
+    found = math.lgamma(prior.sum()) - math.lgamma(prior.sum() + counts.sum())
+    return found + sum(math.lgamma(a + n) - math.lgamma(a) for a, n in zip(prior, counts, strict=True))
+
+
+def _host_evidence(fleet: Fleet, host: str, confidence: float, ratio: float | None) -> HostEvidence:
+    mine = [run for run in fleet.runs if host in run.hosts]
+    bad = [run for run in mine if run.state != RunState.WELL]
+
+    def partners(states: Sequence[RunState]) -> tuple[str, ...]:
+        return tuple(sorted({name for run in bad if run.state in states for name in run.hosts if name != host}))
+
+    return HostEvidence(
+        host,
+        confidence,
+        ratio,
+        Counter(run.state for run in mine),
+        len({name for run in mine for name in run.hosts}) - 1,
+        partners((RunState.SLOW,)),
+        partners(LOST),
+        tuple(bad),
+    )
+
+
+def _pairs(fleet: Fleet, named: set[str], links: set[tuple[str, ...]]) -> tuple[PairEvidence, ...]:
+    by_hosts: dict[tuple[str, ...], list[FleetRun]] = {}
+    for run in fleet.runs:
+        by_hosts.setdefault(run.hosts, []).append(run)
+    found = []
+    for hosts, runs in by_hosts.items():
+        bad = tuple(run for run in runs if run.state != RunState.WELL)
+        if bad and len(hosts) > 1:
+            found.append(PairEvidence(hosts, len(runs), bad, tuple(sorted(named.intersection(hosts))), hosts in links))
+    found.sort(key=lambda pair: (bool(pair.explained_by), -len(pair.bad_runs), pair.least_share or 0.0, pair.hosts))
+    return tuple(found)

@@ -1,0 +1,76 @@
+"""The pairs of like runs as a map, host by host: the lowest share of the usual rate, and which runs are lost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from bench.core.errors import UsageError
+from bench.diagnose.fleet import LOST, Fleet
+from bench.diagnose.fleet_page import short_names
+from bench.diagnose.host_evidence import FleetVerdict
+from bench.diagnose.localise import Accused
+from bench.diagnose.places import Array, Places
+from bench.figures import _style
+from bench.figures.pairs import PairMap, annotate, draw_map, frame
+from bench.results.document import Summary
+
+_MOST_LABELLED = 24
+_MOST_NAMED = 6
+
+
+def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
+    """One map of all groups. Named hosts are framed. Raises UsageError if there are no pairs with figures."""
+    number = {host: index for index, host in enumerate(fleet.hosts)}
+    compared = {group.key for group in fleet.groups if group.compared}
+    grid = np.full((len(number), len(number)), math.nan)
+    lost = np.zeros(grid.shape, dtype=int)
+    for run in fleet.runs:
+        if len(run.hosts) != 2:
+            continue
+        ends = number[run.hosts[0]], number[run.hosts[1]]
+        for at in (ends, ends[::-1]):
+            lost[at] += run.state in LOST
+            if run.share is not None and run.group in compared and run.state not in LOST:
+                grid[at] = np.fmin(grid[at], 100 * run.share)
+    if np.isnan(grid).all():
+        raise UsageError("--plot draws pairs of hosts, and no two hosts have runs with comparable figures")
+    places = Places(fleet.hosts, (None,) * len(number))
+    figure, [panel] = _style.panels(1, height_in=6.2)
+    order = range(len(number))
+    shown = PairMap("lowest of all groups", "% of usual", "viridis", [], _no_value, symmetric=True)
+    draw_map(figure, panel, places, order, grid, shown)
+    _mark_lost(panel, lost)
+    if len(number) <= _MOST_LABELLED:
+        annotate(panel, np.where(lost > 0, math.nan, grid), "{:.0f}")
+        names = short_names(fleet.hosts)
+        panel.set_xticks(order, [names[host] for host in fleet.hosts], rotation=90)
+        panel.set_yticks(order, [names[host] for host in fleet.hosts])
+    panel.set_xlabel("host", fontsize=_style.TEXT)
+    panel.set_ylabel("host", fontsize=_style.TEXT)
+    for host in verdict.named:
+        frame(panel, Accused("host", host.host, host.confidence, (), (host.host,)), places, order, 1)
+    remarks = ["darker is slower; xN: N runs failed, without figures or missing; grey: no figure"]
+    if verdict.named:
+        framed = [host.host for host in verdict.named]
+        more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""
+        remarks.append(f"framed, at fault or suspected: {', '.join(framed[:_MOST_NAMED])}{more}")
+    _style.finish(figure, f"Pairs of {len(number)} hosts, from other tools' logs", [], (), remarks)
+    return figure
+
+
+def _no_value(row: Summary) -> float:
+    return math.nan
+
+
+def _mark_lost(panel: Axes, lost: Array) -> None:
+    """White cells with the number of lost runs, for pairs that have some."""
+    colour = _style.COLOURS[1]
+    for src, dst in np.argwhere(lost):
+        panel.add_patch(Rectangle((dst - 0.5, src - 0.5), 1, 1, facecolor="white", edgecolor="#dddddd"))
+        words = f"x{lost[src, dst]}"
+        panel.text(dst, src, words, ha="center", va="center", fontsize=_style.SMALL_TEXT, color=colour)
