@@ -49,7 +49,7 @@ KINDS = {
     "Standard_NC96ads_A100_v4",
     "GB200 NVL72",
 }
-UNKNOWN = {"p6-b300.48xlarge"}  # its PCIe rate is not published
+UNKNOWN = {"p6-b300.48xlarge", "DGX Spark"}  # the PCIe rate is not published; no PCIe link between GPU and memory
 
 
 @cache
