@@ -9,7 +9,7 @@ from bench.core.codes import Coded
 from bench.core.links import Bound, Limit
 from bench.core.log_traits import log_traits
 from bench.core.units import format_rate
-from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw
+from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw, is_network
 from bench.explain.inequality import NORMAL_OF_OTHERS, fitting_nics, machines_by_fit, nic_words, of_any_machine
 from bench.explain.messages import AssessmentCode, ResultVerdict
 from bench.explain.size_matches import SizeMatch, size_matches
@@ -64,7 +64,7 @@ def assess(evidence: RunEvidence) -> Assessment:
     by_bound = _compared_with_bound(evidence)
     if by_others is None:
         return by_bound
-    filled = evidence.crosses_nics and (evidence.nics_fill or 0.0) >= NORMAL_OF_OTHERS
+    filled = evidence.crosses_nics and (evidence.nics_fill or 0.0) >= _NORMAL_OF_RING
     return by_bound if filled and by_bound.verdict == ResultVerdict.NORMAL else by_others
 
 
@@ -349,7 +349,7 @@ def _compared_with_nic(best: ForeignRow) -> Assessment:
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
     """The share of a bound from which on a result is normal."""
-    if bound is None or bound.code != Limit.NIC_IN_USE:
+    if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:
         return _NORMAL_OF_ALL_TO_ALL

@@ -84,15 +84,18 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     if rate > _FILLED * used or evidence.num_nics_in_log > most_in_log:
         return None
     names = _own_nics(evidence, used) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
-    full = next((capacity for capacity in names if 0.85 <= rate / capacity <= 1.01), None)
-    if full is None:
+    # What leaves a node depends on the algorithm: at least `rate`, and more round a ring.
+    round_a_ring = (evidence.nics_fill or 0.0) * used
+    fitting = [(way, full) for way in (rate, round_a_ring) for full in names if 0.85 <= way / full <= 1.01]
+    if not fitting:
         return None
+    rate, full = fitting[0]
     facts: dict[str, Any] = {
         "nics": names[full],
         "nics_rate": full,
         "flat_from_bytes": flat,
         "nic_rate": rate,
-        "ring": evidence.by_ring,
+        "ring": evidence.by_ring or rate == round_a_ring,
         "share": rate / full,
         "exact": exact,
         "network_rate": network,
