@@ -266,7 +266,7 @@ def log_of(begin: str) -> str:
 SYNTHETIC: tuple[tuple[str, str, int, str, int | None, int | None, str], ...] = (
     ("nccl_logs/allreduce_8_gpus.txt", "", 0, "normal", 8, 1, ""),
     ("nccl_logs/allreduce_2_nodes.txt", "--instance p5.48xlarge", 0, "normal", 16, 2, ""),
-    ("nccl_logs/allreduce_2_nodes_one_nic.txt", "", 0, "far too low", 16, 2, "nccl-not-shown"),
+    ("nccl_logs/allreduce_2_nodes_one_nic.txt", "", 0, "far too low", 16, 2, "fewer-nics"),
     ("nccl_logs/allreduce_2_nodes.txt", "--instance p4d.24xlarge", 0, "can not be judged", 16, 2, ""),
     ("nccl_logs/allreduce_2_gpus.txt", "", 0, "normal", 2, 1, "through-host"),
     ("nccl_logs/allreduce_16_nodes_small_sizes.txt", "", 0, "can not be judged", 128, 16, "sizes-too-small"),
