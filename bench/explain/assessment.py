@@ -200,8 +200,7 @@ def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
     facts = _comparison_facts(evidence, match, bound) | {"only": only}
     verdict = verdict_by_others(match.ratio)
     normal = _normal_of(bound, evidence)
-    reached = busbw(best) / bound.bytes_per_s if bound is not None else 0.0
-    if evidence.too_short and (verdict != ResultVerdict.NORMAL or reached < normal):
+    if evidence.too_short and verdict != ResultVerdict.NORMAL:
         return not_judged(AssessmentCode.SIZES_TOO_SMALL, match.ratio, **facts, **_size_facts(evidence))
     share = None if bound is None else match.theirs / bound.bytes_per_s
     if verdict == ResultVerdict.NORMAL and only and (share is None or share < normal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -20,7 +21,7 @@ from bench.explain.assessment import (
 from bench.explain.copy_evidence import CopyEvidence, CopyTest, is_above, rate_range
 from bench.explain.evidence import other_gpus
 from bench.explain.messages import COPY_DIRECTIONS, AssessmentCode, ResultVerdict
-from bench.hardware.catalogue import gpu, instance
+from bench.hardware.catalogue import gpu, instance, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import CopyReference
 from bench.logs.foreign import FAILED, TRUNCATED
@@ -33,6 +34,8 @@ _NORMAL_OF_USUAL, _LOW_OF_USUAL = 0.9, 0.6
 _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
 _OUTLIER = 0.8  # of the median; a card or pair below it is slow for a reason of its own (reasons/copies.py: slow-pairs)
 _PAIRS_DIFFER = 1.2  # the fastest pair over the slowest, from which on pairs have different links
+_PCIE_LINKS = ((3, 8), (3, 16), (4, 8), (4, 16), (5, 8), (5, 16), (6, 16))
+_NORMAL_OF_PCIE = 0.7  # copies by a copy engine reach 75 to 90 % of a link's raw rate
 _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL)
 
 
@@ -40,7 +43,8 @@ def assess_copies(evidence: CopyEvidence) -> Assessment:
     """The verdict of the worst direction."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
-        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, obstacle)
+        failed = obstacle.code == AssessmentCode.TOOL_FAILED
+        return Assessment(ResultVerdict.FAILED if failed else ResultVerdict.CANNOT_BE_JUDGED, obstacle)
     tests = [test for direction in ONE_WAY if (test := evidence.test(direction)) is not None]
     through_host = evidence.test("through_host")
     if not tests and through_host is not None:
@@ -53,7 +57,7 @@ def assess_copies(evidence: CopyEvidence) -> Assessment:
                 return above_bound(test.fastest, bound, direction=direction_name(test))
     judged = [found for test in tests if (found := _assess_test(evidence, test)) is not None]
     if not judged:
-        return _links_unknown(evidence.machine)
+        return _by_pcie_links(tests) or _links_unknown(evidence.machine)
     return min(judged, key=lambda found: (_WORST_FIRST.index(found.verdict), found.ratio or 0.0))
 
 
@@ -84,6 +88,21 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
     if kernels:
         return not_judged(AssessmentCode.ONLY_KERNEL_COPIES, tests=kernels[:3])
     return not_judged(AssessmentCode.NO_ONE_WAY_COPY)
+
+
+def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
+    """The PCIe links with which host copies of a machine with unknown links are normal; None if there are none."""
+    rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
+    if not rates or min(rates) < _OUTLIER * max(rates):
+        return None
+    fitting = []
+    for generation, lanes in _PCIE_LINKS:
+        if _NORMAL_OF_PCIE <= min(rates) / pcie_bytes_per_s(generation, lanes) <= 1.0:
+            fitting.append(f"PCIe {generation}.0 x{lanes}")
+    if not fitting:
+        return None
+    why = Coded.of(AssessmentCode.NORMAL_WITH_PCIE, rate=min(rates), links=fitting)
+    return Assessment(ResultVerdict.NORMAL_IF, why)
 
 
 def _links_unknown(machine: LogMachine) -> Assessment:

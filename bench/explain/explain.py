@@ -103,7 +103,8 @@ def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:
         return failures
-    good = assessment.verdict == ResultVerdict.NORMAL and (share is None or share >= _ENOUGH_OF_BOUND)
+    good = assessment.verdict == ResultVerdict.NORMAL_IF
+    good |= assessment.verdict == ResultVerdict.NORMAL and (share is None or share >= _ENOUGH_OF_BOUND)
     unfit = bool(evidence.other_gpus) or evidence.misfit is not None
     return failures + run_reasons(evidence, only_always=good or unfit)
 

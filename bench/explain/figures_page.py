@@ -8,7 +8,7 @@ from bench.core.codes import Coded
 from bench.core.log_traits import log_traits
 from bench.core.units import format_bytes, format_duration, format_rate
 from bench.explain.assessment import Assessment, not_judged
-from bench.explain.messages import AssessmentCode, BoundCode, MissingCode, OthersCode, ResultCode
+from bench.explain.messages import AssessmentCode, BoundCode, MissingCode, OthersCode, ResultCode, ResultVerdict
 from bench.explain.sections import status_lines, tool_name
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, NamedFigure
@@ -92,7 +92,8 @@ def assess_figures(run: ForeignRun) -> Assessment:
     """No verdict; the tool's own, if it has one."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
-        return not_judged(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)
+        why = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)
+        return Assessment(ResultVerdict.FAILED, why)
     missing = why(run)
     return not_judged(
         AssessmentCode.TOOL_WITHOUT_BOUND, figure=first(run), missing=missing.text, missing_code=missing.code

@@ -170,6 +170,11 @@ class AssessmentCode(OptionalPartsCode):
         "Only copies by kernels were measured ({tests:list}): run the copy engine's tests (ce) as well.",
     )
     NO_ONE_WAY_COPY = "no-one-way-copy", "No one-way bandwidth was measured."
+    NORMAL_WITH_PCIE = (
+        "normal-with-pcie",
+        "{rate:rate} between a GPU and its host is normal if the link is {links:list}. To decide, name the machine: "
+        "--instance TYPE.",
+    )
     LINKS_UNKNOWN = "links-unknown", "The machine and its links are unknown: name it with --instance."
     SHARED_MEMORY = (
         "shared-memory",
