@@ -233,7 +233,10 @@ def _report(answer: hosts.CommandReply) -> probe.HostReport | None:
 def _silence(
     host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path
 ) -> tuple[FindingCode, dict[str, str]]:
-    """(code, facts): why a host did not answer, judged by how far its shell came. In facts, HOST replaces the name."""
+    """(code, facts): why a host did not answer, judged by how far its shell came.
+
+    In the facts, `_HOST` stands for the host's name.
+    """
     why = _without(host, _last_line(answer))
     if hosts.MARK not in answer.out:
         words = _without(host, " ".join(hosts.agent_words(agent, host)))

@@ -152,7 +152,7 @@ class Fabric:
         return f"{kind} {link - first}"
 
     def _paths(self, sources: Ints, targets: Ints) -> Ints:
-        """Link ids of each flow, (flows, 6), padded with the id of no link. Raises UnknownRateError."""
+        """Link ids of each flow, (flows, 6), padded with the id that means "no link". Raises UnknownRateError."""
         import numpy as np
 
         crosses, by_nvlink = self._ways(sources, targets)

@@ -30,8 +30,9 @@ class Timing:
     """Seconds of successive samples on this rank, and their loop (`python`, `compiled`, `virtual`, `graph`).
 
     If a device's events measure the seconds, the host's clock measures the same samples: `host_s` until the host saw
-    their completion, `enqueue_s` until the last call had returned. Both begin with the sample, are as many as `seconds`
-    and are per call. A batch that spent nearly all its time issuing calls measured the software, not the device.
+    their completion, `enqueue_s` until the last call had returned. Both count from the
+    start of the sample, have one value for each of `seconds`, and are per call. A batch that spent nearly all its time
+    issuing calls measured the software, not the device.
     """
 
     seconds: tuple[float, ...]

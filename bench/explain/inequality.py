@@ -105,7 +105,7 @@ def _published(evidence: RunEvidence) -> Iterator[Any]:
 
 
 def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """(what its links leave to this run, name) of each instance type that can have held it."""
+    """(the busbw that its links allow this run, name) of each instance type that can have held it."""
     for name in instances():
         found = instance(name)
         if evidence.machine.gpu in (None, found.gpu) and _can_hold(found, evidence):
@@ -127,7 +127,7 @@ def _share(evidence: RunEvidence, links: NodeLinks) -> float | None:
 
 
 def _usual_rate(evidence: RunEvidence, links: NodeLinks) -> float | None:
-    """What these links leave to the run if its data go the usual way (bytes per second of busbw)."""
+    """The busbw (bytes per second) that these links allow if the run's data take the usual way."""
     ranks, best, name = evidence.num_ranks, evidence.best, evidence.run.pattern
     nodes = evidence.num_nodes or -(-(ranks or 1) // links.gpus)
     if not ranks or ranks % nodes or best is None or not best.payload_bytes or not name:

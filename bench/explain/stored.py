@@ -136,7 +136,7 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 
 def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
-    """Rows of which two cannot both be right."""
+    """The rows of all conflicts: pairs of rows that cannot both be right."""
     keys = set()
     for conflict in found:
         for row in (conflict.first, conflict.second):

@@ -480,7 +480,7 @@ class FaultCode(Code):
     REPORTED_RATE_ODD = (
         "reported-rate-odd",
         GateFailure.NOT_PUBLISHABLE,
-        "another tool's rate is not all bytes by the time reported with it",
+        "another tool's rate is not the bytes divided by the time that it reports",
     )
     REPORTED_BUSBW_ODD = (
         "reported-busbw-odd",
@@ -490,7 +490,7 @@ class FaultCode(Code):
     REPORTED_AVERAGE_OF_RATES = (
         "reported-average-of-rates",
         GateFailure.NOT_PUBLISHABLE,
-        "{statistic} averages rates or ratios: average times, or divide all bytes by all time",
+        "{statistic} averages rates or ratios: average times, or divide the total bytes by the total time",
     )
     CONFIDENCE_UNKNOWN = (
         "confidence-unknown",
@@ -604,7 +604,7 @@ class PublicationRule(Code):
     )
     RATES = (
         "rates",
-        "times are medians, rates are all bytes by all time",
+        "times are medians, rates are the total bytes divided by the total time",
         "rates of other tools follow from their bytes and times",
         "the log has only a mean in few digits (a remark of the run marks rates that contradict it)",
     )

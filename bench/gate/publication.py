@@ -281,7 +281,7 @@ def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[G
 
 
 def _rates(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 3: times are medians or arithmetic means, and a rate is all bytes by all time."""
+    """Rule 3: times are medians or arithmetic means, and a rate is the total bytes divided by the total time."""
     for job, header in run.measured():
         reduction = header.settings.get("iteration_reduction")
         if reduction is not None and reduction not in _REDUCTIONS:

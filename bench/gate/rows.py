@@ -268,7 +268,8 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
 def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
     """The published figure for this pattern and size on as many ranks and nodes of this GPU, with its source.
 
-    Bytes per second of busbw, or seconds of a small operation. Published figures that something limited do not count.
+    Bytes per second of busbw, or seconds of a small operation. A published figure does not count if a known
+    cause limited it (`limited`, as with NVLS off).
     """
     if row.num_ranks is None or row.num_nodes is None:
         return None

@@ -93,7 +93,7 @@ def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
-    """Another room's failure as facts of a fault: its words, its code and its own facts."""
+    """A failure that the run recorded, as facts of a fault: its words, its code and its own facts."""
     return {
         "text": str(failed.get("what")),
         "failure": str(failed.get("code") or UNCODED),

@@ -41,7 +41,7 @@ def nothing(path: Path) -> Document:
 
 
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """How jobs ended, and a sentence if that file cannot be read: it may hold failures."""
+    """How jobs ended. If outcomes.json is broken: nothing, and a sentence that says so, as failures may be in it."""
     try:
         return runs.outcomes_or_error(path), []
     except UsageError as error:

@@ -1,6 +1,6 @@
 """Compare two runs: which of their rows are comparable, and the verdict that the launches of each row allow.
 
-Two rows are compared if they differ in no factor (results/launches.py: FACTORS) but those that were allowed to differ.
+Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except those that were allowed to differ.
 """
 
 from __future__ import annotations

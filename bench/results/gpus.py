@@ -2,8 +2,8 @@
 
 The rows are those of one job, mode and size whose groups are single ranks; each has a rate. The distance of a GPU from
 the median is in robust standard deviations: 1.4826 x the median absolute deviation, which half of the GPUs cannot move,
-and at least 0.5 % of the median. A GPU is slow if it is at least MATTERS below the median, and further below than
-chance puts one of so many GPUs in one of a thousand runs.
+and at least 0.5 % of the median. A GPU is slow if it is at least MATTERS below the median, and so far
+below that chance alone would put any of that many equal GPUs there in only one of a thousand runs.
 """
 
 from __future__ import annotations

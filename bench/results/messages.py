@@ -1,4 +1,4 @@
-"""The words of this room: what flags, notes, contradictions and refusals mean to a reader. Logic reads codes only."""
+"""The words of `results/`: what flags, notes, contradictions and refusals mean to a reader. Logic reads codes only."""
 
 from __future__ import annotations
 

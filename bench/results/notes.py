@@ -246,7 +246,7 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _overheads(headers: Iterable[Header]) -> list[Coded]:
-    """What a small message's time holds besides the message, as measured at start."""
+    """Call overhead and start skew, which a small message's time includes, as measured at start."""
     calibrations = [header.calibration for header in headers]
     found = []
     for code, key in (

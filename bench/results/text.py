@@ -20,7 +20,7 @@ _MODES = {
     "pipelined": "pipelined: operations back to back, one completion",
 }
 STATISTICS = "times: of the slowest rank; median, its 95 % interval within this launch, nearest-rank p95"
-IMPORTED = "imported: figures as the tool printed them, a mean of one start; no samples, no interval, no verdict"
+IMPORTED = "imported: figures as the tool printed them, a mean of one launch; no samples, no interval, no verdict"
 WIRE = "wire: bytes per second through one node's NICs, per direction, if no switch reduces on the way"
 _LIKE = {
     "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",

@@ -173,7 +173,7 @@ def pairs_differ(evidence: CopyEvidence) -> Found | None:
     "peer-slower-than-host",
     what="peer access is slower than going through host memory",
     evidence="{direct_rate:rate} by peer access and {staged_rate:rate} through host memory (medians): traffic between "
-    "the GPUs is redirected, as by PCIe ACS, an IOMMU, or CPUs that forward little between their ports",
+    "the GPUs is redirected, as by PCIe ACS, an IOMMU, or CPUs that are slow to forward between their ports",
     step="check whether ACS or the IOMMU is on, and how the GPUs are connected; else try NCCL_P2P_DISABLE=1",
 )
 def peer_slower_than_host(evidence: CopyEvidence) -> Found | None:

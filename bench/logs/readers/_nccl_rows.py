@@ -109,8 +109,8 @@ def may_begin_row(tokens: list[str]) -> bool:
 def is_damaged_row(text: str, shape: RowLayout) -> bool:
     """Is this unreadable line of a table a damaged row?
 
-    A row has its element type before an operation or a root, and three figures with a point in each half. If one place
-    is damaged, either the type is still followed by its operation, or nearly all figures are left.
+    An intact row has its element type before an operation or a root, and each half has three figures with a decimal
+    point. If one place is damaged, either the type is still followed by its operation, or nearly all figures are left.
     """
     if _TYPED.search(text):
         return True

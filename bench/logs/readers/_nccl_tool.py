@@ -247,7 +247,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 
 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
-    """The one run of the text. Raises UsageError if there is none, or another one than the one asked for."""
+    """The one run of the text. Raises UsageError if there is none, or if it is not the run that was asked for."""
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
         raise UsageError("this is no output of nccl-tests: it has no banner, row or failure")

@@ -294,7 +294,7 @@ def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record
 
 
 def _failure(run: ForeignRun, introduction: str) -> Failure:
-    """The failure of a whole run, behind the words of an introduction."""
+    """The failure of the whole run, its text with `introduction` in front."""
     why = run.failure
     assert why is not None
     return Failure(f"{introduction}{why.text}", code=why.code, facts=why.facts)
