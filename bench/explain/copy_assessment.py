@@ -57,7 +57,8 @@ def assess_copies(evidence: CopyEvidence) -> Assessment:
                 return above_bound(test.fastest, bound, direction=direction_name(test))
     judged = [found for test in tests if (found := _assess_test(evidence, test)) is not None]
     if not judged:
-        return _by_pcie_links(tests) or _links_unknown(evidence.machine)
+        unknown = evidence.machine.gpu is None
+        return (_by_pcie_links(tests) if unknown else None) or _links_unknown(evidence.machine)
     return min(judged, key=lambda found: (_WORST_FIRST.index(found.verdict), found.ratio or 0.0))
 
 

@@ -92,8 +92,8 @@ def assess_figures(run: ForeignRun) -> Assessment:
     """No verdict; the tool's own, if it has one."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
-        why = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)
-        return Assessment(ResultVerdict.FAILED, why)
+        reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)
+        return Assessment(ResultVerdict.FAILED, reason)
     missing = why(run)
     return not_judged(
         AssessmentCode.TOOL_WITHOUT_BOUND, figure=first(run), missing=missing.text, missing_code=missing.code

@@ -151,9 +151,7 @@ PAGES = (
         absent=("bound",),
     ),
     Expected("nccl_logs/24_", "like-the-only-result", facts={"compared-with-results": {"only_share": 0.67}}),
-    Expected(
-        "nccl_logs/08_", "cannot-be-judged", reasons=("sizes-too-small",), facts={"sizes-too-small": {"gain": 0.20}}
-    ),
+    Expected("nccl_logs/08_", "normal", reasons=("sizes-too-small",), facts={"sizes-too-small": {"gain": 0.20}}),
     Expected("nccl_logs/34_", "like-the-only-result", options=on("GB200 NVL72"), absent=("narrow-pcie-link",)),
     Expected(
         "nccl_logs/22_",
@@ -220,12 +218,12 @@ PAGES = (
         options=on("Standard_NC96ads_A100_v4"),
         facts={"peer-access-for-some-pairs": {"num_reached": 4, "num_pairs": 12}},
     ),
-    Expected("nvbandwidth_logs/05_", "cannot-be-judged", exit_code=1, reasons=("fabric-not-ready",)),
-    Expected("nvbandwidth_logs/09_", "cannot-be-judged", exit_code=1, reasons=("wrong-data-between-gpus",)),
+    Expected("nvbandwidth_logs/05_", "failed", exit_code=1, reasons=("fabric-not-ready",)),
+    Expected("nvbandwidth_logs/09_", "failed", exit_code=1, reasons=("wrong-data-between-gpus",)),
     Expected("nvbandwidth_logs/22_", "normal", facts={"copy-compared-with-machine": {"same_build": True}}),
     Expected(
         "nvbandwidth_logs/11_",
-        "cannot-be-judged",
+        "normal-if",
         facts={"no-copy-bound": {"fitting": "2 NVLinks of 25 GB/s between two GPUs (NVLink 2 to 4)"}},
     ),
     Expected(
@@ -276,8 +274,8 @@ SYNTHETIC: tuple[tuple[str, str, int, str, int | None, int | None, str], ...] = 
     ("nccl_logs/crash.txt", "", 1, "failed", 2, 1, "cuda-failed"),
     ("nccl_logs/rows_left_out.txt", "", 1, "like the only known result", 32, 4, ""),
     ("nvbandwidth_logs/json_with_devices.txt", "", 0, "normal", None, None, ""),
-    ("nvbandwidth_logs/json_of_an_error.txt", "", 1, "can not be judged", None, None, "fabric-not-ready"),
-    ("nvbandwidth_logs/json_of_wrong_data.txt", "", 1, "can not be judged", None, None, "wrong-data-between-gpus"),
+    ("nvbandwidth_logs/json_of_an_error.txt", "", 1, "failed", None, None, "fabric-not-ready"),
+    ("nvbandwidth_logs/json_of_wrong_data.txt", "", 1, "failed", None, None, "wrong-data-between-gpus"),
     ("p2p_logs/linked_pairs.txt", "", 0, "normal", None, None, "few-nvlinks"),
     ("p2p_logs/no_peer_access.txt", "", 0, "normal", None, None, "no-peer-access"),
 )

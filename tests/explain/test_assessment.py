@@ -52,8 +52,9 @@ def test_a_figure_that_is_rounded_up_is_not_above() -> None:
 def test_small_sizes_are_compared_with_small_sizes() -> None:
     rows = (ForeignRow(1 << 25, busbw_bytes_per_s=160e9), ForeignRow(1 << 24, busbw_bytes_per_s=120e9))
     found = assess(evidence_of(a_run(230.0, rows=rows), gpu="NVIDIA A100-SXM4-40GB"))
-    facts = not_judged(found, AssessmentCode.SIZES_TOO_SMALL)
-    assert (facts["rate"], facts["size_bytes"], facts["rising"]) == (160e9, 32 << 20, False)
+    assert (found.verdict, found.why.code) == (NORMAL, AssessmentCode.COMPARED)
+    facts = found.why.facts
+    assert (facts["rate"], facts["size_bytes"]) == (160e9, 32 << 20)
     assert found.ratio == pytest.approx(0.96, abs=0.005)
     assert facts["reference_rate"] == pytest.approx(166e9, rel=0.01) and facts["interpolated"]
     assert "floor_passed" not in facts and "floor_missed" not in facts

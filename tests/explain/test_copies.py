@@ -263,10 +263,15 @@ def test_copies_through_the_host_are_judged_as_such() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [evidence_of(*G6E), evidence_of(), evidence_of(*G6E, instance="g6e.48xlarge", status="failed")]
+    ("found", "verdict"),
+    [
+        (evidence_of(*G6E), ResultVerdict.NORMAL_IF),
+        (evidence_of(), CANNOT_BE_JUDGED),
+        (evidence_of(*G6E, instance="g6e.48xlarge", status="failed"), ResultVerdict.FAILED),
+    ],
 )
-def test_an_unknown_or_failed_run_is_not_judged(found: CopyEvidence) -> None:
-    assert assess_copies(found).verdict == CANNOT_BE_JUDGED
+def test_an_unknown_or_failed_run_is_not_judged(found: CopyEvidence, verdict: ResultVerdict) -> None:
+    assert assess_copies(found).verdict == verdict
 
 
 def test_memory_inside_a_gpu_and_latencies_are_no_links() -> None:
