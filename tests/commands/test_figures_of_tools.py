@@ -64,7 +64,7 @@ def test_a_failed_diagnosis_names_its_tests(log: Path, capsys: Out) -> None:
 @pytest.mark.parametrize("log", ["bandwidth_test_quick.txt", "hip_bus_bandwidth.txt"], indirect=True)
 def test_copies_of_one_gpu_are_pages_of_copies(log: Path, capsys: Out) -> None:
     page = explained(log, capsys)
-    assert page["because_code"] == "links-unknown", "the GPU is invented"
+    assert page["because_code"] in ("links-unknown", "normal-with-pcie"), "the GPU is invented"
 
 
 def test_the_fastest_size_of_a_copy_is_judged_and_pageable_memory_is_not(tmp_path: Path, capsys: Out) -> None:
