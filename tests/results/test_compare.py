@@ -130,7 +130,8 @@ def test_launches_without_any_spread_give_an_interval_of_one_point_and_a_least_c
 # --- the verdicts, at their stated rates ---
 
 
-def test_runs_of_the_same_thing_are_called_different_in_at_most_5_of_100_comparisons(a_run: Make) -> None:
+@pytest.mark.parametrize("times", [25, pytest.param(100, marks=pytest.mark.slow)])
+def test_runs_of_the_same_thing_are_called_different_in_at_most_5_of_100_comparisons(a_run: Make, times: int) -> None:
     rng = np.random.default_rng(20)
     wrong = []
     for num, rows, sigma, shared in (
@@ -141,7 +142,7 @@ def test_runs_of_the_same_thing_are_called_different_in_at_most_5_of_100_compari
         (10, 8, 0.05, 0.0),
         (10, 40, 0.1, 0.5),
     ):
-        for _ in range(100):
+        for _ in range(times):
             runs = [a_run(launches(rng, num, rows, sigma, shared)) for _ in range(2)]
             counts = compare.compare(*runs).counts
             wrong.append(counts["slower"] + counts["faster"] > 0)
