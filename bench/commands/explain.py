@@ -95,6 +95,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         output.emit(_FORMATS[args.format](pages, crashes), args)
     whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
+    whole = whole and (folder is None or folder[0].is_well)
     return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
 

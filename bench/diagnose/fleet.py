@@ -27,6 +27,7 @@ _MOST_SLOW = 0.25  # of a group's runs, beyond hosts that are slow with all: mor
 _MOSTLY = 0.75  # of a host's runs are slow: the host is
 _DOUBTFUL = 0.6  # of the distance below which a run is slow: many so far below are a tier that noise hides
 _NEAR = 0.05  # runs this close to the usual rate refine it
+_LEAST_OF_SIZE = 0.25  # of the largest size that is usual in a group: smaller runs are not compared
 _COMPLETE = 0.95  # of all pairs are there: a missing one is evidence
 _TOKEN = re.compile(r"[A-Za-z0-9]")
 
@@ -51,6 +52,7 @@ class JobKind:
     tool: str
     num_nodes: int
     ranks_per_node: int
+    gpu: str = ""  # as drivers print it; "" if no log names one
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,6 +75,7 @@ class FleetRun:
     share: float | None = None
     why: Coded | None = None
     line: int = 1
+    largest_bytes: int = 0  # the largest size with a figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +128,11 @@ class Fleet:
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
     """The evidence of runs, each with the name of its file."""
     named = list(found)
-    hosts_of = _HostNames(named)
+    hosts_of, gpu_of = _HostNames(named), _gpus_of_hosts(named)
     by_group: dict[GroupKey, list[FleetRun]] = {}
     num_unplaced = 0
     for source, run in named:
-        placed = _placed(source, run, hosts_of)
+        placed = _placed(source, run, hosts_of, gpu_of)
         if placed is None:
             num_unplaced += 1
         else:
@@ -147,25 +150,38 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
     return Fleet(tuple(hosts), tuple(groups), tuple(runs), num_unplaced)
 
 
-def _placed(source: str, run: ForeignRun, hosts_of: _HostNames) -> FleetRun | None:
+def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]]) -> dict[str, str]:
+    """Host -> the GPUs that a run on it lists."""
+    found: dict[str, str] = {}
+    for _, run in runs:
+        for host in run.hosts if run.gpus else ():
+            found.setdefault(host, ", ".join(sorted(set(run.gpus))))
+    return found
+
+
+def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[str, str]) -> FleetRun | None:
     """A run with its group and hosts; None if they are unknown."""
     hosts = hosts_of.of(source, run)
     nodes = run.num_nodes or len(hosts)
     if not hosts or len(hosts) != nodes or run.pattern is None or not run.num_ranks or run.num_ranks % nodes:
         return None
     rates = []
+    largest = 0
     for row in run.rows:
         rate = row.busbw_bytes_per_s or row.algbw_bytes_per_s
         if rate and math.isfinite(rate) and row.contradicts is None and not row.num_wrong:
             rates.append(rate)
+            largest = max(largest, row.payload_bytes or 0)
     wrong = any(row.num_wrong for row in run.rows)
     state, why = RunState.WELL, None
     if wrong or run.status == FAILED or (rates and run.status != OK):
         state, why = RunState.FAILED, run.failure
     elif not rates:
         state, why = RunState.NO_FIGURES, run.failure
-    key = GroupKey(JobKind(run.tool, nodes, run.num_ranks // nodes), run.pattern)
-    return FleetRun(key, hosts, source, max(rates, default=None), state, why=why, line=run.line)
+    gpus = sorted({gpu_of[host] for host in hosts if host in gpu_of})
+    key = GroupKey(JobKind(run.tool, nodes, run.num_ranks // nodes, " and ".join(gpus)), run.pattern)
+    best = max(rates, default=None)
+    return FleetRun(key, hosts, source, best, state, why=why, line=run.line, largest_bytes=largest)
 
 
 class _HostNames:
@@ -222,7 +238,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
     """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
-    runs = _with_usual_ends(runs)
+    runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
     level = _level(rated, distance)
     if level is not None:
@@ -248,6 +264,13 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
         sorted(rated, key=lambda run: run.rate or 0.0)[len(rated) // 2] if rated else None,
     )
     return group, runs
+
+
+def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
+    """The runs; one whose sizes end far below the usual ones has no rate that can be compared."""
+    sizes = [run.largest_bytes for run in runs if run.rate is not None]
+    least = _LEAST_OF_SIZE * median(sizes) if sizes else 0.0
+    return [replace(run, rate=None) if run.largest_bytes < least else run for run in runs]
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:

@@ -89,7 +89,11 @@ def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
     if bad:
         facts = {"num_bad": len(bad), "num_runs": len(fleet.runs), "num_pairs": len(verdict.pairs)}
         return Coded.of(FleetConclusion.PAIRS_ONLY, is_one=len(bad) == 1, **facts)
-    return Coded.of(FleetConclusion.ALL_WELL, least_share=SLOW_SHARE)
+    uneven = any(
+        group.low_rate is not None and group.usual_rate and group.low_rate < SLOW_SHARE * group.usual_rate
+        for group in fleet.groups
+    )
+    return Coded.of(FleetConclusion.ALL_WELL, least_share=None if uneven else SLOW_SHARE)
 
 
 def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:

@@ -126,15 +126,26 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
-    for run in fleet.runs:  # a job of one host is evidence of that host alone
-        if len(run.hosts) == 1 and run.state != RunState.WELL:
-            confidences[run.hosts[0]] = 1.0
+    confidences |= _alone(fleet, confidences)
     named = {host for host, confidence in confidences.items() if confidence >= SUSPECT}
     ratios = {part.name: _ratio(part.findings[0].facts) for part in diagnosis.accused if part.kind == "host"}
     hosts = [_host_evidence(fleet, host, confidences[host], ratios.get(host)) for host in fleet.hosts]
     hosts.sort(key=lambda each: (-_tier(each), -each.num_bad, -each.confidence, each.host))
     links = {tuple(sorted(part.ends)) for part in diagnosis.accused if part.kind == "link"}
     return FleetVerdict(tuple(hosts), _pairs(fleet, named, links), diagnosis, found.weights())
+
+
+def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
+    """Hosts with bad jobs of their own. Slow alone is the host; one lost job may have any cause, so it is suspected."""
+    found: dict[str, float] = {}
+    for host in fleet.hosts:
+        own = [run.state for run in fleet.runs if run.hosts == (host,)]
+        if RunState.SLOW in own:
+            found[host] = 1.0
+        elif any(state in LOST for state in own):
+            lost = sum(state in LOST for state in own)
+            found[host] = max(confidences.get(host, 0.0), 0.99 if lost > 1 and lost == len(own) else 0.5)
+    return found
 
 
 def _tier(host: HostEvidence) -> int:

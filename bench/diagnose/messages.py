@@ -81,7 +81,12 @@ class FleetConclusion(OptionalPartsCode):
         "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
         "{num_pairs:n pair}; no host has more than its share of them.",
     )
-    ALL_WELL = "all-well", "ALL ALIKE: no run failed, and none is below {least_share:.0%} of its group."
+    ALL_WELL = (
+        "all-well",
+        "<least_share?ALL ALIKE: no run failed, and none is below {least_share:.0%} of its group.>"
+        "<!least_share?NO HOST IS NAMED: no run failed, but the rates of a group differ too widely to tell slow hosts "
+        "from slow links.>",
+    )
 
 
 class FleetNote(OptionalPartsCode):

@@ -29,7 +29,14 @@ def checked(out: str, aggressors: int) -> dict[str, Any]:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("aggressor", ["alltoall:64K", "sendrecv:64K", "pingpong:64K", "incast:64K", "alltoallv:64K"])
+@pytest.mark.parametrize(
+    "aggressor",
+    [
+        "alltoall:64K",
+        "incast:64K",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("sendrecv:64K", "pingpong:64K", "alltoallv:64K")),
+    ],
+)
 def test_any_pattern_disturbs_a_collective_over_mpi(run: Run, mpirun: Start, aggressor: str) -> None:
     ran = run(*mpirun(4), "-m", "bench.allreduce", *AGAINST, aggressor, "--format", "json")
     assert ran.code == 0, ran.err
@@ -37,7 +44,9 @@ def test_any_pattern_disturbs_a_collective_over_mpi(run: Run, mpirun: Start, agg
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("pattern", ["sendrecv", "pairs", "barrier"])
+@pytest.mark.parametrize(
+    "pattern", ["pairs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sendrecv", "barrier"))]
+)
 def test_any_pattern_can_be_the_victim_and_some_ranks_idle(run: Run, mpirun: Start, pattern: str) -> None:
     ran = run(*mpirun(5), "-m", f"bench.{pattern}", *AGAINST, "allreduce:64K", "--split", "0,4/1-2", "--format", "json")
     assert ran.code == 0, ran.err

@@ -259,7 +259,9 @@ main.run_pattern("allreduce", sys.argv[1:])
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("what", ["KeyError('lost')", "MemoryError('no room')", "SystemExit(9)"])
+@pytest.mark.parametrize(
+    "what", ["KeyError('lost')", "SystemExit(9)", pytest.param("MemoryError('no room')", marks=pytest.mark.slow)]
+)
 def test_a_rank_that_raises_ends_the_job_and_what_was_measured_is_kept(
     run: Run, mpirun: Start, tmp_path: Path, what: str
 ) -> None:

@@ -93,7 +93,7 @@ def test_without_the_tool_ours_runs_and_the_reason_is_printed(
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("#!/bin/sh\necho nonsense\n", OutcomeCode.TOOL_OUTPUT),
+        pytest.param("#!/bin/sh\necho nonsense\n", OutcomeCode.TOOL_OUTPUT, marks=pytest.mark.slow),
         ("#!/bin/sh\nexit 7\n", OutcomeCode.TOOL_FAILED),
         (PROGRAM.replace("1.00", "nan"), OutcomeCode.TOOL_OUTPUT),
     ],

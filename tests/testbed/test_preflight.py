@@ -132,12 +132,12 @@ def name_unknown(bed: Testbed) -> None:
     ("fault", "hosts", "code"),
     [
         (cut, ["h2"], FindingCode.NOBODY_CONNECTS),
-        (no_route, ["h1", "h2"], FindingCode.NEITHER_CONNECTED),
+        pytest.param(no_route, ["h1", "h2"], FindingCode.NEITHER_CONNECTED, marks=pytest.mark.slow),
         (closed_one_way, ["h1", "h2"], FindingCode.NOT_CONNECTED),
-        (not_there, ["h1"], FindingCode.NOT_REACHED),
+        pytest.param(not_there, ["h1"], FindingCode.NOT_REACHED, marks=pytest.mark.slow),
         (dead, ["h2"], FindingCode.NOT_REACHED),
-        (full, ["h0"], FindingCode.RESULTS_NOT_WRITABLE),
-        (own_name_at_home, ["h1"], FindingCode.OWN_NAME_IS_LOOPBACK),
+        pytest.param(full, ["h0"], FindingCode.RESULTS_NOT_WRITABLE, marks=pytest.mark.slow),
+        pytest.param(own_name_at_home, ["h1"], FindingCode.OWN_NAME_IS_LOOPBACK, marks=pytest.mark.slow),
         (name_unknown, ["h1"], FindingCode.NAME_UNKNOWN),
     ],
 )
