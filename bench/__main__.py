@@ -41,16 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # else Python reports the same error again at exit
+        _drop_unwritten_output()
         return EXIT_BROKEN_PIPE
     except (Exception, KeyboardInterrupt) as error:
         if "--debug" in words:
             traceback.print_exc()
         code, message = _error_of(error)
         print(f"bench: error: {message}", file=sys.stderr)
+        _drop_unwritten_output()
     return code
+
+
+def _drop_unwritten_output() -> None:
+    """Drop output that cannot be written; otherwise Python reports the error again at exit, with its own exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

@@ -14,7 +14,7 @@ from bench.explain.inequality import NORMAL_OF_OTHERS, fitting_nics, machines_by
 from bench.explain.messages import AssessmentCode, ResultVerdict
 from bench.explain.size_matches import SizeMatch, size_matches
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
-from bench.hardware.catalogue import gpu
+from bench.hardware.catalogue import gpu, instance, instances
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
 from bench.logs.foreign import OK, ForeignRow
@@ -28,6 +28,7 @@ TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known 
 # Of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
 _LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
+_LEAST_OF_PCIE = 0.3  # GPUs without a link of their own exchange data through PCIe switches at least so fast
 _MAY_BE = 0.15  # a machine on which others came so close is one that the user may try
 _MOST_CANDIDATES = 3
 
@@ -58,6 +59,16 @@ def assess(evidence: RunEvidence) -> Assessment:
         return above_bound(busbw(row), bound, size_bytes=row.payload_bytes or 0)
     if evidence.crosses_nics and evidence.machine.links is not None and not evidence.nics_known:
         return _nics_unknown(evidence)
+    found, best = _compared(evidence), evidence.best
+    low = found.verdict in (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
+    if low and best is not None and _uses_part_of_mesh(evidence):
+        gpu_name = evidence.machine.gpu
+        return not_judged(AssessmentCode.MESH_LINKS_UNKNOWN, found.ratio, rate=busbw(best), gpu=gpu_name)
+    return found
+
+
+def _compared(evidence: RunEvidence) -> Assessment:
+    """Against published results, or against the bound."""
     by_others = _compared_with_others(evidence)
     if by_others is not None and by_others.verdict in (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT):
         return by_others
@@ -66,6 +77,21 @@ def assess(evidence: RunEvidence) -> Assessment:
         return by_bound
     filled = evidence.crosses_nics and (evidence.nics_fill or 0.0) >= _NORMAL_OF_RING
     return by_bound if filled and by_bound.verdict == ResultVerdict.NORMAL else by_others
+
+
+def _uses_part_of_mesh(evidence: RunEvidence) -> bool:
+    """Do some GPUs of a mesh run, so that it is unknown how many links join them, at a rate that PCIe may explain?
+
+    The eight V100 of a hybrid cube mesh are joined by two links, by one or by none (through PCIe).
+    """
+    machine, best, ranks = evidence.machine, evidence.best, evidence.num_ranks
+    if machine.links is None or best is None or not ranks or evidence.num_nodes != 1:
+        return False
+    types = [
+        instance(name) for name in ((machine.instance,) if machine.instance in instances() else machine.candidates)
+    ]
+    mesh = any(each.links.peer == "nvlink_mesh" and ranks < each.gpus for each in types)
+    return mesh and busbw(best) >= _LEAST_OF_PCIE * (machine.links.pcie_bytes_per_s or 0.0)
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:

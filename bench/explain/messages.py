@@ -98,6 +98,11 @@ class AssessmentCode(OptionalPartsCode):
         "host-memory-tool",
         f"{_BOUND}; this tool times single operations from host memory, and no published result of it is known.",
     )
+    MESH_LINKS_UNKNOWN = (
+        "mesh-links-unknown",
+        "{rate:rate} may be normal: the {gpu} of such a machine are joined by two links, by one or by none, and the "
+        "log does not say which of them ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
+    )
     BRIDGES_UNKNOWN = (
         "bridges-unknown",
         f"{_BOUND}, but it is unknown how bridges join the cards: a bridge over {{most_bridged}} cards gives a pair "

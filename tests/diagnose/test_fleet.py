@@ -256,7 +256,12 @@ def test_pages_and_single_files_are_as_before(tmp_path: Path, explained: Callabl
 def corpus_runs(name: str, folder: Path) -> list[tuple[str, ForeignRun]]:
     """The runs of one of the corpus's archives."""
     with tarfile.open(real("fleet_logs", f"{name}.tar.gz")) as archive:
-        archive.extractall(folder, filter="data")
+        for member in archive.getmembers():  # extractall(filter=...) needs Python 3.11.4
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                path = folder / member.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read())
     readers = imports.readers()
     logs = [imports.read(source, readers, _lines.results) for source in imports.sources([str(folder)])]
     return [(log.source.name, run) for log in logs for run in log.runs]

@@ -66,6 +66,14 @@ def test_nodes_with_unknown_nics_are_not_judged_but_others_results_are_shown() -
     assert isinstance(others, list) and any("(a3-megagpu-8g)" in other for other in others)
 
 
+def test_some_gpus_of_a_mesh_are_not_accused() -> None:
+    """Two V100 may be joined by one link of six."""
+    for rate, ranks, name in ((22.0, 2, None), (57.0, 4, "p3.16xlarge")):
+        found = assess(evidence_of(a_run(rate, ranks), name, gpu="Tesla V100-SXM2-16GB"))
+        assert not_judged(found, AssessmentCode.MESH_LINKS_UNKNOWN)
+    assert assess(evidence_of(a_run(2.0, 2), gpu="Tesla V100-SXM2-16GB")).verdict == FAR_TOO_LOW
+
+
 def test_unknown_nics_that_would_make_a_result_normal_are_named() -> None:
     found = assess(evidence_of(a_run(300.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
     assert (found.verdict, found.why.code) == (ResultVerdict.NORMAL_IF, AssessmentCode.NORMAL_WITH_NICS)
