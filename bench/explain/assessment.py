@@ -19,7 +19,7 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
 from bench.logs.foreign import OK, ForeignRow
 
-# Shares of the best published result.
+# As a share of the best published result.
 _LOW_OF_OTHERS = 0.5
 # Shares of a bound, used if no result is known: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
@@ -76,7 +76,7 @@ def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
 
 
 def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
-    """The verdict on an impossible rate, above a hard bound. `facts`: where it was measured
+    """The verdict on a rate above a hard bound. `facts`: where it was measured
     (AssessmentCode.ABOVE_BOUND)."""
     ratio = rate / bound.bytes_per_s
     why = Coded.of(
@@ -110,8 +110,7 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
 
 
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
-    """The verdict for a ratio. `normal`: the least normal ratio; `low`: the least that is low rather than far too
-    low."""
+    """The verdict for a ratio. `normal`: the least normal ratio; `low`: the least that is not far too low."""
     if ratio >= normal:
         return ResultVerdict.NORMAL
     return ResultVerdict.LOW if ratio >= low else ResultVerdict.FAR_TOO_LOW

@@ -146,8 +146,7 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 
 
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
-    """The verdict against the hard bound of its path; None if there is none, or if it does not hold for single
-    pairs."""
+    """The verdict against the hard bound of its path; None if there is none, or it does not hold for single pairs."""
     if not test.bounds:
         return None
     # Pairs of a mesh may have fewer links than the best connected pair.
@@ -162,7 +161,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
         rate, end = (
             median(test.rates.values()),
             "the median",
-        )  # no card is an outlier, so one slightly slow card does not decide for all
+        )  # no outlier: one card does not decide
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
     ratio = rate / (share * bound.bytes_per_s)  # the share that copies usually reach counts as 100 %
     why = Coded.of(

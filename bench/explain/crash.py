@@ -42,7 +42,7 @@ _HARD = (
     "node-lost",
     "host-out-of-memory",
     "mpi-abort",
-)  # events that are never a consequence of the rank's own waiting
+)  # never follow from the rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 _WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
 
@@ -150,8 +150,7 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 
 
 def _attributed(events: Sequence[Event]) -> list[Event]:
-    """The events, with ranks and hosts that other lines state for their processes. Two reports of the same end become
-    one."""
+    """The events, with ranks and hosts that other lines state for their processes; reports of one end become one."""
     ranks: dict[tuple[str | None, int], set[int]] = {}
     hosts: dict[int, set[str]] = {}
     for event in events:
@@ -249,8 +248,7 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
 
 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
-    """Ranks that reported no timeout in the operation in which most others timed out; or the finding that all timed
-    out."""
+    """Ranks that reported no timeout in the operation in which most others did; or the finding that all timed out."""
     codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
     timeouts = [event for event in events if event.code in codes and event.rank is not None]
     explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
@@ -286,8 +284,7 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
 
 
 def _hung(events: Sequence[Event]) -> list[Event]:
-    """The stage at which NCCL's initialisation stopped, by the last stage of each process; empty if no stage is
-    known."""
+    """Where NCCL's initialisation stopped, by the last stage of each process; empty if no stage is known."""
     stages = [event for event in events if event.kind is nccl_init.STAGE]
     if not stages:
         return []

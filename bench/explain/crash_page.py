@@ -1,5 +1,4 @@
-"""The crash page as text, Markdown and lines of a longer page: which rank failed first, why, what followed, what is
-unknown."""
+"""The crash page as text, Markdown and lines of a longer page: the first rank, why, what followed, what is unknown."""
 
 from __future__ import annotations
 

@@ -54,8 +54,7 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """The first difference of one group: calls that differ, else ranks that are behind, else an operation that no rank
-    finished."""
+    """The first difference of one group: calls that differ, else ranks that are behind, else what no rank finished."""
     first = max(min(found) for found in calls.values())  # the recorder keeps the last operations only
     last = {rank: max(found) for rank, found in calls.items()}
     for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):

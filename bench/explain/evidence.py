@@ -140,8 +140,7 @@ class RunEvidence:
 
     @property
     def too_short(self) -> bool:
-        """Does the curve still rise, or has it too few sizes to tell? Such a curve is not compared with an
-        asymptote."""
+        """Does the curve still rise, or has it too few sizes to tell? It is then not compared with an asymptote."""
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
 
@@ -210,8 +209,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """Bytes per second each way through one node's NICs at the best row, if only the necessary bytes leave the
-        node."""
+        """Bytes per second each way through one node's NICs at the best row, if only the necessary bytes leave it."""
         if self.best is None or self.nic_share is None or not self.crosses_nics:
             return None
         return busbw(self.best) * self.nic_share

@@ -168,8 +168,7 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """A doubt about the number of nodes: hosts with numbered names may be pods if each has at most half as many ranks
-    as a node has GPUs."""
+    """A doubt about the nodes: numbered hosts, each with at most half as many ranks as a node has GPUs, may be pods."""
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
     num = len(run.hosts)

@@ -100,8 +100,7 @@ class HintReader:
             self._keep_match(number, _DEVICE.match(text))
 
     def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
-        """Two ranks on one host, device and bus share a GPU. The bus alone proves nothing, because tools print it
-        shortened."""
+        """Two ranks on one host, device and bus share a GPU. The bus alone is printed shortened and proves nothing."""
         if len(self._rank_at) >= _MOST_RANKS:
             return
         other = self._rank_at.setdefault((host, device, bus), rank)

@@ -12,7 +12,7 @@ class ResultVerdict(Code):
     ONLY_RESULT = (
         "like-the-only-result",
         "like the only known result",
-    )  # the only known result is itself far below its bound
+    )  # itself far below its bound
     LOW = "low", "low"
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"

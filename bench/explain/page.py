@@ -49,8 +49,7 @@ def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 
 
 def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
-    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about a folder of similar
-    runs."""
+    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about similar runs."""
     document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
     return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
 
@@ -107,8 +106,7 @@ def _title(page: Page, several: bool) -> str:
 
 
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
-    """The title and the lines of each section that is not empty. Without a verdict, fewer results of others are
-    shown."""
+    """The title and the lines of each section that is not empty. Without a verdict, fewer other results are shown."""
     others = [line.text for line in page.others]
     if page.decides is not None and len(others) > _MOST_OTHERS:
         others[_MOST_OTHERS:] = [f"and {len(others) - _MOST_OTHERS} more (--format json)"]
