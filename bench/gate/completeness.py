@@ -52,8 +52,7 @@ def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summar
 def absent(
     run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """The faults of what a demand needs and the run lacks: whole patterns, named sizes, and requested rows of its
-    jobs."""
+    """Faults for what a demand needs and the run lacks: whole patterns, named sizes, requested rows of its jobs."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     remarks = runs.remarks_of(run.plan or {})

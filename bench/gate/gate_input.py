@@ -89,8 +89,7 @@ class GateInput:
 
 
 def _reported_by_nccl(header: Header) -> frozenset[str]:
-    """The networks that NCCL reported to the `nccl` transport, by our names. NCCL's `ib` means RoCE on Ethernet
-    adapters."""
+    """The networks that NCCL reported to the `nccl` transport, by our names; its `ib` is RoCE on Ethernet adapters."""
     if header.num_nodes == 1:
         return frozenset()
     named = str(header.facts.get("nccl_network") or "").split(" + ")
@@ -180,8 +179,7 @@ class RowHosts:
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """The hosts of a group by its name, for example of a failed row. The name of a ladder's pair contains its
-        ranks."""
+        """The hosts of a group by its name, such as that of a failed row. A ladder's pair has its ranks in its name."""
         header = self._headers.get(job)
         if header is None or group == "world":
             return self.of_job(job)

@@ -1,5 +1,4 @@
-"""Faults of the number of GPUs per node. A node's own number is no proof: a node that lost seven of eight GPUs shows
-one."""
+"""Faults of the number of GPUs per node. A node's own count is no proof: if seven of eight are lost, it shows one."""
 
 from __future__ import annotations
 

@@ -257,9 +257,7 @@ def _cases(
             unnamed.setdefault((fault.name, tuple(concerned)), []).append(fault)
             continue
         for host in concerned:
-            absent = (
-                fault.name == GateFailure.WRONG_WORLD and host not in took_part
-            )  # an expected host, about which nothing bad is known
+            absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part  # expected, nothing bad known
             cases.setdefault(host, _Case()).add(NodeReason.of_fault(fault), accuses and not absent)
     for (failure, concerned), alike in unnamed.items():
         reason = NodeReason.of_fault(alike[0])
@@ -289,8 +287,7 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 
 
 def _vouches(row: Summary) -> bool:
-    """Is the row evidence for its host: did data cross a link? A copy inside one GPU counts, because its pattern
-    measures that."""
+    """Did data cross a link, so that the row is evidence? A copy inside one GPU counts: its pattern measures that."""
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
 
@@ -312,8 +309,7 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Each fault with the hosts that it concerns, and whether it accuses them. A fault that names no host concerns
-    all."""
+    """Each fault with the hosts that it concerns, and whether it accuses them. If it names no host, it concerns all."""
     rows = {place(row): row for row in run.document.summaries}
     named = {
         job_of_attempt(fault.job)

@@ -380,7 +380,7 @@ def _missing_facts(header: Header) -> Iterator[str]:
     versions = {
         "commit": header.versions.get("source"),
         **header.versions,
-    }  # without git, `source` identifies the files
+    }  # without git, `source` names the files
     for name in _VERSIONS:
         if not versions.get(name):
             yield f"versions.{name}"

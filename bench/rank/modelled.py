@@ -1,4 +1,4 @@
-"""A run of the `model` transport: one process simulates all ranks on a fabric, with a virtual clock and without data
+"""A run of the `model` transport: one process simulates all ranks on a fabric, with a virtual clock, without data
 checks."""
 
 from __future__ import annotations
