@@ -1,8 +1,8 @@
-"""Which hosts explain the slow, failed and missing runs of a fleet? Each host gets a probability; pairs explain the
-rest.
+"""Which hosts explain the slow, failed and missing runs of a fleet? Pairs explain the rest.
 
-A host that is slow with all its partners is found by `localise`, as in `bench diagnose`. A host that fails, or is slow,
-only with some partners is found by how its bad runs concentrate. Both hypotheses are weighed for every host:
+Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
+`bench diagnose`. The concentration of bad runs shows a host that fails, or is slow, only with some partners. Two
+hypotheses are weighed for every host:
 
 - sound: its runs are slow, or without figures, as often as those of hosts that are not at fault;
 - at fault: its runs are bad at rates of its own, in any of the kinds of job; all rates are equally likely.

@@ -76,8 +76,7 @@ def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
 
 
 def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
-    """The verdict on a rate above a hard bound. `facts`: where it was measured
-    (AssessmentCode.ABOVE_BOUND)."""
+    """The verdict on a rate above a hard bound. `facts`: where it was measured (of ABOVE_BOUND)."""
     ratio = rate / bound.bytes_per_s
     why = Coded.of(
         AssessmentCode.ABOVE_BOUND,

@@ -1,5 +1,4 @@
-"""Judge a run by a rules file. A gate fails closed: anything missing, unknown or not usable as evidence is a named
-failure.
+"""Judge a run by a rules file. A gate fails closed: anything missing, unknown or unproven is a named failure.
 
 Every row that a rule selects must be evidence (measured, verified, converged, enough ranks) and meet the demand; every
 requested row must be there; nothing in the run may have failed.

@@ -197,8 +197,7 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 
 
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
-    """Pairs with the best machine for which an earlier price changes the order by hourly price, or the verdict on
-    cost."""
+    """Pairs with the best machine for which an earlier price changes the order by price, or the verdict on cost."""
     changes = []
     best = ranked[0]
     ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best

@@ -147,8 +147,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that differ by more than noise in a way that cannot be right. `ratio`: measured / largest
-    allowed.
+    """Two measured rows that cannot both be right, even with their noise. `ratio`: measured / largest allowed.
 
     `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: the same for people.
     """

@@ -45,8 +45,7 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 
 
 def threshold(num: int) -> float:
-    """The limit, in robust standard deviations, that the slowest of `num` equal GPUs exceeds in a share _CHANCE of
-    runs.
+    """The limit in standard deviations that the slowest of `num` equal GPUs exceeds in a share _CHANCE of runs.
 
     The spread of few GPUs is itself uncertain, so the limit is larger for them: by half for 8 GPUs.
     """

@@ -16,8 +16,7 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """The factors that may differ: the named ones, and those that depend on them. Raises UsageError for an unknown
-    factor.
+    """The factors that may differ: the named ones, and those that follow. Raises UsageError for an unknown factor.
 
     `variables`: the environment variables that are factors here.
     """
