@@ -34,7 +34,7 @@ from bench.store import runs
 
 _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
 _FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
-_LEAST_LOGS = 3  # that one page is about
+_LEAST_LOGS = 3  # fewer logs get a page each
 HintedLog = tuple[EventLog, HintReader]
 Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str]]
 
@@ -58,10 +58,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the pages, or one page for logs of like runs on different hosts.
+    """Print the pages, or one page for logs of similar runs on different hosts.
 
-    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, or if a run
-    of like ones is slow or missing.
+    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, or if one
+    of several similar runs is slow or missing.
     """
     options = _import().options_of(args)
     patterns = all_patterns()
@@ -136,7 +136,7 @@ def _folder(
     patterns: Mapping[str, Pattern],
     args: argparse.Namespace,
 ) -> Folder | None:
-    """The evidence of like runs on different hosts, and how the median of each group compares with what is possible.
+    """The evidence of similar runs on different hosts, and how the median of each group compares with what is possible.
 
     None if there are too few of them, or the user wants pages. Raises UsageError if there is nothing to draw.
     """
@@ -223,7 +223,7 @@ def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -
 
 
 def _is_explained(log: EventLog, hints: HintReader) -> bool:
-    """Has a file without runs something else to explain: a failure or a topology?"""
+    """Does a file without runs contain something else to explain: a failure or a topology?"""
     return bool(log.events or hints.topology.found)
 
 

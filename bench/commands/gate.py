@@ -68,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
         with _run_folder(args) as args.run:
             verdict = of_folder.judged(args)
         text = _rendered(args.format, verdict)
-    except BaseException as error:  # an older JUnit file must not stay green
+    except BaseException as error:  # an older JUnit file must not keep showing a pass
         with contextlib.suppress(UsageError):  # the first error is the one to report
             _write(args.junit, gate_junit.broken(args.run, str(error) or type(error).__name__, of_folder.now()))
         _print_for_github([gate_junit.github_line("bench gate", str(error))])

@@ -27,7 +27,7 @@ from bench.results.summary import DocumentBuilder
 
 # Limits of shown rows, for tables and for programs, besides rows with wrong data. A run stores all rows.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
-_MOST_WORLDS = 4  # numbers named in one sentence
+_MOST_WORLDS = 4  # most numbers named in one sentence
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 2.0, 600.0
 _FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # poll slowly, because many users share one slurmctld
 _ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; without any reply from slurmctld
-_FILES_S = 5.0  # a shared file system may show the last lines late
+_FILES_S = 5.0  # time to wait: a shared file system may show the last lines late
 # Pending reasons (squeue's %r) that never go away.
 _NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|"

@@ -96,7 +96,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
         found += _of_host(host, own, wanted)
     found += _devices(facts, wanted)
     same = list(_same_machine(facts))
-    one_machine = {host for finding in same for host in finding.hosts}  # on one machine the other checks mean nothing
+    one_machine = {host for finding in same for host in finding.hosts}  # for one machine, other checks mean nothing
     found += _names({host: own for host, own in facts.items() if host not in one_machine}, wanted)
     found += same
     found += _versions(facts, wanted)

@@ -1,4 +1,4 @@
-"""Find other tools' programs below a folder, nearest first. Limits keep a search of `/` from taking minutes."""
+"""Find other tools' programs below a folder, nearest first. Limits keep even a search of `/` short."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers behind a diagnosis: levels of classes, what parts cost, and with what confidence.
+"""The numbers of a diagnosis: the normal level of each class, how much each part slows its pairs, and the confidence.
 
 All values are logarithms of bandwidth relative to the class: -0.105 is 0.9 of what is normal there.
 """
@@ -20,7 +20,7 @@ _FLOOR = 0.01  # the least noise: no measurement of bandwidth is better than 1 %
 _QUANTILE = 0.75
 _MOST_PASSES = 40
 _PRIOR_BAD = 0.1  # expected number of slow parts in a run
-_MILD = 10  # times as likely as a slow part is a slightly slow one
+_MILD = 10  # a slightly slow part is this many times as likely as a slow one
 _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 
@@ -28,8 +28,8 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 class Level:
     """Parts of one kind: `labels` and `ranks` of each unit, and its rows as sender ("out") and as receiver ("in").
 
-    `asked` has every row. `drawn` has only the rows of rounds without a suspicion, because a part must not look worse
-    by being measured more often.
+    `asked` has every row. `drawn` has only the rows of rounds that were chosen without a suspicion, because more
+    measurements must not make a part look worse.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class Groups:
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
         self.unit, self._num = unit, num_units
         rows = np.flatnonzero(unit >= 0)
-        narrow = unit[rows].astype(np.int16 if num_units < 1 << 15 else np.int64)  # few bits sort faster
+        narrow = unit[rows].astype(np.int16 if num_units < 1 << 15 else np.int64)  # small integers sort faster
         order = rows[np.argsort(narrow, kind="stable")]
         self.counts = np.bincount(unit[rows], minlength=num_units)
         starts = np.concatenate(([0], np.cumsum(self.counts)[:-1])).astype(np.int64)
@@ -129,13 +129,13 @@ class Fitted:
     levels: Sequence[Level]
     effects: list[dict[str, Array]]
     sigma: float  # of one row
-    outliers: float  # share of rows that are far off without a slow part
-    tail: float  # their mean distance
+    outliers: float  # share of rows that are far off although no part is slow
+    tail: float  # mean distance of these outliers
     settled: bool = False  # from now on only `clear` changes effects, and computed values are kept
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """What no part explains, by row."""
+        """What no part explains of each row."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -149,11 +149,11 @@ class Fitted:
         return left
 
     def suspected(self, index: int) -> list[int]:
-        """The units of a level that cost something."""
+        """The units of a level that slow their pairs."""
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """The rows of a unit that costs something in this direction; none if it does not."""
+        """The rows of a unit that slows its pairs in this direction; none if it does not."""
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
@@ -164,13 +164,13 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """By row: does its other end cost nothing at this level?"""
+        """For each row: is its other end without an effect at this level?"""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """How slow a part is, from its rows minus what their other ends cost."""
+        """How slow a part is, from its rows minus the effects of their other ends."""
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
         if (index, direction) not in self.kept:
@@ -221,7 +221,7 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
         relative[mine] -= _level(logs[chosen], base.asked["out"].unit[chosen])
     effects = [{"out": np.zeros(len(level.labels)), "in": np.zeros(len(level.labels))} for level in levels]
     found = Fitted(relative, levels, effects, _FLOOR, 0.01, 0.2)
-    for _ in range(2):  # the second time with levels without suspected parts
+    for _ in range(2):  # the second pass computes levels without suspected parts
         for effect in effects:
             for by_unit in effect.values():
                 by_unit[:] = 0.0
@@ -239,7 +239,7 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 
 
 def _level(logs: Array, unit: Array) -> float:
-    """The normal level of a class: what the better half of its senders reach with most of their partners.
+    """The normal level of a class: the rate that the better half of its senders reach with most of their partners.
 
     The median of all pairs would be wrong: one slow host of three is in two thirds of the pairs.
     """
@@ -287,7 +287,7 @@ def _select(found: Fitted, index: int, level: Level) -> None:
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise, and excuse rounds in which pairs without suspects were slow as well."""
+    """Estimate the noise, and correct rounds in which pairs without suspects were slow too."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):
@@ -296,7 +296,7 @@ def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
             free &= (unit < 0) | (effect[unit] == 0)
     ends = base.asked["out"].unit, base.asked["in"].unit
     pair = np.minimum(*ends) * len(base.labels) + np.maximum(*ends)
-    control_rows = free & ~np.isin(pair, pair[drawn & (residual < SLOW)])  # without slow links
+    control_rows = free & ~np.isin(pair, pair[drawn & (residual < SLOW)])  # pairs without a slow link
     for step in np.unique(steps[~drawn]):
         mine = steps == step
         control = residual[mine & control_rows]

@@ -1,4 +1,4 @@
-"""Runs of like jobs on many hosts, as evidence: what each group of jobs reaches, and which runs are slow or lost.
+"""Runs of similar jobs on many hosts, as evidence: the usual rate of each group, and which runs are slow or lost.
 
 One run is one table of a log: a host alone, a pair of hosts, or more. Runs of one tool, operation, number of nodes and
 ranks per node are a group. A run has one figure, its best bus bandwidth, and is compared with its own group only.
@@ -17,18 +17,18 @@ from statistics import NormalDist, median
 from bench.core.codes import Code, Coded
 from bench.logs.foreign import FAILED, OK, ForeignRun
 
-LEAST_RUNS = 6  # of like jobs: fewer runs are better read one by one
+LEAST_RUNS = 6  # of similar jobs; fewer runs are better read one by one
 LEAST_HOST_SETS = 3
 SLOW_SHARE = 0.9  # of the group's usual rate: faster is never slow
 _FALSE_SLOW = 0.001  # expected number of healthy runs that are called slow, in a whole folder
 _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
 _SMALL_SAMPLE = 3.0  # the noise of n figures is taken 1 + 3/n times as large as they show
-_MOST_SLOW = 0.25  # of a group's runs, beyond hosts that are slow with all: more is no fault of single links
-_MOSTLY = 0.75  # of a host's runs are slow: the host is
-_DOUBTFUL = 0.6  # of the distance below which a run is slow: many so far below are a tier that noise hides
-_NEAR = 0.05  # runs this close to the usual rate refine it
+_MOST_SLOW = 0.25  # of a group's runs, without hosts slow with all: more slow runs are no fault of single links
+_MOSTLY = 0.75  # if this share of a host's runs is slow, the host is slow
+_DOUBTFUL = 0.6  # of the distance at which a run is slow: many runs beyond it are a slower tier hidden by noise
+_NEAR = 0.05  # runs this close to the usual rate are used to refine it
 _LEAST_OF_SIZE = 0.25  # of the largest size that is usual in a group: smaller runs are not compared
-_COMPLETE = 0.95  # of all pairs are there: a missing one is evidence
+_COMPLETE = 0.95  # if this share of all pairs is there, a missing pair is evidence
 _TOKEN = re.compile(r"[A-Za-z0-9]")
 
 
@@ -47,7 +47,7 @@ LOST = (RunState.FAILED, RunState.NO_FIGURES, RunState.MISSING)
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobKind:
-    """What like jobs have in common but for the operation."""
+    """What similar jobs have in common, except the operation."""
 
     tool: str
     num_nodes: int
@@ -57,7 +57,7 @@ class JobKind:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
-    """What like runs have in common."""
+    """What similar runs have in common."""
 
     kind: JobKind
     pattern: str
@@ -114,7 +114,7 @@ class Fleet:
 
     @property
     def is_one(self) -> bool:
-        """Are these enough like jobs on different hosts for one page? At least half of all runs must fit."""
+        """Are there enough similar jobs on different hosts for one page? At least half of all runs must fit."""
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}
         return len(found) >= LEAST_RUNS and len(sets) >= LEAST_HOST_SETS and len(found) >= self.num_unplaced
@@ -185,7 +185,7 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 
 
 class _HostNames:
-    """The hosts of runs: those a log lists, else those that its file name holds.
+    """The hosts of runs: those listed in the log, else those in its file name.
 
     File names count if they hold exactly the listed hosts in nearly all logs that list them.
     """
@@ -218,8 +218,8 @@ class _HostNames:
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
     """The runs of a group, and one for each run that should be there.
 
-    A pair whose other operations were started lacks a run if nearly all other pairs have one: the job ended before it.
-    Without any log a pair lacks one if the pairs of all hosts are nearly complete.
+    A pair with runs of other operations lacks a run if nearly all other pairs have one: its job ended too early. A pair
+    without any log lacks a run if nearly all pairs of hosts have one.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -304,8 +304,8 @@ class _Level:
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
     """What the runs reach, and which are slow; None if there are too few.
 
-    If many runs are slow that no host explains, they are a slower tier of the network. Then this tier is what is usual,
-    and only what is slower still is slow.
+    If many runs are slow and no host explains them, they are a slower tier of the network. Then the rate of this tier
+    is the usual one, and only runs below it are slow.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -339,9 +339,9 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """Standard deviation of one figure, by the quieter side: the other may hold slow runs, or a faster tier.
+    """Standard deviation of one figure, from the side with less spread; the other may hold slow runs, or a faster tier.
 
-    A side with few figures shows nothing; then the figures close to the usual rate do.
+    If a side has too few figures, the figures close to the usual rate are used.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):
@@ -359,7 +359,7 @@ def _spread(rates: Sequence[float]) -> float:
 
 
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
-    """Can single hosts and links explain the slow runs? Not if too many are slow beyond hosts slow with all."""
+    """Can single hosts and links explain the slow runs? Not if too many other runs are slow."""
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
     most = max(1.0, _MOST_SLOW * len(others))
@@ -367,7 +367,7 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """The hosts most of whose runs are slow, also those with each other. One run does not show which end is slow.
+    """The hosts most of whose runs are slow, also their runs with each other. One run does not show which end is slow.
 
     Hosts that are slow with the rest and fast with each other are in another part of the network.
     """

@@ -1,4 +1,4 @@
-"""One page about a folder of like runs: groups, hosts and pairs by evidence, and the matrix of pairs."""
+"""One page about a folder of similar runs: groups, hosts and pairs by evidence, and the matrix of pairs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome,
 from bench.diagnose.messages import FleetConclusion, FleetNote
 
 _WIDTH = 110
-# What is shown; JSON has all. The page of 17 hosts fits two screens.
+# Limits of what is shown; JSON has everything. The page of 17 hosts fits two screens.
 _MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 6, 20, 10
 _MOST_PARTNERS, _MOST_FILES = 5, 1
-_WIDE = 0.8  # of the median: if only slower runs are called slow, the reader must know
+_WIDE = 0.8  # of the median: if runs count as slow only below this, a note tells the reader
 
 
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
@@ -188,7 +188,7 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
 
 
 def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
-    """The named hosts, and at least as many as make a short ranking, if they have bad runs."""
+    """The named hosts, and more hosts with bad runs up to a short ranking."""
     most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
     return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
 
@@ -209,7 +209,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """With whom it is slow, at what share, with whom its runs are lost, and in which files."""
+    """Which hosts it is slow with, at what share, which hosts its runs are lost with, and in which files."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:

@@ -1,14 +1,15 @@
-"""Which hosts explain the slow, failed and missing runs of a fleet? Each with a probability, and what is left to pairs.
+"""Which hosts explain the slow, failed and missing runs of a fleet? Pairs explain the rest.
 
-A host that is slow with all its partners is found by `localise`, as in `bench diagnose`. A host that fails, or is slow,
-only with some partners is found by how its bad runs concentrate. Both hypotheses are weighed for every host:
+Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
+`bench diagnose`. The concentration of bad runs shows a host that fails, or is slow, only with some partners. Two
+hypotheses are weighed for every host:
 
-- sound: its runs are as often slow, or without figures, as those of hosts that are not at fault;
-- at fault: they are so at rates of its own, all of which are equally likely, in any of the kinds of job.
+- sound: its runs are slow, or without figures, as often as those of hosts that are not at fault;
+- at fault: its runs are bad at rates of its own, in any of the kinds of job; all rates are equally likely.
 
-So a kind of evidence counts by how rare it is elsewhere: where other pairs never fail, two failures weigh more than
-many slow runs among slow runs. A run with a host that is already named counts by what that host explains of it.
-A pair counts once: if it was bad in one kind of job, its runs in the others are not counted again.
+So evidence counts more if it is rare elsewhere: if other pairs never fail, two failures weigh more than many slow runs
+where slow runs are common. If a run's other host is already named, the run counts only for what that host does not
+explain. A pair counts once: if it was bad in one kind of job, its runs in the others are not counted again.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from bench.diagnose.places import Array, Places
 
 AT_FAULT, SUSPECT = 0.95, 0.25  # a sound host is above in 0.2 and 1.6 % of simulated clusters (benchmarks/fleet.py)
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
-_BACKGROUND = (0.5, 50.0)  # bad runs, of all: what sound pairs do if nothing is known
+_BACKGROUND = (0.5, 50.0)  # (bad runs, all runs): assumed of sound pairs before any evidence
 _OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
-_LEAST_PARTNERS = 3  # that a host must be bad with, or all if it has two
+_LEAST_PARTNERS = 3  # partners that a host must be bad with; both if it has two
 _SURPRISE = 0.25  # below this probability a bad run needs an explanation
-_MOST_CAPPED = 3.0  # standard deviations above the usual rate
-_MOST_BAD = 0.45  # of the jobs, by each outcome: also between two hosts at fault a job may be well
+_MOST_CAPPED = 3.0  # figures are cut at so many standard deviations above the usual rate
+_MOST_BAD = 0.45  # of the jobs, for each outcome: a job may be well even between two hosts at fault
 _MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
 
 
 class JobOutcome(IntEnum):
-    """What a job of a set of hosts was, all its operations together."""
+    """The outcome of a job of a set of hosts, over all its operations."""
 
     WELL = 0
     SLOW = 1
@@ -78,7 +79,7 @@ class HostEvidence:
 
     @property
     def suspected(self) -> bool:
-        """May it be at fault, without proof?"""
+        """Is it suspected, but not proven to be at fault?"""
         return SUSPECT <= self.confidence < AT_FAULT
 
     @property
@@ -122,7 +123,7 @@ class FleetVerdict:
 
 
 def verdict_of(fleet: Fleet) -> FleetVerdict:
-    """Name hosts first, then what is left to pairs."""
+    """Name hosts first, then pairs for the bad runs that no host explains."""
     diagnosis = _diagnosis(fleet)
     found = _Concentration(_units(fleet), fleet.hosts, _slow_with_all(fleet, diagnosis))
     confidences = found.confidences
@@ -236,7 +237,7 @@ class _Concentration:
         self._search(hosts)
 
     def _search(self, hosts: Sequence[str]) -> None:
-        """All hosts in turn, each with what the others explain, until their confidences settle."""
+        """Update all hosts in turn, each given what the others explain, until their confidences settle."""
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):
             before = self._chance.copy()
@@ -247,7 +248,7 @@ class _Concentration:
         self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
 
     def weights(self) -> dict[JobOutcome, float]:
-        """By how much one job of an outcome multiplies the odds, where the other end is not at fault."""
+        """The factor by which one job of an outcome multiplies the odds, if the other end is not at fault."""
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
         for outcome, own in ((JobOutcome.SLOW, _OWN[1]), (JobOutcome.LOST, _OWN[2])):
@@ -277,11 +278,11 @@ class _Concentration:
                 sound = np.log(expected[rows, self._outcome[rows]]).sum()
                 counts = np.bincount(self._outcome[rows], minlength=len(JobOutcome))
                 factor = _log_chance(counts) - sound
-                log_odds += np.logaddexp(0.0, factor) - math.log(2)  # it may be at fault in some kinds of job only
+                log_odds += np.logaddexp(0.0, factor) - math.log(2)  # perhaps at fault only in some kinds of job
         return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
 
     def _expected(self, host: int) -> Array:
-        """By unit and outcome, the probability if this host is sound: what is usual, and what named hosts add."""
+        """By unit and outcome, the probability if this host is sound: the usual rate plus what named hosts add."""
         chance = self._chance.copy()
         chance[host] = 0.0
         rates = np.zeros((len(self._kind), len(JobOutcome)))

@@ -1,4 +1,4 @@
-"""The next rounds of a ladder, computed from the evidence so far only: a stored file gives the same rounds.
+"""The next rounds of a ladder. They depend only on the evidence so far, so a stored file gives the same rounds.
 
 A ladder measures pairs in these stages, each in both directions:
 
@@ -22,11 +22,11 @@ from bench.diagnose.localise import STAGES, PairSamples, Places, Suspect, locali
 
 Pairs = tuple[tuple[int, int], ...]  # (source, destination), disjoint
 
-_ALL_MATCHINGS = 16  # hosts up to which every matching is measured at once
+_ALL_MATCHINGS = 16  # up to this many hosts, the screen measures every matching
 _SOME_MATCHINGS = 4
 _LEAST_MATCHINGS, _MOST_REPEATS = 9, 4  # with few hosts matchings are repeated until each host has so many rows
 _NODE_MATCHINGS = 3
-_CIRCLE_HOSTS = 128  # up to which all links are measured once one is slow
+_CIRCLE_HOSTS = 128  # up to this many hosts, all links are measured once a link is slow
 _CONFIRMATIONS = 6
 _LINK_REPEATS, _ALONE_REPEATS, _MOST_ALONE = 4, 3, 16
 
@@ -71,7 +71,7 @@ def least_rounds(num_hosts: int, ranks_per_host: int, num_nics: int) -> int:
 
 
 def first_rounds(places: Places, random_: random.Random) -> tuple[LadderRound, ...]:
-    """The first test of every host and its inside; the number of rounds does not depend on the random choices."""
+    """The first test between and inside all hosts. The number of rounds does not depend on the random choices."""
     return (*_screen(places, random_), *_nodes(places, random_))
 
 

@@ -1,10 +1,10 @@
 """Which host, NIC or link is slow? From measured pairs to names, each with a confidence.
 
-Within a class of comparable pairs (in one node, in one rack, across racks) the logarithm of a pair's bandwidth is a
-level, plus what the sender's and the receiver's part cost, plus what this link alone costs. Parts only ever slow a pair
-down, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation"). The widest part that
-explains the slow pairs comes first: rack, host, NIC, rank, link. A ladder's suspicion is judged only by the rows that
-the ladder took to confirm it.
+Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is a
+level, plus the effects of the sender's and the receiver's part, plus the effect of this link alone. Parts only ever
+slow a pair down, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation"). The widest
+part that explains the slow pairs comes first: rack, host, NIC, rank, link. If a ladder suspects a part, only the rows
+that the ladder measured to confirm it count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")  # "" if 
 CONFIRM, LINKS, ALONE = (STAGES.index(name) for name in ("confirm", "links", "alone"))
 ACCUSE = 0.99  # the least confidence
 LEAST_CONFIRMING = 4  # rows of a direction, in a ladder
-MOST_CONFIRMING = 24  # after which there are no better partners
+MOST_CONFIRMING = 24  # after so many rows the search for better partners ends
 LEAST_LINK_ROWS = 2  # repeats of a link
 
 
@@ -109,7 +109,7 @@ class Diagnosis:
 
     @property
     def undecided(self) -> bool:
-        """Is nothing accused although the run did not end its search?"""
+        """Is nothing accused, although the search is not complete?"""
         return not self.accused and bool(self.suspects or self.num_missing)
 
 
@@ -145,7 +145,7 @@ class _Search:
         classes = pair_classes(rows.src, rows.dst, places, inside)
         levels = _levels(rows, places, inside)
         self._fit = fitting.fit(np.log(rows.bytes_per_s), classes, rows.step, rows.stage < CONFIRM, levels)
-        self._explained = np.zeros(len(rows), dtype=bool)  # by a part that is accused, or will be measured again
+        self._explained = np.zeros(len(rows), dtype=bool)  # by a part that is accused or measured again
         for number, level in enumerate(levels):
             for unit in self._fit.suspected(number):
                 self._judge(number, level, unit)
@@ -199,7 +199,7 @@ class _Search:
         self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
 
     def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
-        """Is a host slow by each of its NICs? Rows of one of them must not count for all."""
+        """Is a host slow through each of its NICs? Rows of one NIC must not count for all."""
         if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
@@ -207,7 +207,7 @@ class _Search:
         return all(2 * slow[ends == end].sum() >= (ends == end).sum() for end in np.unique(ends))
 
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
-        """The rows that were taken to judge a part: those whose other end is not suspected itself.
+        """The rows that judge a part: those whose other end is not suspected itself.
 
         A pair of two slow parts is no slower than a pair of one, so a slow part looks normal with a slow partner.
         """
@@ -225,7 +225,7 @@ class _Search:
         num_low = np.bincount(which[low], minlength=len(links))
         order, starts = np.argsort(which, kind="stable"), np.cumsum(counts) - counts
         enough = (num_low >= LEAST_LINK_ROWS) & (2 * num_low >= counts)
-        if self._adaptive:  # half of the rows before any suspicion, or rows that were taken for this link since
+        if self._adaptive:  # half of the rows before any suspicion, or later rows measured for this link
             drawn = rows.stage < CONFIRM
             num_drawn = np.bincount(which[drawn], minlength=len(links))
             enough = 2 * np.bincount(which[low & drawn], minlength=len(links)) >= np.maximum(num_drawn, 1)
@@ -366,7 +366,7 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
 
 
 def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Measured hosts that are neither accused nor suspected; of a host with a slow NIC, its other NICs."""
+    """Measured hosts that are neither accused nor suspected; if a host has a slow NIC, its other NICs."""
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}
     nics: dict[str, list[str]] = {}

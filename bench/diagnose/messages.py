@@ -20,7 +20,7 @@ _DIRECTIONS = (
 
 
 class SlowPart(OptionalPartsCode):
-    """What is slow. `sends` and `receives` (of a link `forward` and `backward`) are there if that direction is."""
+    """What is slow. `sends` and `receives` (of a link: `forward` and `backward`) exist if that direction is slow."""
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"
     HOST = "slow-host", f"{{host}}{_DIRECTIONS}<inside? inside the host>"
@@ -69,7 +69,7 @@ class Conclusion(OptionalPartsCode):
 
 
 class FleetConclusion(OptionalPartsCode):
-    """The answer about a folder of like runs."""
+    """The answer about a folder of similar runs."""
 
     NAMED = (
         "hosts-named",

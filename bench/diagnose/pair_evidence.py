@@ -28,7 +28,7 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
-    """The rows of one measured pair. `symmetric`: its rate is of both directions, such as half a round trip."""
+    """The rows of one measured pair. `symmetric`: its rate holds for both directions, as for half a round trip."""
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
         return ()
@@ -46,7 +46,7 @@ def places(header: Mapping[str, Any]) -> Places:
     if len(ranks) == num:
         hosts = [rank["host"] for rank in ranks]
         nics = [rank.get("nic") for rank in ranks]
-    if header["clock"] == "device" and not any(nics):  # assume that each GPU has its own NIC
+    if header["clock"] == "device" and not any(nics):  # NICs are unknown: assume one for each GPU
         nics = [f"gpu{rank % per_node}" for rank in range(num)]
     racks = {host: facts["rack"] for host, facts in header["nodes"].items() if facts.get("rack")}
     return Places(tuple(hosts), tuple(nics), racks)
@@ -124,7 +124,7 @@ def _option(case: Sequence[str], name: str) -> str | None:
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """A ladder that ended before it had tested every host clears none."""
+    """The verdict of a ladder. If it ended before it had tested every host, it clears none."""
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
@@ -133,7 +133,8 @@ def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diag
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
     """The samples of both modes, each relative to its median: half a round trip has a level of its own.
 
-    A pair's time is the lower end of its median's interval: what a busy CPU adds to some samples is not the link's.
+    A pair's time is the lower end of its median's interval, because a busy CPU slows some samples and the link does
+    not.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):
@@ -166,7 +167,7 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
 
 
 def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Names that a verdict clears and none accuses. Ends of suspected links may be slow, so they are not cleared."""
+    """Names that some verdict clears and no verdict accuses. Ends of suspected links are not cleared."""
     slow = {name for part in accused for name in (part.name, part.name.partition(":")[0])}
     doubtful = {host for suspect in suspects for host in suspect.hosts}
     cleared = []

@@ -10,7 +10,7 @@ import numpy as np
 
 Array = Any  # a numpy array of one dimension, unless said otherwise
 
-_LEAST_ROWS = 12  # of a class of its own
+_LEAST_ROWS = 12  # a class needs so many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Places:
         return {port: tuple(ranks) for port, ranks in found.items()}
 
     def link_ends(self, inside: bool) -> Array:
-        """By rank, the number of what its links end at: the rank itself inside a host, else its NIC."""
+        """By rank, the index of its links' end: the rank itself inside a host, else its NIC."""
         if inside:
             return np.arange(len(self.hosts))
         return index(list(zip(self.hosts, self.nics, strict=True)))

@@ -19,9 +19,9 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
 from bench.logs.foreign import OK, ForeignRow
 
-# Of the best published result.
+# As a share of the best published result.
 _LOW_OF_OTHERS = 0.5
-# Of a bound, if no result is known: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
+# Shares of a bound, used if no result is known: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
 _NORMAL_OF_RING = 0.75  # of NICs round a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
 TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known results were held back
@@ -29,7 +29,7 @@ TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known 
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
 _LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
 _LEAST_OF_PCIE = 0.3  # GPUs without a link of their own exchange data through PCIe switches at least so fast
-_MAY_BE = 0.15  # a machine on which others came so close is one that the user may try
+_MAY_BE = 0.15  # if others came this close on a machine, the user may try it
 _MOST_CANDIDATES = 3
 
 
@@ -95,14 +95,14 @@ def _uses_part_of_mesh(evidence: RunEvidence) -> bool:
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
-    """Why a machine that the user named is not the log's; None if nothing says so. `others`: GPUs that it lacks."""
+    """Why the log is not from the machine the user named; None if nothing shows that. `others`: GPUs that it lacks."""
     if not others:
         return None
     return Coded.of(AssessmentCode.OTHER_MACHINE, instance=machine.instance, gpu=machine.gpu, other_gpus=list(others))
 
 
 def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
-    """A rate that cannot be: it is above a hard bound. `facts`: where it was measured (AssessmentCode.ABOVE_BOUND)."""
+    """The verdict on a rate above a hard bound. `facts`: where it was measured (of ABOVE_BOUND)."""
     ratio = rate / bound.bytes_per_s
     why = Coded.of(
         AssessmentCode.ABOVE_BOUND,
@@ -118,7 +118,7 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 
 def tightest(evidence: RunEvidence) -> Bound | None:
-    """The bound that says most: the tightest hard one, or a tighter reference on the network."""
+    """The most informative bound: the tightest hard one, or a tighter reference on the network."""
     found = []
     for bound in evidence.bounds:
         if bound.kind in ("hard", "traffic") or bound.code in (Limit.NETWORK, Limit.NIC_IN_USE):
@@ -135,7 +135,7 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
 
 
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
-    """The verdict for a ratio, by the least that is normal and the least that is merely low."""
+    """The verdict for a ratio. `normal`: the least normal ratio; `low`: the least that is not far too low."""
     if ratio >= normal:
         return ResultVerdict.NORMAL
     return ResultVerdict.LOW if ratio >= low else ResultVerdict.FAR_TOO_LOW
@@ -215,7 +215,7 @@ def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
 
 
 def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
-    """Against the best published result at a comparable size; None if there is none."""
+    """The verdict against the best published result at a comparable size; None if there is none."""
     matches = size_matches(evidence)
     best = evidence.best
     if not matches or best is None:
@@ -265,7 +265,7 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
 
 
 def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
-    """What an acceptance check asks of an allreduce over a whole node."""
+    """The rate that an acceptance check requires of an allreduce over a whole node."""
     best = evidence.best
     if best is None or (best.payload_bytes or 0) < 1 << 30 or evidence.run.pattern != "allreduce":
         return {}
@@ -286,7 +286,7 @@ def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
 
 
 def _compared_with_bound(evidence: RunEvidence) -> Assessment:
-    """Against the tightest bound; no verdict if none is known."""
+    """The verdict against the tightest bound; no verdict if no bound is known."""
     best, links = evidence.best, evidence.machine.links
     assert best is not None
     if links is None:
@@ -317,7 +317,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
 
 
 def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
-    """What the best row reached of a bound."""
+    """The share of a bound that the best row reached."""
     return {
         "rate": busbw(best),
         "share": busbw(best) / bound.bytes_per_s,
@@ -361,7 +361,7 @@ def _candidates(evidence: RunEvidence) -> list[str]:
 
 
 def _compared_with_nic(best: ForeignRow) -> Assessment:
-    """Two ends of perftest, against the slowest NIC that can have carried them."""
+    """The verdict on perftest's two ends, against the slowest NIC that can have carried the data."""
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)
     if nic is None or rate < 0.9 * nic:
@@ -373,7 +373,7 @@ def _compared_with_nic(best: ForeignRow) -> Assessment:
 
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
-    """The share of a bound from which on a result is normal."""
+    """The least share of a bound that is normal."""
     if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:

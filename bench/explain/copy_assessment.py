@@ -27,8 +27,8 @@ from bench.hardware.reference import CopyReference
 from bench.logs.foreign import FAILED, TRUNCATED
 
 ONE_WAY = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}  # direction -> its name in reference.yaml
-# What copies reach of a link. Of NVLink-C2C to a GH200 it is 0.82 to 0.92 from its own host, and 0.66 and 0.69 back
-# (NVIDIA/nvbandwidth's logs).
+# What copies reach of a link. On the NVLink-C2C of a GH200, copies from its own host reach 0.82 to 0.92, and copies
+# back 0.66 and 0.69 (NVIDIA/nvbandwidth's logs).
 _USUAL_OF_C2C, _USUAL_OF_PORT = (0.65, "65 to 90 %"), (0.86, "80 to 90 %")
 _NORMAL_OF_USUAL, _LOW_OF_USUAL = 0.9, 0.6
 _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
@@ -76,7 +76,7 @@ def _obstacle(evidence: CopyEvidence) -> Coded | None:
         return other_machine
     listed = sum(hint.kind == "device" for hint in evidence.hints)
     measured = max((len(test.gpus) for test in evidence.tests), default=0)
-    if 0 < listed < measured and evidence.run.status != TRUNCATED:  # a log that was cut may have lost some
+    if 0 < listed < measured and evidence.run.status != TRUNCATED:  # a truncated log may lack some
         return Coded.of(AssessmentCode.GPU_COUNTS_DIFFER, num_listed=listed, num_measured=measured)
     return None
 
@@ -146,7 +146,7 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 
 
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
-    """Against the hard bound of its path; None if there is none, or it does not hold for single pairs."""
+    """The verdict against the hard bound of its path; None if there is none, or it does not hold for single pairs."""
     if not test.bounds:
         return None
     # Pairs of a mesh may have fewer links than the best connected pair.
@@ -158,9 +158,12 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
         return None
     rate, end = (test.fastest, "most") if mesh else (test.slowest, "least")
     if not mesh and test.slowest >= _OUTLIER * median(test.rates.values()):
-        rate, end = median(test.rates.values()), "the median"  # no card is an outlier, so one card does not judge all
+        rate, end = (
+            median(test.rates.values()),
+            "the median",
+        )  # no outlier: one card does not decide
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
-    ratio = rate / (share * bound.bytes_per_s)  # what copies usually reach counts as all of the link
+    ratio = rate / (share * bound.bytes_per_s)  # the share that copies usually reach counts as 100 %
     why = Coded.of(
         AssessmentCode.COPY_COMPARED_WITH_LINK,
         direction=direction_name(test),
@@ -176,10 +179,10 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 
 
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
-    """If the machine is not named: against the best with this GPU on the same PCIe link.
+    """If the machine is not named: the verdict against the best result with this GPU on the same PCIe link.
 
-    The link is that of the machines that it may be, or the fastest that the GPU supports. Bridges between two cards are
-    unknown, so such pairs are not compared.
+    The link is that of the machines that fit the log, or the fastest that the GPU supports. Bridges between two cards
+    are unknown, so such pairs are not compared.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -195,9 +198,9 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 
 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
-    """Against another machine's: the slowest pairs of both.
+    """The verdict against another machine's copies, by the slowest pairs of both.
 
-    If only the other machine's pairs differ, the fastest pairs: ours may be a selection of the pairs with most links.
+    If only the other machine's pairs differ, by the fastest pairs: our log may hold only the pairs with most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -27,7 +27,7 @@ _PATHS = {
 }
 # Directions without bounds: both ways at once, and through a buffer of the driver.
 _UNBOUNDED = ("bidirectional", "h2d_pageable", "d2h_pageable")
-# What copies of hundreds of MB reach of a link's raw rate; packet headers and flow control take the rest.
+# The share of a link's raw rate that copies of hundreds of MB reach; packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _SLOWEST_NVLINK = 30e9
 # What copies reach of the NVLinks of one pair (24.2 and 48.4 of 25 and 50 GB/s: SpareCores on p3 and p3dn).
@@ -35,7 +35,7 @@ _LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
 _ROUNDING = 0.002
 _MOST_NVLINKS_OF_PAIR = 6  # with more, any rate would fit some number
 _USUAL_NVLINK = 2  # generations 2, 3 and 4 have one rate
-_OF_ANOTHER_LINK = 1.5  # times the rate of host copies: such copies do not go over a link like the host's
+_OF_ANOTHER_LINK = 1.5  # times the rate of host copies: faster copies do not use a link like the host's
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class CopyEvidence:
 
     @property
     def waived_tests(self) -> list[Remark]:
-        """The remarks about tests that the tool did not run."""
+        """The remarks about tests that the tool skipped."""
         return [remark for remark in self.run.remarks if remark.code == LogCode.WAIVED]
 
     @property
@@ -139,7 +139,7 @@ def rate_range(slowest: float, fastest: float) -> str:
 
 
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
-    """The PCIe links on which copies reach this rate; if there is none and `ports` is true, NVLink ports."""
+    """The PCIe links on which copies reach this rate. If there are none and `ports` is true, NVLink ports instead."""
     fitting = []
     for generation in range(3, newest + 1):
         for lanes in (4, 8, 16):
@@ -154,10 +154,10 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 
 
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
-    """How many NVLinks of one pair a rate fits ("2 NVLinks of 25 GB/s"); None if it is no whole number.
+    """The number of NVLinks of one pair that a rate fits ("2 NVLinks of 25 GB/s"); None if it fits no whole number.
 
-    They are of the GPU's generation if its links join single pairs. If the GPU is unknown, they are of the usual one,
-    provided that host copies show a slower PCIe link.
+    The NVLinks are of the GPU's generation if its links join single pairs. If the GPU is unknown, the usual generation
+    is assumed, provided that host copies show a slower PCIe link.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK

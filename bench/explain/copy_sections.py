@@ -70,7 +70,7 @@ def others(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def _range(test: CopyTest) -> dict[str, object]:
-    """The rates of a test, and of how many pairs or GPUs."""
+    """The rates of a test, and the number of pairs or GPUs."""
     number, gpus = len(test.rates), len(test.gpus)
     if test.direction in ("d2d", "through_host"):
         count = f"{number} pairs"
@@ -88,7 +88,7 @@ def _range(test: CopyTest) -> dict[str, object]:
 
 
 def _no_bound(evidence: CopyEvidence, test: CopyTest) -> Coded:
-    """What the rate fits, if the links are unknown."""
+    """Which links the rate fits, if the links are unknown."""
     own = gpu(evidence.machine.gpu) if evidence.machine.gpu else None
     name = direction_name(test)
     if own and own.c2c:

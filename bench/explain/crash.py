@@ -1,4 +1,4 @@
-"""What failed first: the cause, told apart from its consequences, from the events of all files of one job.
+"""What failed first: separates the cause from its consequences, by the events of all files of one job.
 
 A rank is accused only where a message names it. Each cause is the earliest message of its kind; a message is a
 consequence if the same rank had waited or lost a connection before, if the launcher ended the process, or if another
@@ -30,25 +30,30 @@ from bench.logs.failure_events import Event, Role
 _MOST_REASONS = 4
 _MOST_CONSEQUENCES = 8
 _MOST_RANKS = 1 << 20
-_SURE = 0.6  # a cause below this weight leaves something unknown
-_LEAST_WEIGHT = 0.15  # of a cause that is shown
+_SURE = 0.6  # below this weight the cause is uncertain
+_LEAST_WEIGHT = 0.15  # causes below it are not shown
 _FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.PEER, Role.STOPPED)
 _FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
 _ENDS = (Role.ENDED, Role.STOPPED)
 _DEATHS = ("killed", "crashed", "aborted", "exited")
 _OWN_ENDS = ("aborted", "exited")  # by the process itself, after an error
-_HARD = (*_DEATHS, "node-lost", "host-out-of-memory", "mpi-abort")  # never a consequence of a rank's own waiting
+_HARD = (
+    *_DEATHS,
+    "node-lost",
+    "host-out-of-memory",
+    "mpi-abort",
+)  # never follow from the rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 _WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The answer. `first`: the message that the likeliest cause rests on, which `reporters` printed. `absent`: ranks
-    that never came.
+    """What failed. `first`: the message behind the likeliest cause; `reporters` printed it. `absent`: ranks that never
+    came.
 
-    `waiting` is the operation that the others waited in. `reasons`: causes, the likeliest first. `consequences`: what
-    followed. `unknown`: what the text does not show, and what would.
+    `waiting`: the operation in which the others waited. `reasons`: causes, the likeliest first. `consequences`: what
+    followed. `unknown`: what the text does not show, and what to collect to see it.
     """
 
     first: Event
@@ -126,7 +131,7 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
 def _num_ranks(events: Sequence[Event]) -> int | None:
     """The number of ranks, as the text states it.
 
-    It is stated by NCCL, the list of ranks, the store, the table of torchrun, dumps, or an allgather's sizes.
+    The sources are NCCL, the list of ranks, the store, torchrun's table, dumps, or an allgather's sizes.
     """
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
     listed = [event.rank + 1 for event in events if event.kind is nccl_init.RANK and event.rank is not None]
@@ -145,7 +150,7 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 
 
 def _attributed(events: Sequence[Event]) -> list[Event]:
-    """The events with the ranks and hosts that other lines give to their processes; reports of the same end once."""
+    """The events, with ranks and hosts that other lines state for their processes; reports of one end become one."""
     ranks: dict[tuple[str | None, int], set[int]] = {}
     hosts: dict[int, set[str]] = {}
     for event in events:
@@ -166,7 +171,7 @@ def _attributed(events: Sequence[Event]) -> list[Event]:
 
 
 def _once(events: Sequence[Event]) -> list[Event]:
-    """An end that the agent logs and its table repeats is one end: the table's, which has the rank and the host."""
+    """Merge an end that the agent logs and its table repeats: keep the table's, which has the rank and the host."""
     ended = {(event.pid, event.code) for event in events if "first_observed" in event.facts}
     found = []
     for event in events:
@@ -243,7 +248,7 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
 
 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
-    """Ranks that reported no time-out in the operation in which most others did; or the finding that all did."""
+    """Ranks that reported no timeout in the operation in which most others did; or the finding that all timed out."""
     codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
     timeouts = [event for event in events if event.code in codes and event.rank is not None]
     explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
@@ -264,7 +269,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
-    """Messages about calls that differ, which name two ranks each, as one finding about all of them."""
+    """Merge the messages about differing calls, which name two ranks each, into one finding about all ranks."""
     reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
     calls: dict[int, tuple[str, str, str]] = {}
     for event in reports:
@@ -279,7 +284,7 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
 
 
 def _hung(events: Sequence[Event]) -> list[Event]:
-    """Where the start of NCCL ended, by the last stage of each process; empty if no stage is known."""
+    """Where NCCL's initialisation stopped, by the last stage of each process; empty if no stage is known."""
     stages = [event for event in events if event.kind is nccl_init.STAGE]
     if not stages:
         return []
@@ -298,7 +303,7 @@ def _hung(events: Sequence[Event]) -> list[Event]:
 
 
 def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
-    """(causes, consequences). If all are consequences, they are all that is known, and count as causes.
+    """(causes, consequences). If all events are consequences, nothing else is known, so they count as causes.
 
     `reporters`: the ranks that printed why they failed.
     """
@@ -318,7 +323,7 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
-    """Errors and ends of ranks that had waited or lost a connection before, by the lines of one file."""
+    """Errors and ends of ranks that earlier in the same file had waited or lost a connection."""
     follows = set()
     waited: set[tuple[str, int]] = set()
     for event in sorted(events, key=lambda event: (event.source, event.line)):
@@ -333,7 +338,7 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 
 
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
-    """Ends of processes that another end came before, and ends that the rank's own message explains."""
+    """Ends of processes that followed another end, and ends that the rank's own message explains."""
     observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
     follows = set()
     first_of: dict[str, Event] = {}
@@ -386,7 +391,7 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
 
 
 def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) -> tuple[int, ...]:
-    """The ranks that never came: those that the likeliest message of this kind names."""
+    """The ranks that never came, as named by the likeliest message about absent ranks."""
     if first.role == Role.ABSENT:
         return first.ranks or ((first.rank,) if first.rank is not None else ())
     named = [event for event in (*causes, *followed) if event.role == Role.ABSENT and event.ranks]
@@ -445,7 +450,7 @@ def words(event: Event) -> str:
 
 
 def evidence(event: Event) -> str:
-    """Where it is printed, and its words."""
+    """The file and line of a message, and its text."""
     where = f"{event.source}:{event.line}" if event.line else event.source
     return f"{where}: {event.printed}" if event.printed else where
 
@@ -473,7 +478,7 @@ def _consequences(followed: Sequence[Event]) -> list[Coded]:
 def _unknown(
     events: Sequence[Event], shown: Sequence[Event], first: Event, weight: float, num_ranks: int | None
 ) -> list[Coded]:
-    """What the text does not show, and which option or file would."""
+    """What the text does not show, and which option or file would show it."""
     found = []
     dumped = crash_records.dumped(events)
     lacking = [rank for rank in crash_records.members(events) if rank not in dumped]

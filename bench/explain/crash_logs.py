@@ -56,7 +56,7 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
-    """What failed in the jobs whose files hold no run, such as one log or one dump per rank, a crash for each job."""
+    """One crash for each failed job whose files hold no run, such as one log or one dump per rank."""
     if _is_only_job(logs):
         return []
     found = []

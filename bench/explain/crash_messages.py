@@ -1,4 +1,4 @@
-"""The words of the crash page, except those of the messages themselves, which are in `logs/events/`."""
+"""The texts of the crash page. The texts for each kind of message are in `logs/events/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crash page as text, Markdown and lines of a longer page: who was first, why, what followed, what is unknown."""
+"""The crash page as text, Markdown and lines of a longer page: the first rank, why, what followed, what is unknown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def title(crash: Crash) -> str:
 
 
 def answer(crash: Crash) -> Iterator[str]:
-    """Who was first, in which operation, and who never came."""
+    """Which rank failed first, in which operation, and which ranks never came."""
     first = crash.first
     yield f"first: {words(first)}{_place(first)}"
     if len(crash.reporters) > 1:

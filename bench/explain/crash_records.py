@@ -1,7 +1,7 @@
 """Flight records of several ranks, compared: different calls, ranks that are behind, operations that none finished.
 
-The states of Gloo's operations are never updated, so only a group that has finished operations on record is read for
-what is still going on.
+Gloo never updates the states of its operations. So unfinished operations are read only for groups whose records also
+hold finished ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from bench.logs.failure_events import Event, MessageKind
 
 Record = tuple[str, str, str, str]  # operation, sizes, dtypes, state
 _SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter")
-_MOST_CALLS = 4  # different ones that a sentence names
+_MOST_CALLS = 4  # most different calls that a sentence names
 
 
 def recorded(events: Sequence[Event]) -> Iterator[Event]:
-    """What the dumps show, as events: of each group the first operation at which the ranks part."""
+    """What the dumps show, as events: for each group the first operation in which the ranks differ."""
     groups: dict[str, dict[int, Event]] = {}
     for event in events:
         if event.kind is flight_recorder.RECORDS and event.rank is not None and event.group is not None:
@@ -54,7 +54,7 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """The first difference of one group: calls that differ, then ranks that are behind, then what nobody finished."""
+    """The first difference of one group: calls that differ, else ranks that are behind, else what no rank finished."""
     first = max(min(found) for found in calls.values())  # the recorder keeps the last operations only
     last = {rank: max(found) for rank, found in calls.items()}
     for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):

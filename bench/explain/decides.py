@@ -1,4 +1,4 @@
-"""What would decide a result that cannot be judged: the one option to give, the first line of its page."""
+"""The first line of a page without a verdict: the one option that would decide the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = {
 
 
 def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
-    """The option that would decide; else why nothing can. None for a result that is judged for certain."""
+    """The option that would decide, or why no option can. None for a result that is judged with certainty."""
     if assessment.verdict not in (ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.NORMAL_IF):
         return None
     for code, option in _OPTIONS.items():

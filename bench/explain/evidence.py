@@ -1,4 +1,4 @@
-"""RunEvidence: what the verdict and the reasons about one run may look at.
+"""RunEvidence: everything that the verdict and the reasons about one run use.
 
 The run's rows, the links it ran on, bounds on its bandwidth, published results, and what its log says.
 """
@@ -23,11 +23,11 @@ from bench.logs.foreign import ForeignRow, ForeignRun
 # Up to this size a time is latency; from LARGE_BYTES on, bandwidth.
 SMALL_BYTES = 1024
 LARGE_BYTES = 64 << 20
-LARGE_SIZE_BYTES = LARGE_BYTES * 16  # where the curves of any links have stopped rising, or nearly
+LARGE_SIZE_BYTES = LARGE_BYTES * 16  # from here on curves rise hardly or no more, on any links
 _RISING = 0.05  # of the bandwidth at the last step; less is flat
-# NCCL sends these round a ring of all ranks, so each node's NICs carry what busbw counts, although two nodes need half
-# of it. With several GPUs per node it has no other algorithm, except in-network ones
-# (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
+# NCCL sends these patterns round a ring of all ranks. Each node's NICs therefore carry all bytes that busbw counts,
+# although two nodes need only half of them. With several GPUs per node NCCL has no other algorithm, except in-network
+# ones (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
 _BY_RING = ("allgather", "reducescatter")
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # bytes per second each way of the NICs on sale: 100 to 800 Gb/s
 
@@ -35,7 +35,7 @@ _NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_
 
 
 class ExplainLimit(Code):
-    """What a bound that only `explain` makes is named after: the code of `Bound.code`, and its name."""
+    """Bounds that only `explain` makes: the code for `Bound.code`, and the name."""
 
     WITHOUT_BRIDGE = "without-bridge", "{bound} without NVLink bridge"  # if no bridge joins two cards
 
@@ -64,7 +64,7 @@ class RunEvidence:
     above: tuple[tuple[ForeignRow, Bound], ...] = ()  # rows above a hard bound
     references: tuple[Reference, ...] = ()
     hints: tuple[Hint, ...] = ()
-    nic_use: LinkUse | None = None  # the NICs as the usual algorithm uses them, of the machine or of what it may be
+    nic_use: LinkUse | None = None  # the NICs as the usual algorithm uses them; of the machine, or of those that fit
     nic_share: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
     modelled: bool = False
     transport: str | None = None
@@ -80,7 +80,7 @@ class RunEvidence:
     def small_message_s(self) -> float | None:
         """The median time of messages up to SMALL_BYTES; None if there are none.
 
-        The time of a message of many in flight is the inverse of a message rate, and no latency.
+        With many messages in flight, the time per message is the inverse of a message rate, not a latency.
         """
         if ("mode", "pipelined") in self.run.settings:
             return None
@@ -140,7 +140,7 @@ class RunEvidence:
 
     @property
     def too_short(self) -> bool:
-        """Does the curve still rise, or has it too few sizes to tell? Then it is not compared with an asymptote."""
+        """Does the curve still rise, or has it too few sizes to tell? It is then not compared with an asymptote."""
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
 
@@ -209,21 +209,21 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """Bytes per second each way through one node's NICs at the best row, if no more left it than must."""
+        """Bytes per second each way through one node's NICs at the best row, if only the necessary bytes leave it."""
         if self.best is None or self.nic_share is None or not self.crosses_nics:
             return None
         return busbw(self.best) * self.nic_share
 
     @property
     def nic_bytes_per_s(self) -> float | None:
-        """The same by the algorithm, if it is known."""
+        """Bytes per second each way through one node's NICs by the usual algorithm; None if that is unknown."""
         if self.by_ring and self.best is not None:
             return busbw(self.best)
         return self.least_nic_bytes_per_s
 
     @property
     def network_bytes_per_s(self) -> float | None:
-        """What all NICs of a node carry each way, of the machine or of what it may be; None if unknown."""
+        """What all NICs of a node carry each way: of the machine, or of those that fit the log; None if unknown."""
         links = self.machine.likely or self.machine.links
         if links is None or links.nic_bytes_per_s is None or links.num_nics is None:
             return None

@@ -35,7 +35,7 @@ class Page:
     """The answer, in the order in which it is printed; rates in bytes per second. `share`: of the bound `bound`."""
 
     title: str
-    line: int  # of the log, where the run begins
+    line: int  # line of the log at which the run begins
     got: tuple[Coded, ...]
     possible: tuple[Coded, ...]
     others: tuple[Coded, ...]
@@ -50,7 +50,7 @@ class Page:
     share: float | None = None
     source: str = ""  # the file that it comes from
     crash: Crash | None = None  # what failed, if the run failed and its log shows it
-    decides: Coded | None = None  # what would decide a result that cannot be judged
+    decides: Coded | None = None  # what to give so that the result can be judged
 
 
 def page(
@@ -98,7 +98,7 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """Why the run failed, and why it is not faster if the verdict asks for that."""
+    """Why the run failed; and why it is not faster, if the verdict requires a reason."""
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:
@@ -118,7 +118,7 @@ def _figures_page(run: ForeignRun, machine: LogMachine) -> Page:
         possible=tuple(figures_page.possible(run)),
         others=tuple(figures_page.others()),
         assessment=figures_page.assess_figures(run),
-        reasons=(),  # those of failures are about NCCL and its launchers
+        reasons=(),  # the reasons for failures are about NCCL and its launchers
         notes=(),
         machine=machine.how,
         num_ranks=run.num_ranks,

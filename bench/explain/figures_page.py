@@ -1,4 +1,4 @@
-"""The lines of a page about figures that this suite has no bound for: what they are, and why none is known."""
+"""The lines of a page about figures without a known bound: what the figures are, and why no bound is known."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def title(run: ForeignRun) -> str:
 
 
 def first(run: ForeignRun) -> str:
-    """The figure to name: the best row's, else the first of all."""
+    """The figure for the title: the best row's, else the first figure."""
     best = best_row(run)
     if best is not None:
         return _of_row(best)

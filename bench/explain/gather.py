@@ -23,7 +23,7 @@ _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall"
 _MOST_RANKS_OF_MESSAGES = 2048  # fewer than for an import, which lays out the messages of each size only once
 _MOST_GPUS = 16  # of one node on the market
 _USUAL_GPUS = 8
-_POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # as Kubernetes numbers the pods of a set: name-0, name-1
+_POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # the pods of a Kubernetes set: name-0, name-1
 
 
 def gathered(
@@ -82,8 +82,8 @@ def with_references(evidence: RunEvidence) -> RunEvidence:
 def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
     """May a published result be shown?
 
-    Across nodes a different or unknown network makes it incomparable. If ours is unknown, all are shown, and the
-    verdict compares with none.
+    Across nodes, a result with a different or unknown network is not comparable. If our network is unknown, all results
+    are shown, and the verdict uses none of them.
     """
     same_machine = reference.instance is not None and reference.instance == evidence.machine.instance
     if not evidence.crosses_nics or same_machine or not evidence.nics_known or reference.limited is not None:
@@ -118,7 +118,7 @@ def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow
 
 
 def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
-    """What must cross which boundary; unknown for a world too large to lay out its messages."""
+    """The bytes that must cross each boundary; unknown if the world is too large to lay out its messages."""
     if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
         return Traffic(None, None, None, 1)
     return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
@@ -168,7 +168,7 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """A doubt: hosts with numbered names, each with at most half as many ranks as a node has GPUs, may be pods."""
+    """A doubt about the nodes: numbered hosts, each with at most half as many ranks as a node has GPUs, may be pods."""
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
     num = len(run.hosts)
@@ -184,7 +184,7 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
 
 def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
-    """Why as many nodes as the user says cannot have held the ranks; None if they can."""
+    """Why the ranks cannot have run on as many nodes as the user says; None if they can."""
     ranks = evidence.num_ranks
     if given is None or ranks is None:
         return None

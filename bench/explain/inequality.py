@@ -1,7 +1,8 @@
 """Verdicts by inequality, where the machine or its NICs are unknown: what holds for any machine, or for which machines.
 
-A result near the best of anybody with this GPU is normal whatever the NICs are, and one below what the slowest machine
-would give is low. Between the two, the verdict depends on the machine, so it names on which it would be normal.
+A result near the best published one with this GPU is normal whatever the NICs are. A result below what the slowest
+machine would give is low. Between the two the verdict depends on the machine, so it names the machines on which the
+result would be normal.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from bench.hardware.link_traffic import usual_use
 from bench.hardware.reference import best_of_each
 
 NORMAL_OF_OTHERS = 0.85  # of the best published result: library versions, drivers and years differ by as much
-_FITS = (0.65, 1.02)  # of what a machine's links leave: a run that reaches this would be normal there
+_FITS = (0.65, 1.02)  # of what a machine's links allow: a run in this range would be normal there
 _TOO_LOW = 0.35
 _MOST_NAMED = 3
 
@@ -71,7 +72,7 @@ def fitting_nics(evidence: RunEvidence) -> list[float]:
 def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
     """Machines on which the run would be normal, and on which it would be low: "p5.48xlarge (48 %)".
 
-    Normal: where it is 65 % or more of what the links leave or others reached, and not far above. The closest come
+    Normal: 65 % or more of what the links allow or others reached, and not far above it. The closest come
     first, at most three each.
     """
     best = evidence.best

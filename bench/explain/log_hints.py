@@ -29,9 +29,9 @@ _WITHOUT_INFO = re.compile(r"NCCL version (?P<nccl>\d+(?:\.\d+)+)|(?P<refused>CA
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+(?:\s+\S{1,60}){0,3}?)\s+device\s+(\d+)\s+\[([\w:.]+)\]")
 _DEVICE = re.compile(r"Device:? (?P<device>\d{1,4})[:,] ")  # of nvbandwidth and p2pBandwidthLatencyTest
 _PATHS = ("P2P", "SHM", "NET", "NVLS")
-_MOST_HINTS = 400  # different hints kept; thousands of ranks print the same ones
+_MOST_HINTS = 400  # most different hints kept; thousands of ranks print the same hints
 _MOST_RANKS = 100_000  # of one list of ranks
-_NEXT_RUN_LINES = 20  # the same hint so many lines later may belong to the next run
+_NEXT_RUN_LINES = 20  # a hint repeated this many lines later may belong to the next run
 _LONGEST_MESSAGE = 2000
 
 
@@ -100,7 +100,7 @@ class HintReader:
             self._keep_match(number, _DEVICE.match(text))
 
     def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
-        """Two ranks on one host, device and bus share a GPU. The bus alone is cut in print and proves nothing."""
+        """Two ranks on one host, device and bus share a GPU. The bus alone is printed shortened and proves nothing."""
         if len(self._rank_at) >= _MOST_RANKS:
             return
         other = self._rank_at.setdefault((host, device, bus), rank)

@@ -9,7 +9,10 @@ class ResultVerdict(Code):
     """Is a result normal? The word is what the page shows."""
 
     NORMAL = "normal", "normal"
-    ONLY_RESULT = "like-the-only-result", "like the only known result"  # which is itself far below its bound
+    ONLY_RESULT = (
+        "like-the-only-result",
+        "like the only known result",
+    )  # itself far below its bound
     LOW = "low", "low"
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"

@@ -29,7 +29,7 @@ def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
 
 
 def _above_port(evidence: RunEvidence) -> Coded | None:
-    """A rate above the port is right if the switch adds."""
+    """A rate above the port's rate is possible if the switch reduces (adds the data)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None or evidence.crosses_nics:
         return None
@@ -83,7 +83,7 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
 
 
 def _first_row_warming(evidence: RunEvidence) -> Coded | None:
-    """The first row includes what the library does only once."""
+    """The first row includes work that the library does only once."""
     if evidence.small_message_s is None:
         return None
     small = [row.time_s for row in evidence.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]

@@ -17,7 +17,7 @@ from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.explain/1"
 _WIDTH = 110
-_MOST_WHOLE = 3  # of more pages each is cut to a few lines
+_MOST_WHOLE = 3  # if there are more pages, each is cut to a few lines
 _MOST_OTHERS = 3  # results of others on a page without a verdict
 _SECTIONS = ("What you got", "What is possible", "What others got")
 _VERDICT = "Where you stand"
@@ -49,7 +49,7 @@ def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 
 
 def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
-    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about like runs."""
+    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about similar runs."""
     document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
     return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
 
@@ -84,7 +84,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _short(page: Page) -> Iterator[str]:
-    """Of many pages: the run, the verdict and the likeliest reason."""
+    """A page among many: only the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
     if page.decides is not None and page.decides.code != page.assessment.why.code:
         yield from _wrapped(f"  {page.decides.text}", "  ")
@@ -106,7 +106,7 @@ def _title(page: Page, several: bool) -> str:
 
 
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
-    """The title and the lines of each section that has any. Results of others judge nothing without a verdict."""
+    """The title and the lines of each section that is not empty. Without a verdict, fewer other results are shown."""
     others = [line.text for line in page.others]
     if page.decides is not None and len(others) > _MOST_OTHERS:
         others[_MOST_OTHERS:] = [f"and {len(others) - _MOST_OTHERS} more (--format json)"]

@@ -1,7 +1,7 @@
-"""Reasons: why a result is as it is. Each one is a function with `@reason` in a file of `reasons/`.
+"""Reasons explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
 The function is the condition: it looks at the evidence about one run and returns its weight, facts and command, or
-None. The decorator holds its code and its words. Nothing else names it.
+None. The decorator holds the reason's code and texts. No list elsewhere names the function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.explain.evidence import RunEvidence
 from bench.logs.foreign import ForeignRun
 
 E = TypeVar("E")
-_LIKELY = 0.7  # a reason of such weight needs no fallback
+_LIKELY = 0.7  # with a reason of this weight, no fallback reason is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Reason:
 class Found:
     """What a reason's function returns if the reason applies.
 
-    `weight`, 0 to 1, orders reasons: near 1 if the log itself says so, 0.6 if the figures fit and nothing contradicts,
-    less if it is one of several possibilities. `command` is what the user may run next.
+    `weight`, 0 to 1, orders reasons: near 1 if the log itself states the reason, 0.6 if the figures fit and nothing
+    contradicts it, less if several reasons are possible. `command`: what the user may run next.
     """
 
     weight: float
@@ -93,9 +93,9 @@ def reason(
     """Make a function the condition of a reason.
 
     `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
-    over the facts (core/codes.py: fill_present). `host_memory`: it also explains libraries that send from host memory.
-    `always`: it is shown whatever the verdict is. `fallback`: it names what to measure next, and is shown only if no
-    other reason is likely.
+    over the facts (core/codes.py: fill_present). `host_memory`: the reason also applies to libraries that send from
+    host memory. `always`: the reason is shown whatever the verdict is. `fallback`: the reason names what to measure
+    next, and is shown only if no other reason is likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:

@@ -19,12 +19,12 @@ from bench.hardware.link_traffic import LinkUse, usual_use
 from bench.logs.foreign import ForeignRow
 
 HALF_DIGIT = 0.005e9  # bytes per second: tools print two decimals of GB/s
-_ROUNDING = 0.002  # and a time with four digits
+_ROUNDING = 0.002  # relative: tools print a time with four digits
 _IF_LIKELY = ", if it is one of the machines named above"
 
 
 def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic) -> tuple[Bound, ...]:
-    """Hard bounds and references at a row, tightest first. They bound rates, so they hold at every size."""
+    """Hard bounds and references at a row, tightest first. They bound rates, so they are valid at every size."""
     machine = evidence.machine
     assert machine.links is not None
     found = [*_bounds(evidence, pattern, row, traffic, machine.links)]
@@ -51,12 +51,12 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """A bound of the machine that this may be: a reference only."""
+    """A bound of a machine that fits the log: only a reference."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
-    """The NICs as a library with rings uses them for large data, of the machine or of what it may be."""
+    """The NICs as a library with rings uses them for large data; of the machine, or of those that fit the log."""
     links = evidence.machine.likely or evidence.machine.links
     if links is None or not evidence.crosses_nics or evidence.from_host_memory:
         return None
@@ -75,7 +75,7 @@ def _usual_use(evidence: RunEvidence, pattern: str, links: NodeLinks, kind: str 
 def _bounds(
     evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic, links: NodeLinks
 ) -> tuple[Bound, ...]:
-    """The bounds by links, of the record that this row would be."""
+    """The bounds by links of this row, as if it were a record of this suite."""
     header = Header(
         job="",
         case=(),
@@ -114,8 +114,8 @@ def _bounds(
 def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
-    """What the links leave if the library sends the usual way, unless the row shows that it does better."""
-    if links.reduces and not evidence.crosses_nics:  # rings inside a node are what a switch that reduces makes needless
+    """The bound of the links if the library sends the usual way; none if the row shows that it does better."""
+    if links.reduces and not evidence.crosses_nics:  # a switch that reduces needs no rings inside a node
         return
     use = _usual_use(evidence, pattern, links)
     hard = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)

@@ -15,7 +15,7 @@ from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
 
 _MOST_OTHERS, _MOST_LIMITED, _MOST_ANYWHERE = 4, 2, 6
-_CLOSE = 0.25  # a result that was held back is shown if ours is this close
+_CLOSE = 0.25  # a published result with a known limitation is shown if ours is this close
 _MOST_REMARKS, _MOST_LINES = 3, 4
 
 
@@ -107,7 +107,7 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 
 
 def others(evidence: RunEvidence) -> Iterator[Coded]:
-    """Published results of the same shape; those that were held back only if ours is as slow."""
+    """Published results of the same shape; those with a known limitation only if ours is as slow."""
     obstacle = _not_compared(evidence)
     if obstacle is not None:
         yield obstacle
@@ -202,7 +202,7 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 
 
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
-    """The bound to name first; across nodes, of the references only the network's."""
+    """The bound to name first, then others; across nodes the network's are the only references."""
     first = bound_to_show(evidence)
     found = []
     for bound in evidence.bounds:

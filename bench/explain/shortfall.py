@@ -10,7 +10,7 @@ from bench.explain.messages import ResultVerdict
 from bench.explain.size_matches import size_matches
 
 _LOW = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
-_USUAL_OF_BOUND = 0.8  # what rings of GPUs reach of a port, where no result is known
+_USUAL_OF_BOUND = 0.8  # the share of a port that rings of GPUs reach, used if no result is known
 _FALLEN = 0.6  # of the peak; less is a collapse, not noise
 _MOST_GPUS = 16  # of one node on the market
 _FEWEST_FALLEN = 2  # figures at sizes beyond the peak that are all below it
@@ -31,7 +31,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A curve that collapses: the peak, and the last size with the better of its placements."""
+    """A curve that collapses: its peak, and its last size with the better of in place and out of place."""
 
     peak_bytes: int
     peak_rate: float
@@ -56,7 +56,7 @@ def shortfall(evidence: RunEvidence) -> Shortfall | None:
 
 
 def between_nodes(evidence: RunEvidence) -> bool:
-    """Do data cross NICs, or are there more ranks than a node has GPUs, if the number of nodes is unknown?"""
+    """Do data cross NICs? If the number of nodes is unknown: are there more ranks than a node has GPUs?"""
     if evidence.num_nodes is None and evidence.machine.links is None:
         return (evidence.num_ranks or 0) > _MOST_GPUS
     return evidence.crosses_nics
@@ -65,8 +65,8 @@ def between_nodes(evidence: RunEvidence) -> bool:
 def fall(evidence: RunEvidence) -> Fall | None:
     """Where the curve collapses with size; None if it does not, or by no more than noise.
 
-    The last two figures (at two sizes, or in both placements of the only larger size) are below 60 % of the peak, and
-    the peak is no single outlier.
+    A curve collapses if its last two figures are below 60 % of the peak, and the peak is no single outlier. The two
+    figures are at two sizes, or in place and out of place at the only larger size.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

@@ -30,9 +30,9 @@ class SizeMatch:
 
 
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
-    """Each result that nothing held back, at a size where it can be compared: the fastest first.
+    """Each result without a known limitation, at a size where it can be compared; the fastest first.
 
-    Sizes below those at which our curve is flat, or that are not large, count only if nothing else is known.
+    Small sizes, and sizes at which our curve still rises, count only if no other size can be compared.
     """
     best = evidence.best
     if best is None or not best.payload_bytes:
@@ -78,7 +78,7 @@ def rate_at(curve: Mapping[int, float], size: int) -> float:
 
 
 def curve_of(reference: Reference) -> Mapping[int, float]:
-    """All that is known of a result: its curve in curves.yaml, or its own few points."""
+    """The known points of a result: its curve in curves.yaml, or its own few points."""
     return _curves().get(_key(reference), reference.busbw)
 
 

@@ -1,4 +1,4 @@
-"""Evidence from stored runs: what was imported, as the foreign run it was, and what this suite measured."""
+"""Evidence from stored runs: imported runs, turned back into foreign runs, and runs that this suite measured."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 
 
 def stored_machine(header: Header) -> LogMachine | None:
-    """The machine as it was named when the run was imported; None if it was not, so the log's words must do."""
+    """The machine that the user named at import; None if the user named none, so only the log tells."""
     if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None

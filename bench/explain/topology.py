@@ -1,6 +1,6 @@
 """The topology in or beside a log: tables of `nvidia-smi topo -m`, and NVLinks by `nvidia-smi nvlink -s`.
 
-It is evidence for the reasons of a run, and a page of its own if it is pasted alone (topology_page.py).
+A topology is evidence for the reasons of a run. Pasted without a run, it gets a page of its own (topology_page.py).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from bench.hardware.health import HealthFinding
 from bench.probes import nvlink_status, topo_matrix
 from bench.probes.topology import inventory_of
 
-_MOST_NODES = 64  # whose topology one file holds
+_MOST_NODES = 64  # most nodes whose topology is kept for one file
 _MOST_LINES = 2000  # of one node: tables of 16 GPUs and 32 adapters, 16 x 36 links
 _LONGEST_LINE = 4000
 _NUMBERED = re.compile(r"(?:GPU ?|NIC)\d")
-_NOT_OURS = tuple("0123456789#")  # rows and comments of measurements, which most lines are
+_NOT_OURS = tuple("0123456789#")  # first characters of rows and comments of measurements, which most lines are
 _COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s")
 _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}  # from the closest path to the farthest
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The devices of a node as a text shows them: by which `program`, and the first line of it."""
+    """The devices of a node as a text shows them, the `program` that printed it, and its first line."""
 
     program: str
     line: int

@@ -1,4 +1,4 @@
-"""The pairs of like runs as a map, host by host: the lowest share of the usual rate, and which runs are lost."""
+"""A map of the pairs of similar runs, host by host: the lowest share of the usual rate, and which runs are lost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The acceptance certificate: machines, dates, what was measured, the rules, and the verdict on each node.
 
-The hashes at its end show later whether the files are still those that were judged.
+With the hashes at its end, a reader can check later that the files are those that were judged.
 """
 
 from __future__ import annotations

@@ -19,26 +19,26 @@ from bench.hardware.bounds import COPY_PATTERNS
 from bench.results.document import Summary
 from bench.store import runs
 
-_MOST_GROUPS = 200_000  # beyond, absent groups are counted, not named
-_MOST_FAULTS = 50  # absent rows of one job, one by one
-# nccl-tests rounds a size down to whole elements, and of these patterns to blocks of 16 bytes for each rank.
+_MOST_GROUPS = 200_000  # if there are more, absent groups are counted, not named
+_MOST_FAULTS = 50  # most absent rows of one job that are listed one by one
+# nccl-tests rounds a size down to whole elements, and for these patterns to blocks of 16 bytes for each rank.
 _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
-# After one of these about a whole job, its missing rows are no news.
+# If one of these faults is about a whole job, its missing rows are not reported again.
 _EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
 _ANY_MODE = Demand("time", "most", 1.0)  # for a rule that names its modes
 _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """The modes that a demand is about; empty for any (the modes of other tools are not ours)."""
+    """The modes that a demand is about; empty for any, because other tools have other modes."""
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
 
 
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
-    """The rows that a demand judges, and the rows that match it but for their transport."""
+    """The rows that a demand judges, and the rows that match it except for their transport."""
     judged, elsewhere = [], []
     for row in run.document.summaries:
         if _fits(run.document.headers[row.job], row, rule, limit):
@@ -52,7 +52,7 @@ def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summar
 def absent(
     run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """What a demand misses: whole patterns, named sizes, and rows that its jobs were asked for."""
+    """Faults for what a demand needs and the run lacks: whole patterns, named sizes, requested rows of its jobs."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     remarks = runs.remarks_of(run.plan or {})
@@ -77,7 +77,7 @@ def absent(
 def _absent_of_log(
     rows: Sequence[Summary], job: str, header: Header, rule: GateRule, skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """The sizes that a log's own banner lists and that have no row."""
+    """The sizes that a log's own header lines list but that have no row."""
     there = [row.payload_bytes for row in rows]
     there += [fault.payload_bytes for fault in skipped if fault.job == job and fault.payload_bytes is not None]
     block = _BLOCK_BYTES * (header.num_ranks or 1) if header.pattern in _IN_BLOCKS else _BLOCK_BYTES
@@ -87,7 +87,7 @@ def _absent_of_log(
 
 
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
-    """Missing rows that the plan, or a job's own first header, asked for, whatever the rules select.
+    """Missing rows that the plan or a job's first header requested, whatever the rules select.
 
     `known`: the faults so far; a job that failed, or whose rows are already missed, is not reported again.
     """
@@ -110,7 +110,7 @@ def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
-    """What each job was to measure: by the plan, and by the header of its first launch if that differs."""
+    """What each job should measure: by the plan, and by the header of its first launch if that differs."""
     sources: list[tuple[str, Case | None, World]] = []
     for name, planned in run.planned().items():
         if planned.get("world"):
@@ -165,7 +165,7 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
 
 
 def _has_metric(row: Summary, limit: Demand) -> bool:
-    """Is the demand about this kind of row? Another tool's matrix has either rates or times.
+    """Does this kind of row have the demand's metric? Another tool's matrix has either rates or times.
 
     A cell without the figure that it should have is a failed row, or a row without any figure.
     """

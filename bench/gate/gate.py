@@ -1,4 +1,4 @@
-"""Judge a run by a rules file. A gate fails closed: what is missing, unknown or no evidence is a failure with a name.
+"""Judge a run by a rules file. A gate fails closed: anything missing, unknown or unproven is a named failure.
 
 Every row that a rule selects must be evidence (measured, verified, converged, enough ranks) and meet the demand; every
 requested row must be there; nothing in the run may have failed.
@@ -68,7 +68,7 @@ class GateResult:
 
     @property
     def names(self) -> dict[GateFailure, int]:
-        """How often the run failed by each name, in the order of GateFailure."""
+        """Name of a failure -> how often it occurred, in the order of GateFailure."""
         found = [fault.name for fault in self.all_faults]
         return {name: found.count(name) for name in GateFailure if name in found}
 
@@ -125,13 +125,13 @@ def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateRe
 
 
 def retest_plan(verdict: GateResult, run: GateInput) -> RetestPlan:
-    """What of a failed run to measure again."""
+    """The parts of a failed run to measure again."""
     took_part = {host for header in run.document.headers.values() for host in hosts(header)}
 
     def of_status(status: NodeStatus) -> list[str]:
         return [node.host for node in verdict.nodes if node.status == status and node.host in took_part]
 
-    partners = [*of_status(NodeStatus.PASSED), *of_status(NodeStatus.NOT_JUDGED)]  # the best known first
+    partners = [*of_status(NodeStatus.PASSED), *of_status(NodeStatus.NOT_JUDGED)]  # hosts known to be good first
     plan = remeasured.plan_of_retest(verdict.all_faults, of_status(NodeStatus.FAILED), partners, run.planned())
     return replace(plan, failures={str(name): number for name, number in verdict.names.items()})
 

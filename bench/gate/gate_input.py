@@ -23,7 +23,7 @@ from bench.results.document import Document, Summary
 Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]
 
 _ATTEMPT = re.compile(r".#([1-9][0-9]{0,5})$", re.ASCII)
-# The network that a line of NCCL (NCCL_DEBUG=INFO) means.
+# The network that a line of NCCL's log (NCCL_DEBUG=INFO) refers to.
 _NCCL_NETWORKS = (
     (re.compile(r"NET/OFI.*[Pp]rovider (?:is|name:?) *efa|Using network (?:AWS Libfabric|Libfabric)"), "efa"),
     (re.compile(r"NET/IB : Using .*RoCE|\[\d+\]\S+/RoCE"), "roce"),
@@ -89,7 +89,7 @@ class GateInput:
 
 
 def _reported_by_nccl(header: Header) -> frozenset[str]:
-    """The networks that NCCL named to the `nccl` transport, by our names; its `ib` is RoCE on Ethernet adapters."""
+    """The networks that NCCL reported to the `nccl` transport, by our names; its `ib` is RoCE on Ethernet adapters."""
     if header.num_nodes == 1:
         return frozenset()
     named = str(header.facts.get("nccl_network") or "").split(" + ")
@@ -179,7 +179,7 @@ class RowHosts:
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """The hosts of a group by its name, such as that of a failed row; a ladder's pair has its ranks in its name."""
+        """The hosts of a group by its name, such as that of a failed row. A ladder's pair has its ranks in its name."""
         header = self._headers.get(job)
         if header is None or group == "world":
             return self.of_job(job)

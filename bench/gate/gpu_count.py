@@ -1,4 +1,4 @@
-"""Faults of the number of GPUs per node. A node cannot vouch for itself: one that lost seven of eight shows one."""
+"""Faults of the number of GPUs per node. A node's own count is no proof: if seven of eight are lost, it shows one."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bench.hardware.catalogue import instance, instances
 class _HostGpus(NamedTuple):
     """The GPUs of a host in one job.
 
-    `shown`: by its driver, None if it does not report them; `used`: at most measured in any job. `confined`: the driver
-    shows each rank only its own GPU (Slurm's --gpus-per-task), so `used` counts as shown.
+    `shown`: by its driver, None if the driver does not report them; `used`: the most that any job measured. `confined`:
+    the driver shows each rank only its own GPU (Slurm's --gpus-per-task), so `used` counts as shown.
     """
 
     shown: int | None
@@ -86,9 +86,9 @@ def _shown(header: Header) -> dict[str, int | None]:
 
 
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
-    """Fewer GPUs than the instance type has, unless bench.yaml says that number, as for a container.
+    """Fewer GPUs than the instance type has, unless bench.yaml gives this smaller number, as for a container.
 
-    If the driver does not report them, the most that were measured count, and no node is accused.
+    If the driver does not report GPUs, the largest measured number counts, and no node is accused.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -104,7 +104,7 @@ def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> It
 
 
 def _unexpected(run: GateInput, expected: int, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
-    """Another number than expected: by bench.yaml, by a node's driver, or measured."""
+    """A number of GPUs other than expected: in bench.yaml, from a node's driver, or measured."""
     stated = _stated(run)
     if stated is None:
         yield GateFault(FaultCode.GPUS_EXPECTED_UNSTATED, {"expected": expected})

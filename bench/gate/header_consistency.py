@@ -1,7 +1,7 @@
 """Faults of stored rows that contradict their header: the file was edited, or a broken program wrote it.
 
-The ranks, the size and the factors of a row follow from the case, the world and the pattern. They are computed again
-here; a row that says otherwise is no evidence.
+The ranks, the size and the factors of a row follow from the case, the world and the pattern. This module computes them
+again; a row with other values is no evidence.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from bench.gate.messages import FAILURES, FaultCode
 from bench.gate.nodes import NodeStatus
 from bench.gate.rules import GateFault
 
-_MOST_LINES = 200  # of one failure's text
+_MOST_LINES = 200  # most lines of one failure's text
 
 
 def render(gate: GateResult, timestamp: str) -> bytes:
@@ -49,7 +49,7 @@ def render(gate: GateResult, timestamp: str) -> bytes:
 
 
 def broken(name: str, what: str, timestamp: str) -> bytes:
-    """One test case in error: nothing was judged, and an older file must not stay green."""
+    """One test case in error: nothing was judged, and an older file must not keep showing a pass."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")
     ElementTree.SubElement(case, "error", message=_clean(what), type="gate-not-run").text = _clean(what)

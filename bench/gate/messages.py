@@ -43,7 +43,7 @@ class GateFailure(Code):
     SIZE_SKIPPED = "size-skipped", "a requested size was skipped"
     WRONG_FABRIC = "wrong-fabric", "the transport or network is unknown, or not the required one"
     NO_BASELINE = "no-baseline", "the baseline lacks the row, or the two cannot be compared"
-    # what a row is
+    # what is wrong with a row
     IMPORTED = (
         "imported",
         "a single figure from another tool's log, and the rule does not say `imported: true`",
@@ -63,7 +63,7 @@ class GateFailure(Code):
     ABOVE_BOUND = "above-bound", "faster than physics: the bound, the clock or the data is wrong"
     CONTRADICTS = "contradicts", "this row and another cannot both be right"
     TAIL_NOT_KNOWN = "tail-not-known", "a percentile of too few samples (p95 needs 72, p99 needs 368)"
-    # what the figure is
+    # what is wrong with the figure
     NO_BOUND = "no-bound", "the rule asks for a share of a bound, but no bound is known"
     NO_REFERENCE = "no-reference", "the rule asks for a share of a published figure, but none is known"
     TOO_LOW = "too-low", "below the least that the rule accepts"
@@ -77,7 +77,7 @@ class GateFailure(Code):
 
 FAILURES = {str(failure): failure.template for failure in GateFailure}
 
-# Failures that a rule may allow; all others always fail the gate.
+# Failures that a rule may allow; all other failures always fail the gate.
 ALLOWED = (
     GateFailure.UNVERIFIED,
     GateFailure.ONE_RANK,
@@ -130,7 +130,7 @@ class FaultCode(Code):
     LOG_UNREAD = "log-unread", GateFailure.TRUNCATED_IMPORT, "{text}"
     FILE_DAMAGED = "file-damaged", GateFailure.TRUNCATED_FILE, "{text}"
 
-    # the world, the place, the age
+    # the world, the hosts, the age
     WORLD_NOT_AS_PLANNED = (
         "world-not-as-planned",
         GateFailure.WRONG_WORLD,
@@ -572,15 +572,15 @@ class NodeCode(Code):
 class PublicationRule(Code):
     """One of the twelve rules of Hoefler and Belli (SC15), as a demand on a run.
 
-    Each member has the name that a rules file uses, its title, what holds if it is kept, and why it cannot be judged of
-    rows from another tool's log (empty if it can).
+    Each member has the name that a rules file uses, its title, and what holds if it is kept. A fourth text says why it
+    cannot be judged for rows from another tool's log (empty if it can).
     """
 
     held: str
     not_judged: str
 
     def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
-        """Keep what holds, and why imported rows are not judged, beside the name."""
+        """Store two more texts with the name: what holds, and why imported rows are not judged."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.template, member.held, member.not_judged = title, held, not_judged

@@ -1,7 +1,7 @@
 """A verdict on each node, with its reasons. It fails closed.
 
-A node has passed only if something measured on it alone was good, or its pairs cleared it, and if nothing that went
-wrong may be its fault.
+A node passes only if two things hold. Something measured on it alone was good, or its pairs cleared it. And nothing
+that went wrong may be its fault.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeStatus(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-# These say that a node is bad. Other failures of its rows only mean that too little is known of it.
+# These failures mean that a node is bad. Other failures of its rows only mean that too little is known about it.
 _ACCUSING = frozenset(
     (
         GateFailure.SLOW_PART,
@@ -51,11 +51,11 @@ _ACCUSING = frozenset(
         GateFailure.WRONG_WORLD,
     )
 )
-# Any host of the row may have caused one of these, and pairs do not show which: it clears none of them.
+# Any host of the row may have caused one of these, and pairs do not show which. So none of them is cleared.
 _CAUSED_BY_ANY = frozenset(
     (GateFailure.FAILED_JOB, GateFailure.WRONG_DATA, GateFailure.ABOVE_BOUND, GateFailure.INCONSISTENT)
 )
-_LEAST_PEERS = 3  # hosts: of two that are equally slow, neither is slow compared to the other
+_LEAST_PEERS = 3  # hosts: if two are equally slow, neither is slow compared to the other
 _MOST_REASONS = 8
 
 
@@ -155,7 +155,7 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """The hosts that pairs clear, by pairs that are evidence, with enough peers to compare with."""
+    """The hosts that are cleared by pairs that are evidence, if there are enough peers to compare with."""
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}
@@ -219,7 +219,7 @@ def nodes(
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """Every host that took part, in the order of ranks, then the hosts that should have.
+    """The verdict on every host that took part, in the order of ranks, then on the hosts that should have.
 
     `judged`: rows that a rule or the diagnosis is about. `good`: the rows that met a demand, and the hosts that pairs
     clear. A row of several nodes neither accuses nor clears any of them; a pair clears its two ends.
@@ -257,7 +257,7 @@ def _cases(
             unnamed.setdefault((fault.name, tuple(concerned)), []).append(fault)
             continue
         for host in concerned:
-            absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part  # expected, but nothing bad known
+            absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part  # expected, nothing bad known
             cases.setdefault(host, _Case()).add(NodeReason.of_fault(fault), accuses and not absent)
     for (failure, concerned), alike in unnamed.items():
         reason = NodeReason.of_fault(alike[0])
@@ -287,7 +287,7 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 
 
 def _vouches(row: Summary) -> bool:
-    """Did anything cross a link? A copy inside one GPU is what its pattern is about."""
+    """Did data cross a link, so that the row is evidence? A copy inside one GPU counts: its pattern measures that."""
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
 
@@ -298,7 +298,7 @@ def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
 
 
 def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
-    """Hosts that a job was planned for and that took no part, if hosts have their names of bench.yaml."""
+    """Hosts that a job was planned for but that took no part, if hosts have the names that bench.yaml gives them."""
     plan = run.plan or {}
     planned = max((job["world"]["num_nodes"] for job in run.planned().values() if job.get("world")), default=0)
     named = (plan.get("cluster") or {}).get("hosts") or ()
@@ -309,7 +309,7 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Each fault with the hosts that it concerns, and whether it accuses them. One that names no host concerns all."""
+    """Each fault with the hosts that it concerns, and whether it accuses them. If it names no host, it concerns all."""
     rows = {place(row): row for row in run.document.summaries}
     named = {
         job_of_attempt(fault.job)
@@ -321,7 +321,7 @@ def _placed(
         if fault.hosts:
             yield fault, fault.hosts, accuses
         elif fault.job is None:
-            if fault.name != GateFailure.SLOW_PART:  # the diagnosis names its ends
+            if fault.name != GateFailure.SLOW_PART:  # for a slow part, the diagnosis already names the hosts
                 yield fault, everybody, False
         elif fault.group is None:
             explained = fault.name in (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS)
@@ -337,7 +337,7 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """The hosts of an accused part: of a NIC its host, of a link both ends; empty for the uplink of a rack.
+    """The hosts of an accused part: the host of a NIC, both ends of a link; empty for the uplink of a rack.
 
     Host names may contain dashes, so a link's name is split where both sides are known hosts.
     """

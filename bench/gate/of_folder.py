@@ -26,8 +26,8 @@ from bench.results import collect, output
 from bench.results.document import Document
 from bench.store import runs
 
-_PUBLICATION = "publication.yaml"  # what `bench lint` asks
-_MOST_REASONS = 32  # of nodes, that a retest keeps
+_PUBLICATION = "publication.yaml"  # the rules of `bench lint`
+_MOST_REASONS = 32  # most reasons of nodes that a retest stores
 
 
 def now() -> str:
@@ -47,7 +47,7 @@ def judged(args: argparse.Namespace) -> gates.GateResult:
 
 def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
     """The verdict on `args.run` as a publication, and its document. Raises UsageError if the run cannot be read."""
-    own = paths.rules_folder() / _PUBLICATION  # a folder rules/ of the user may lack it
+    own = paths.rules_folder() / _PUBLICATION  # the user's own folder rules/ may lack it
     rules = rules_file.load_rules(own if own.is_file() else paths.PACKAGE_ROOT / "rules" / _PUBLICATION)
     run = gate_input(collect.find(args.run, args.results), rules, argparse.Namespace(baseline=None), damaged=True)
     return gates.gate(rules, run), run.document
@@ -69,7 +69,7 @@ def certificate(args: argparse.Namespace) -> int:
 
 
 def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], RetestPlan]:
-    """How a run failed, in words, and what of it to measure again. Raises UsageError for a run without a plan."""
+    """How a run failed, as text, and which parts of it to measure again. Raises UsageError for a run without a plan."""
     plan = runs.read_plan(path)
     if plan.get("imported"):
         raise UsageError(f"{path} was imported from logs: there is nothing to measure again")
@@ -89,7 +89,7 @@ def newest(path: Path, document: Document) -> Document:
 
 
 def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool = False) -> GateInput:
-    """All that a gate looks at of a run. Raises UsageError if it cannot be read.
+    """Everything of a run that a gate uses. Raises UsageError if it cannot be read.
 
     `damaged`: accept a broken outcomes.json; its jobs then have no known end.
     """

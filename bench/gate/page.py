@@ -19,9 +19,9 @@ from bench.results.document import Document, Summary
 from bench.results.text import NOTHING, count
 
 _WIDTH = 120
-_MOST_FAULTS = 5  # of one name; JSON and CSV have all of them
+_MOST_FAULTS = 5  # most faults of one name; JSON and CSV have all of them
 _MOST_NODES = 16
-_MOST_JOBS = 8  # of one finding
+_MOST_JOBS = 8  # most jobs of one finding
 _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
@@ -170,7 +170,7 @@ def _names(gate: GateResult) -> list[GateFailure]:
 
 
 def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
-    """The pairs of suspects that later pairs replace, a line for each job."""
+    """The pairs of suspects that a retest's pairs replace, a line for each job."""
     rates: dict[tuple[str, str], list[float]] = {}
     for each in superseded:
         rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
@@ -190,7 +190,7 @@ def _cells(demand: JudgedDemand) -> tuple[str, ...]:
         return demand.rule, expected, NOTHING, NOTHING, str(demand.num_rows), verdict, NOTHING
     group = "" if worst.row.group == "world" else f" {worst.row.group}"
     where = f"{worst.row.job} {format_size(worst.row.payload_bytes)}{group}"
-    # Beyond twice the allowed value a percentage is hard to read.
+    # Above twice the allowed value a percentage is hard to read.
     margin = f"{100 * worst.margin:+.1f}%" if worst.margin >= -1 else f"{1 - worst.margin:.3g} x limit"
     return demand.rule, expected, quantity(worst.got, demand.limit), margin, str(demand.num_rows), verdict, where
 
@@ -218,7 +218,7 @@ def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
 
 
 def looked_at(document: Document) -> list[str]:
-    """How many jobs and rows there are, and which part of each host was used."""
+    """How many jobs and rows were judged, and which part of each host they used."""
     lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in document.headers.values():

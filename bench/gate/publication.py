@@ -1,8 +1,8 @@
-"""Is a run fit to publish? The twelve rules of scientific benchmarking, as demands on what a run holds.
+"""Is a run fit to publish? The twelve rules of scientific benchmarking, as demands on a run's content.
 
-The rules: T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15. What the suite
-itself computes (medians, rates, intervals, flags) keeps them by construction: tests/results/test_own_arithmetic.py
-holds that. A run can break them by what it lacks, or by what another tool reported.
+The rules: T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15. The suite's own
+medians, rates, intervals and flags keep the rules by construction; tests/results/test_own_arithmetic.py checks that. A
+run can break a rule if it lacks something, or by what another tool reported.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _METHODS = re.compile(r"^(order[- ]statistics?|block[- ]bootstrap|bootstrap over
 _REDUCTIONS = ("median", "arithmetic mean")  # of times
 _CLOSE = 1e-9  # relative: the rounding of a few operations
 
-# What a host's facts must name. A value may be unknown (null); a key that is absent was never asked.
+# The keys that a host's facts must have. A value may be unknown (null); an absent key means nobody asked for it.
 _NODE_KEYS = (
     "cpu_model",
     "num_cpus",
@@ -129,7 +129,7 @@ class PublishedRun:
         return (row for row in self.rows if row.is_timed)
 
     def measured(self) -> Iterator[tuple[str, Header]]:
-        """The jobs that really ran here and took samples: no models, no reports of other tools."""
+        """The jobs that this suite ran and that took samples: neither models nor reports of other tools."""
         for job, header, records in self.run.attempts:
             if not header.modelled and any(record.reported is None for record in records):
                 yield job, header
@@ -203,7 +203,7 @@ def _completeness(run: PublishedRun) -> Iterator[GateFault]:
     """Rule 2: each requested size, mode and group is present or has a reason; used and available parts are recorded."""
     for job, case, header in _requested(run.run):
         if _has_failed(run.run, job):
-            continue  # the report says how
+            continue  # the report says how the job ended
         if header is None:
             yield GateFault(FaultCode.JOB_WITHOUT_REASON, job=job)
         elif case is not None:
@@ -377,13 +377,16 @@ def _environment(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _missing_facts(header: Header) -> Iterator[str]:
-    versions = {"commit": header.versions.get("source"), **header.versions}  # without git, files name themselves
+    versions = {
+        "commit": header.versions.get("source"),
+        **header.versions,
+    }  # without git, `source` names the files
     for name in _VERSIONS:
         if not versions.get(name):
             yield f"versions.{name}"
     if not header.started:
         yield "when it began (started)"
-    if header.facts.get("tool"):  # its host and its library are those of our jobs beside it
+    if header.facts.get("tool"):  # a tool's host and library are those of our jobs in the same run
         return
     if header.settings.get("seed") is None:
         yield "the seed of the data (settings.seed)"

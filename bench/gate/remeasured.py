@@ -12,7 +12,7 @@ from bench.gate.messages import GateFailure
 from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
-_LEAST_PARTNERS = 3  # a ladder of fewer hosts cannot tell a slow link from its ends
+_LEAST_PARTNERS = 3  # with fewer hosts, a ladder cannot distinguish a slow link from slow ends
 # Failures that another measurement may repair.
 _REPAIRABLE = frozenset(
     (
@@ -116,7 +116,7 @@ def suspects(retests: Sequence[Retest]) -> dict[str, str]:
 
 
 def _place(world: tuple[Any, ...], row: Summary) -> tuple[Any, ...]:
-    """What a later row must share to replace this one: the job, the ranks and the question."""
+    """What a later row must share to replace this one: the job, the ranks, and what was measured."""
     return (world, row.mode, row.payload_bytes, row.group, row.src, row.dst, row.dtype, row.in_place)
 
 

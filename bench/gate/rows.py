@@ -22,7 +22,7 @@ from bench.results.document import Summary
 from bench.results.inference import ComparisonVerdict
 from bench.results.launches import RowKey
 
-_LEAST_GROUPS = 2  # of which one can be the weakest
+_LEAST_GROUPS = 2  # fewer groups have no weakest one
 _TAILS = {"p95": 0.95, "p99": 0.99}
 _FIELDS = {
     "busbw": "busbw_bytes_per_s",
@@ -47,16 +47,16 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a row reaches of a demand, both in the demand's own unit (bytes per second, seconds, or a share)."""
+    """A row's figure and the demand's limit, both in the demand's unit (bytes per second, seconds, or a share)."""
 
     row: Summary
     got: float
     limit: float
-    margin: float  # share of the limit to spare; negative if the demand is not met
+    margin: float  # distance to the limit as a share of it; negative if the demand is not met
 
 
 def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
-    """The imported rows whose data was checked out of place, and was right."""
+    """The imported rows whose data were checked out of place and were correct."""
     found = set()
     for row in run.document.summaries:
         if is_imported(row) and not row.in_place and row.verified:
@@ -65,7 +65,7 @@ def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
 
 
 def _twin(header: Header, row: Summary) -> _Twin:
-    """What a row in place and the same row out of place have in common."""
+    """A key that a row in place shares with the same row out of place."""
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -152,7 +152,7 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    """Demands on the samples. An imported or modelled row has none: its rule accepts a single figure."""
+    """Demands on the samples. An imported or modelled row has no samples; its rule accepts a single figure."""
     if is_imported(row) or row.modelled:
         return
     if row.num_samples < rule.samples:
@@ -166,7 +166,7 @@ def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """What rows that are evidence reach of a demand, and the ways in which they fail it."""
+    """The figures of rows that are evidence against a demand, and the ways in which they fail it."""
     if limit.side == "not-slower":
         return _against_baseline(run, rows, limit)
     if limit.of == "median":
@@ -188,7 +188,7 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """What a share is a share of; None if unknown."""
+    """The value that counts as 100 % for a share; None if unknown."""
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None
@@ -211,7 +211,7 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
     """Each group of a job, mode and size against the median of them; pairs inside a node by themselves.
 
-    A log has one group, so whole logs of like jobs are each other's peers.
+    A log has only one group, so it is compared with the other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:

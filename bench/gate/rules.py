@@ -72,7 +72,8 @@ class GateRule:
 class Expect:
     """What must be true of the whole run; an empty field demands nothing.
 
-    `gpus_per_node`: as each node's driver shows, as bench.yaml says, and as were measured. `max_age_s`: seconds.
+    `gpus_per_node`: the number that each node's driver shows, that bench.yaml gives, and that was measured.
+    `max_age_s`: seconds.
     """
 
     cluster: str = ""
@@ -91,9 +92,9 @@ class Expect:
 class Rules:
     """A whole rules file.
 
-    `diagnose`: True: pairs must be there and accuse no part; False: pairs are not diagnosed; None: pairs, if there are
-    any, may accuse no part. `baseline`: the run that `not slower than baseline` means. `publish`: demands on the run as
-    a publication; a file without `rules` asks only these.
+    `diagnose`: True: pairs must be measured and accuse no part; False: pairs are not diagnosed; None: if there are
+    pairs, they must accuse no part. `baseline`: the run that `not slower than baseline` means. `publish`: demands on
+    the run as a publication; a file without `rules` asks only these.
     """
 
     name: str
@@ -111,7 +112,7 @@ class GateFault:
     """One way in which a run failed: what is wrong, and the row if it is one.
 
     `got`, `limit`: of a figure, in the unit of its demand. `hosts`: those that the fault is about, if they are known
-    and the row does not say so. `accuses` False: too little is known of these hosts, nothing bad.
+    and the row does not say so. `accuses` False: nothing bad is known about these hosts, but too little.
     """
 
     code: FaultCode

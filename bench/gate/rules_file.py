@@ -46,7 +46,7 @@ _FORM = (
     "write `at least 400 GB/s`, `at most 30us`, `at least 80% of bound` (or of reference), `at least 90% of median`, "
     "or `not slower than baseline by 5%`"
 )
-# What a share can be of, for each metric.
+# For each metric, what a share may refer to.
 _OF = {**dict.fromkeys(RATES, ("bound", "reference")), **dict.fromkeys(TIMES, ("reference",)), WEAKEST: ("median",)}
 
 
@@ -102,7 +102,7 @@ def _rule(**found: Any) -> GateRule:
 
 
 def _name(found: Mapping[str, Any], sizes: str) -> str:
-    """The name of a rule that has none: what it selects."""
+    """The name of a rule without a name: what it selects."""
     parts = [", ".join(found["patterns"])]
     parts += [", ".join(map(str, found[key])) for key in ("transports", *_NAMING) if key in found]
     parts += [f"{found[key][0]} {key}" for key in ("nodes", "ranks") if key in found]
@@ -193,7 +193,7 @@ _OWN_FIELDS = {
 _FACTORS = sorted((each for each in FACTORS if each.selectable), key=lambda each: each.name_rank or 0)
 _NAMING = [each.name for each in _FACTORS if each.name not in ("mode", "dtype", "reduce_op")]
 _SPECIAL: dict[str, Callable[[str], Any]] = {
-    "mode": one_of("mode", ("isolated", "pipelined")),  # rows have one mode, never both
+    "mode": one_of("mode", ("isolated", "pipelined")),  # a row has one mode, never both
     "direction": values.judged_direction,
 }
 

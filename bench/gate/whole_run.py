@@ -18,7 +18,7 @@ from bench.hardware.catalogue import gpu_printed, instance, instances
 from bench.logs.foreign import OK, TRUNCATED
 from bench.logs.messages import LogCode
 
-_CLOCK_ERROR_S = 86400.0  # by which clocks of two machines may differ
+_CLOCK_ERROR_S = 86400.0  # most that the clocks of two machines may differ
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
@@ -39,7 +39,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _unplanned(run: GateInput) -> Iterator[GateFault]:
-    """A run without a plan does not show what is missing. Each imported log must be there."""
+    """A run without a plan cannot show what is missing. Each imported log must be present."""
     if run.plan is None:
         yield GateFault(FaultCode.PLAN_ABSENT)
         return
@@ -62,7 +62,7 @@ def _failed(run: GateInput) -> Iterator[GateFault]:
         elif group:
             of = where.of_group(job, str(group))
         key = (job, *_identity(row), of)
-        if key in seen:  # many rows fail by the same cause, but another node's failure is its own
+        if key in seen:  # many rows may fail by one cause, but another node's failure is reported separately
             continue
         seen |= {key, (job, *_identity(row))}
         failed_jobs.add(job_of_attempt(job))
@@ -126,7 +126,7 @@ def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
 
 
 def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
-    """Jobs that left neither rows nor a reason, whose end is unknown, or whose log did not end well."""
+    """Jobs that left neither rows nor a reason, whose end is unknown, or whose log ends with a failure."""
     accounted = failed_jobs | {job_of_attempt(row.job) for row in run.document.summaries}
     accounted |= {job_of_attempt(str(row.get("job"))) for row in run.document.skipped}
     planned = run.planned()
@@ -164,7 +164,7 @@ def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
     planned = run.planned()
     headers = run.document.headers
     for job, header in headers.items():
-        world = planned.get(job, {}).get("world")  # a retest may be of fewer hosts
+        world = planned.get(job, {}).get("world")  # a retest may use fewer hosts
         if world and (header.num_nodes, header.ranks_per_node) != (world["num_nodes"], world["ranks_per_node"]):
             facts = {
                 "planned_nodes": world["num_nodes"],
@@ -190,7 +190,7 @@ def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator[GateFault]:
-    """Cluster, hardware and fabric against the expected ones; an unknown one is not the expected one."""
+    """Compare cluster, hardware and fabric with the expected ones; an unknown value does not meet the expectation."""
     cluster = (run.plan or {}).get("cluster", {}).get("name")
     for unexpected, unknown, wanted, got in (
         (FaultCode.CLUSTER_UNEXPECTED, FaultCode.CLUSTER_UNKNOWN, expect.cluster, cluster),
@@ -221,7 +221,7 @@ def _only_transport(pattern: str) -> str | None:
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
-    """The named instance type, whose links bound the rows, has other GPUs than the nodes."""
+    """The named instance type (its links give the bounds) has other GPUs than the nodes."""
     if header.instance not in instances():
         return
     wanted = instance(str(header.instance)).gpu

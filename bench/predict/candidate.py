@@ -26,7 +26,7 @@ from bench.predict.step import StepTime, step
 from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
 from bench.predict.workload import Workload
 
-# The part of hidden communication time that is lost, because concurrent computation is slower: least, mean and most of
+# Hidden communication slows concurrent computation. This is the share of its time that is lost: least, mean and most of
 # the measurements on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"

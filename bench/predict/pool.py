@@ -15,8 +15,8 @@ from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
 
-# Prior standard deviations of ln(efficiency) between systems of one generation. They count as PRIOR_FREEDOM systems and
-# are round figures that were not fitted. Below: what another generation, group, or load style adds.
+# Prior standard deviations of ln(efficiency) between systems of one generation. They are round figures, not fitted, and
+# weigh as much as PRIOR_FREEDOM systems. Below: what another generation, group, or load style adds.
 WITHIN = {
     "nvswitch": 0.05,
     "nvswitch-nvls": 0.05,

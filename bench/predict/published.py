@@ -243,7 +243,7 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 
 
 def _raw_rate(copies: reference.CopyReference) -> float:
-    """The link's rate by the instance type if known, because a host's link may be slower than the GPU's."""
+    """The link's rate from the instance type if known, because a host's link may be slower than the GPU's."""
     from bench.hardware import catalogue
 
     if copies.instance is not None:

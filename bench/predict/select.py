@@ -41,7 +41,7 @@ class Refused:
 class Doubt:
     """The unknown that changes a ratio most, by the name of its draws, and its share of the ratio's variance.
 
-    `unknown` is empty if both machines take exactly the same.
+    `unknown` is empty if both machines have exactly the same values.
     """
 
     unknown: str
@@ -197,7 +197,7 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 
 
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
-    """Pairs with the best machine whose order by the hour, or verdict on cost, is another one at an earlier price."""
+    """Pairs with the best machine for which an earlier price changes the order by price, or the verdict on cost."""
     changes = []
     best = ranked[0]
     ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best

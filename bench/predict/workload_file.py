@@ -26,7 +26,7 @@ from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGI
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_MOST_DEEP = 5  # presets of presets
+_MOST_DEEP = 5  # most levels of presets of presets
 _MESH = ("tensor", "pipeline", "expert", "shard")
 
 _Found = Mapping[str, Any]  # key -> value, or section -> field -> value

@@ -1,4 +1,4 @@
-"""A run of the `model` transport: one process simulates all ranks on a fabric, with a virtual clock, unverified."""
+"""A run of the `model` transport: one process simulates all ranks on a fabric, with a virtual clock and no checks."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def expected(text: str) -> Expected:
 
 
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
-    """Check that this process is one of as many ranks as were requested: many worlds of one rank would all end well.
+    """Check that the world has the requested number of ranks: otherwise many worlds of one rank would all succeed.
 
     Raises RefusedError, on every rank alike.
     """

@@ -40,7 +40,7 @@ class Records:
         """The record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks executed it."""
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
-        # With wrong data at an aggressor, the victims were not disturbed as the record says.
+        # If an aggressor has wrong data, the victims were not disturbed as the record says.
         aggressors = contention.aggressors if contention else ()
         own = [wrongs[rank] for rank in (*group.ranks, *aggressors)]
         num_wrong = sum(wrong.num_wrong for wrong in own)

@@ -25,7 +25,7 @@ MAX_SAMPLES = 10_000
 TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
-_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # between two heartbeats
+_MOST_CHUNK, _CHUNK_S = 1000, 1.0  # most samples and seconds between two heartbeats
 _BATCH_S, _BATCH_MOST = 2e-3, 1024
 # Limits of what rank 0 holds for a row, for any number of ranks (docs/metrics.md): values of one chunk, samples of all
 # groups.

@@ -1,1 +1,1 @@
-"""The numbers: pure functions over records."""
+"""Results: pure functions that compute statistics, comparisons and reports from records."""

@@ -1,4 +1,4 @@
-"""How two runs differ apart from their figures: versions, variables, settings, machines."""
+"""What differs between two runs besides their figures: versions, variables, settings, machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PARTS = ("versions", "facts", "environment", "settings")
 class Change:
     """One difference, by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
 
-    A run has many headers: several values are separated by commas. None: the run has no value at all.
+    A run has many headers; commas separate their different values. None: no header of the run has a value.
     """
 
     what: str

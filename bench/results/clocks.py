@@ -2,8 +2,8 @@
 
 An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
 Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So
-t - s1 <= offset <= t - s0. Such readings cannot separate the way there from the way back. A constant asymmetry stays
-inside the bound, half of the best round trip, however many messages are sent.
+`t - s1 <= offset <= t - s0`. Such readings cannot tell the time of the request from the time of the answer. More
+messages therefore do not remove a constant asymmetry; the bound, half of the best round trip, covers it.
 
 This module only computes on readings in seconds; rank/clocks.py measures them.
 """
@@ -22,13 +22,13 @@ import numpy as np
 MAX_DRIFT = 1.2e-3
 # The most by which a drift changes between comparisons; temperature changes quartz by less.
 WANDER = 1e-6
-# A round trip within this factor of the best one is as good; more of them would add little.
+# A round trip within this factor of the best one counts as equally good; further round trips would add little.
 GOOD_ENOUGH = 1.10
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings: of the reference when it sent, of the client on arrival, of the reference on the answer."""
+    """Three readings: the reference's when it sends, the client's on arrival, the reference's when the answer comes."""
 
     sent_s: float
     client_s: float

@@ -1,4 +1,4 @@
-"""From the files of a run to the document that reports and figures show."""
+"""Build the document that reports and figures show from the files of a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def nothing(path: Path) -> Document:
 
 
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """How jobs ended. If outcomes.json is broken: nothing, and a sentence that says so, as failures may be in it."""
+    """How jobs ended. If outcomes.json is broken: nothing, and a warning, because it may record failures."""
     try:
         return runs.outcomes_or_error(path), []
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Compare two runs: which of their rows are comparable, and the verdict that the launches of each row allow.
+"""Compare two runs: which rows are comparable, and the verdict on each row as far as its launches allow one.
 
 Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except those that were allowed to differ.
 """
@@ -22,7 +22,7 @@ from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_m
 from bench.results.messages import ReasonCode
 from bench.results.pairing import listed, word
 
-# Only the first four are verdicts; the next three have only a ratio.
+# Only the first four are verdicts; rows with one of the next three have only a ratio.
 VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")
 
 
@@ -142,12 +142,12 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """The seconds of each row; another tool's mean on either side excludes a test."""
+    """The seconds of each row. If either side is another tool's mean, the rows are not tested."""
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
 def _seconds(row: Summary) -> float | None:
-    """The median, else the mean; if a log prints only a rate, the time that it implies."""
+    """The median, else the mean; if a log prints only a rate, the time computed from that rate."""
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
@@ -186,7 +186,7 @@ def _unusable(row: Summary) -> ReasonCode | None:
 
 
 def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """The rows, with a verdict if both runs have enough launches; all of them are corrected together."""
+    """The rows, with a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
     p_values = inference.corrected([each.p for each in found])

@@ -84,8 +84,8 @@ class CompareReport(Report):
 
     @cached_property
     def _varied(self) -> list[str]:
-        """The factors that distinguish rows of the same pattern, mode, size and transport, or BASE from NEW."""
-        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the others state their reason
+        """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
+        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the others say why not
         values: dict[tuple[Any, ...], set[str]] = {}
         differing: set[str] = set()
         for row in compared:
@@ -135,7 +135,7 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Why rows have no verdict or no ratio, which rows only one run has, and what the number of rows costs."""
+    """Why rows have no verdict or no ratio, which rows only one run has, and how many launches this many rows need."""
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -182,7 +182,7 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
 
 
 def _both(row: Compared, name: str) -> str:
-    """A factor's value; of BASE and of NEW if they differ."""
+    """A factor's value; the values of BASE and NEW if they differ."""
     if name in row.differs:
         return " -> ".join(value or "unknown" for value in row.differs[name])
     return row.factors[name] or "none"
@@ -206,7 +206,7 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _cost_of_rows(comparison: Comparison) -> list[str]:
-    """How many rows must change together for a verdict, if the launches are too few to detect one alone."""
+    """How many rows must change together for a verdict, if there are too few launches to detect a change of one row."""
     tested = [row for row in comparison.rows if row.estimate is not None]
     if not tested:
         return []
@@ -297,7 +297,7 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """The words under `name`, the code and its facts beside them."""
+    """The reason as text under `name`, with its code and facts under keys of their own."""
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}
     return {name: reason.text, f"{name}_code": reason.code, f"{name}_facts": reason.facts}

@@ -5,8 +5,8 @@ others that do its work. Every rule is `time of the first <= sum of the times of
 docs/metrics.md, between rows of one run that share everything else. A conflict means that one of the rows is wrong, or
 that the library would be faster if it called the other operations. No row is deleted or corrected.
 
-A conflict is beyond noise: the lower end of the first row's interval is above the others' upper ends by more than a
-tolerance, in every launch that measured both. Rows that drift, are invalid or have no interval are not judged.
+A conflict must exceed noise: in every launch that measured both, the lower end of the first row's interval is above the
+sum of the others' upper ends by more than a tolerance. Rows that drift, are invalid or have no interval are not judged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation, the operations that can do its work one after the other at the same S, in which modes, and how."""
+    """An operation, the sequence of operations that can replace it at the same S, in which modes, and how."""
 
     pattern: str
     by: tuple[str, ...]
@@ -45,10 +45,10 @@ class Replacement:
     how: str
 
 
-# Consecutive calls of one operation can be replaced by as many calls of one other. Two alternating operations do not
-# overlap as each does with itself, so their pipelined times cannot be added: such rules are for isolated mode.
-# Left out are allgather by alltoall (the block n times), gather by alltoall and alltoall by allgather (n times the
-# bytes): if ranks share memory, their extra copies cost as much as the operation itself.
+# Consecutive calls of one operation can be replaced by as many calls of one other. Two operations that alternate
+# overlap less than calls of one operation do. Their pipelined times cannot be added, so such rules hold in isolated
+# mode only. Three rules are left out: allgather by alltoall (the block n times), gather by alltoall, and alltoall by
+# allgather (n times the bytes). If ranks share memory, the extra copies cost as much as the operation itself.
 REPLACEMENTS = (
     Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
     Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
@@ -151,7 +151,7 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
     try:
         case = from_argv(header.case)
-    except (BenchError, IndexError):  # of another program: its arguments are its conditions
+    except (BenchError, IndexError):  # a job of another program: its arguments are its conditions
         case = Case(header.pattern)
         return (*known, header.case[1:], tuple(environment)), case.window
     options = tuple((each.name, getattr(case, each.name)) for each in fields(Case) if each.name not in _NOT_CONDITIONS)

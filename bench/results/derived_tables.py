@@ -1,4 +1,4 @@
-"""Tables of what rows say together: launches, another tool, contention, groups at once, overlap, scaling."""
+"""Tables that combine several rows: launches, another tool, contention, groups at once, overlap, scaling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SCALING_TITLES = {
 
 
 def tables(document: Document, whole: bool = True) -> list[Table]:
-    """Every table that has a row. Not `whole`: of scaling the largest size of each curve only."""
+    """Every table that has a row. Unless `whole`, the scaling table shows only the largest size of each curve."""
     scalings = document.scalings if whole else _largest(document.scalings)
     sharings = _sizes_shared(document.sharings)
     found = [
@@ -151,7 +151,7 @@ _PARITY = (
 
 
 def _largest(scalings: Sequence[Scaling]) -> list[Scaling]:
-    """Of each curve its largest size."""
+    """The largest size of each curve."""
     largest: dict[str, int] = {}
     for one in scalings:
         heading = _scaling_heading(one)
@@ -183,7 +183,7 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Of the bound of that world, or of the floor in its time."""
+    """What share of the world's bound its busbw reaches, or what share of its time the latency floor is."""
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"

@@ -64,7 +64,7 @@ class Summary:
     calls_per_sample: int | None = None
     loop: str | None = None  # the loop that took the samples: compiled, python, virtual
     rotation: float | None = (
-        None  # mean over samples of the slowest time / largest mean of a rank: 1 if the same rank is always the slowest
+        None  # mean over samples of the slowest time / largest mean of one rank: 1 if one rank is always the slowest
     )
     slowest_counts: tuple[int, ...] = ()  # by member: in how many samples it was the slowest; empty if unknown
     clock_bound_s: float | None = None  # one-way: the largest error of a time because two clocks differ
@@ -76,8 +76,8 @@ class Summary:
     flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None for other patterns
     peak_flops_per_s: float | None = None  # the data sheet's dense rate of this GPU for this type
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
-    host_median_s: float | None = None  # if a device's clock measured the times: until the host saw them complete
-    enqueue_fraction: float | None = None  # the part of that until the last call was issued; median over samples
+    host_median_s: float | None = None  # if a device's clock measured the times: until the host saw the end
+    enqueue_fraction: float | None = None  # the share of it until the last call was issued; median over samples
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
 
@@ -147,9 +147,9 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that cannot both be right, beyond their noise. `ratio`: measured / the most that it may be.
+    """Two measured rows that cannot both be right, even with their noise. `ratio`: measured / largest allowed.
 
-    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: that in words.
+    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: the same for people.
     """
 
     rule: str
@@ -227,7 +227,7 @@ class Interference:
 
     Its 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors' rates are
     bytes per second of their pattern's busbw, during the disturbance and alone. `num_blocks_not_covered`: disturbed
-    blocks in which they hardly sent; with any of them, the factor is too low.
+    blocks in which the aggressors hardly sent. If there are any, the factor is too low.
     """
 
     job: str
@@ -262,7 +262,7 @@ class Overlapped:
     """An allreduce alone and with overlapping products of matrices.
 
     `factor`: its time with products / without, the median over pairs of blocks. `product_factor`: the products' time
-    with the allreduce / without.
+    with the allreduce / without it.
 
     Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`: of
     one rank's products alone. `num_not_covered` of `num_samples`: see core/record.py, OverlapSamples.
@@ -330,7 +330,7 @@ class Sharing:
     `factor`: time at once / time alone, with its 95 % interval over "launches" or "samples" (`interval_over`).
     """
 
-    job: str  # of the groups at once
+    job: str  # the job that ran the groups at once
     pattern: str
     transport: str
     mode: str

@@ -1,4 +1,4 @@
-"""Fitted models as a report: one row for each piece of each curve, and why some curves have no model.
+"""The report of fitted models: one row for each piece of each curve, and why some curves have no model.
 
 A curve that the model does not describe has no row, only a line with its largest residual.
 """
@@ -26,7 +26,7 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a fit below the heading of its job."""
+    """One piece of a fit, shown below the heading of its job."""
 
     heading: str
     fit: Fit
@@ -69,7 +69,7 @@ class FitReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """One line for each piece; without a piece's figures for a curve that does not fit."""
+        """One line for each piece. A curve that does not fit has one line without a piece's figures."""
         for fit in self.fits:
             whole = asdict(fit) | self._basis(fit)
             del whole["segments"]
@@ -105,7 +105,7 @@ def misfit(fit: Fit) -> str:
 
 
 def basis(fit: Fit) -> str:
-    """What the intervals are over: other launches, or other errors around the same curve."""
+    """What the intervals cover: the variation between launches, or the residuals around the same curve."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals, of {'one launch' if fit.num_launches == 1 else 'two launches'} only"
@@ -142,7 +142,7 @@ def half(segment: Segment) -> str:
 
 
 def _ninety(piece: Piece) -> str:
-    """m90 of the whole curve, beside its last piece."""
+    """m90 of the whole curve, shown in the row of its last piece."""
     if piece.segment is not piece.fit.segments[-1]:
         return ""
     return format_bytes(piece.fit.ninety_bytes) if piece.fit.ninety_bytes else NOTHING

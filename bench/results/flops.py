@@ -1,8 +1,8 @@
 """Products of matrices: operations per second, and the peak of the data sheet.
 
-A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the maker's
-dense rate (no sparsity) for the type at a boost clock of its choice. A GPU at its power limit stays below it and a GPU
-at a higher clock may exceed it: the peak is a reference, not a limit.
+A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the dense rate
+(no sparsity) that the vendor states for the type, at a boost clock of the vendor's choice. A GPU at its power limit
+stays below it and a GPU at a higher clock may exceed it: the peak is a reference, not a limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slow GPUs: which one is slower than the others that do the same work at the same time.
+"""Slow GPUs: those that are slower than the others that do the same work at the same time.
 
 The rows are those of one job, mode and size whose groups are single ranks; each has a rate. The distance of a GPU from
 the median is in robust standard deviations: 1.4826 x the median absolute deviation, which half of the GPUs cannot move,
@@ -18,7 +18,7 @@ from bench.core.topology import rounds
 from bench.core.world import World
 from bench.results.document import RankComparison, Summary
 
-LEAST = 3  # of two GPUs that differ, either may be the wrong one
+LEAST = 3  # if two GPUs differ, either may be the slow one
 MATTERS = 0.03  # of the median rate
 _FLOOR = 0.005
 _CHANCE = 1e-3
@@ -45,9 +45,9 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 
 
 def threshold(num: int) -> float:
-    """Robust standard deviations by which the slowest of `num` equal GPUs is off in one of 1/_CHANCE runs.
+    """The limit in standard deviations that the slowest of `num` equal GPUs exceeds in a share _CHANCE of runs.
 
-    The spread of few GPUs is itself uncertain: for 8 of them the limit is half as much again.
+    The spread of few GPUs is itself uncertain, so the limit is larger for them: by half for 8 GPUs.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 

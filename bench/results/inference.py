@@ -1,7 +1,7 @@
 """Statistical comparison of two runs by their launch medians: a ratio with its interval, a p-value, a verdict.
 
-The units are launches, never the samples within them: a test on pooled samples calls most pairs of identical runs
-different. The p-value assumes no distribution; the interval assumes that logarithms are normal.
+The units are launches, never the samples within them: a test on pooled samples finds a difference in most pairs of
+identical runs. The p-value assumes no distribution; the interval assumes that logarithms are normal.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import numpy as np
 from bench.results.launches import t_quantile
 from bench.results.stats import CONFIDENCE
 
-LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 cannot reach p < 0.05, 4 against 4 barely
+LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 cannot reach p < 0.05, 4 against 4 only just
 POWER = 0.8
 
 
 class ComparisonVerdict(StrEnum):
-    """The answer of a comparison of one row. Only the first four are verdicts; the next three have only a ratio."""
+    """The result of comparing one row. Only the first four are verdicts; the next three have only a ratio."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -122,12 +122,12 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
 
 
 def least_p(num_base: int, num_new: int) -> float:
-    """The smallest p that this many launches can give: all of one run are beyond all of the other."""
+    """The smallest p that this many launches can give: every launch of one run is slower than all of the other."""
     return 2 / math.comb(num_base + num_new, num_base)
 
 
 def launches_for_one(num_rows: int, fdr: float) -> int:
-    """The launches of each run that can detect a change of one row of `num_rows`, if no other row changes."""
+    """How many launches each run needs to detect a change in one of `num_rows` rows, if no other row changes."""
     return next(number for number in range(LEAST_LAUNCHES, 1000) if least_p(number, number) * num_rows <= fdr)
 
 
@@ -140,8 +140,8 @@ def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
 def corrected(p_values: Sequence[float]) -> list[float]:
     """Benjamini and Hochberg's correction: rejecting values up to q has an expected share of false positives up to q.
 
-    If no row differs, that share is the probability of any verdict. It holds for rows that are independent or vary
-    together, as the sizes of one launch do.
+    If no row really differs, that share is the probability that any row gets a verdict. The correction holds for rows
+    that are independent or vary together, as the sizes of one launch do.
     """
     values = np.asarray(p_values, dtype=float)
     order = np.argsort(values)

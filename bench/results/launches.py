@@ -1,6 +1,6 @@
 """Launches, the experimental unit: which rows differ only in their launch, and how far launches are apart.
 
-Every start of a program differs: where ranks are placed, which pages they get, what else runs. The spread within a
+Each start of a program differs in where ranks are placed, which pages they get, and what else runs. The spread within a
 launch does not show that (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
 easy as you think", 2016).
 """
@@ -21,7 +21,7 @@ from bench.results.stats import CONFIDENCE
 
 LEAST_FOR_INTERVAL = 3
 
-# Launchers set these for themselves, with another value for every start.
+# Launchers set these variables themselves, to a different value at every start.
 OF_ONE_START = frozenset(
     (
         "SLURM_JOB_ID",
@@ -78,7 +78,7 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """The environment variables in which jobs of the same case and launch differ, as a scenario's `env` varies them."""
+    """The environment variables that differ between jobs of one case and launch, as varied by a scenario's `env`."""
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
         if job == _start(job):  # a job that is resumed later may run in another environment
@@ -183,7 +183,7 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """The factors that may change from row to row. `asked_cache`: small buffers cannot always be made cold."""
+    """The factors that may change from row to row. `asked_cache`: as requested; small buffers are not always cold."""
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"

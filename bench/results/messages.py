@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bench.core.codes import Code
 from bench.core.record import Flag
 
-# The mark beside a figure, in the order of gravity: a few words for the legend below every table.
+# The mark beside a figure, the most serious first, with its few words in the legend below every table.
 MARKS = {
     "!": "above a hard bound",
     "*": "not converged",
@@ -91,7 +91,7 @@ SUMMARIES = {
     NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
 }
 
-# Notes that wait for --notes: the words by which the last line below a table counts them.
+# Notes shown in full only with --notes: the words with which the last line below a table counts them.
 FOLDED = {
     NoteCode.REPEATED: "rows measured again",
     NoteCode.FLAG: "",  # the flag's own words
@@ -135,7 +135,7 @@ class ReasonCode(Code):
     BAD_SAMPLES = "bad-samples", "samples are not valid times in {side} ({job})"
     NO_MEDIAN = "no-median", "no median in {side} ({job})"
     FEW_SAMPLES = "few-samples", "only {num} sample in {side} ({job})"
-    # of a row that only one run has
+    # for a row that only one run has
     OTHER_FACTORS = "other-factors", "{factors:list}"
     FAILED_THERE = "failed-there", "failed there: {reason}"
     SKIPPED_THERE = "skipped-there", "skipped there: {reason}"

@@ -25,8 +25,8 @@ LEAST_POINTS = 4  # of a segment, so also of a curve
 LARGEST_RESIDUAL = 0.15  # above it the model does not describe the curve
 LEAST_LAUNCHES = 3  # for intervals over launches
 
-# The cost of one more break, in parameters. Counted as one, 13 to 26 % of simulated single lines get a break; counted
-# as three (Hall, Osborn and Sakkas 2013), 1 to 7 %.
+# The cost of one more break, in parameters. If it counts as one, 13 to 26 % of simulated single lines get a break; if
+# it counts as three (Hall, Osborn and Sakkas 2013), 1 to 7 %.
 _PARAMETERS_OF_A_BREAK = 3
 _PARAMETERS_OF_A_SEGMENT = 2
 # Smaller residuals do not matter, and those of exact (modelled) times would be arbitrarily small.
@@ -41,7 +41,8 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve. `seconds` is the median of the launches' medians, `by_launch` these medians.
 
-    `low_s`, `high_s`: the interval of the median of one launch; the lowest and highest of several; None is unknown.
+    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest over several launches; None
+    if unknown.
     """
 
     payload_bytes: int
@@ -105,8 +106,9 @@ def ninety_bytes(points: Sequence[Point]) -> int:
 def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
     """The segments of the model of these points, sizes rising. Raises ValueError for fewer than four sizes.
 
-    Breaks by dynamic programming over all places, their number by BIC; segments need not meet. Intervals take the
-    breaks as fixed. They are over launches if at least three have every size, otherwise over residuals.
+    Dynamic programming over all positions finds the breaks, and BIC their number. Segments need not meet. Intervals
+    treat the breaks as fixed. Intervals are over launches if at least three launches have every size, otherwise over
+    residuals.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])
@@ -186,10 +188,10 @@ def _whole_launches(points: Sequence[Point]) -> Any:
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
     """Half-open ranges of points, one for each segment: the division with the least BIC."""
     num = sizes.size
-    errors = np.full((num + 1, num + 1), math.inf)  # of one segment over the points first..last-1
+    errors = np.full((num + 1, num + 1), math.inf)  # the error of one segment over the points first..last-1
     for first in range(num - LEAST_POINTS + 1):
         errors[first, first + LEAST_POINTS :] = _square_errors(sizes[first:], times[first:])
-    least, begins = [errors[0]], [np.zeros(num + 1, dtype=int)]  # with so many segments up to each point
+    least, begins = [errors[0]], [np.zeros(num + 1, dtype=int)]  # least error up to each point with this many segments
     for _ in range(1, num // LEAST_POINTS):
         through = least[-1][:, None] + errors
         begins.append(np.argmin(through, axis=0))
@@ -279,7 +281,7 @@ def _over_launches(launches: Any) -> Any:
 def _over_residuals(times: Any, fitted: Any) -> Any:
     """Resampled times: the model times ratios drawn with replacement from the residuals."""
     errors = np.log(times / fitted)
-    # A fit is closer to its points than the true line is.
+    # A fit is closer to its points than the true line is, so its residuals are too small.
     errors = (errors - errors.mean()) * math.sqrt(errors.size / (errors.size - _PARAMETERS_OF_A_SEGMENT))
     return fitted * np.exp(np.random.default_rng(_SEED).choice(errors, size=(_NUM_RESAMPLES, errors.size)))
 
@@ -290,7 +292,7 @@ def _rate(slope: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    """Standard deviations in half a 95 % interval: Student's t with these degrees of freedom."""
+    """Half the width of a 95 % interval in standard deviations: Student's t with these degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - _ALPHA / 2))

@@ -26,11 +26,11 @@ TEN = 10
 _WIDTH = 126  # characters of a line on the terminal behind its "# "
 _MOST_STRAGGLERS = 8
 _MOST_SIZES = 8
-_LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # explain what the rows show
+_LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # these notes explain what the rows show
 
 
 def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """All notes of a run, in the order of NoteCode. `letters`: those beside figures, by (name, kind) of the bound."""
+    """All notes of a run, in the order of NoteCode. `letters`: the letter of each bound (name, kind)."""
     rows = document.summaries
     found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
     found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
@@ -40,12 +40,12 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
         found.append(Coded.of(NoteCode.SINGLE_LAUNCH))
     found += [*_repeated(rows), *_rounded(rows), *_sampled(rows), *_stragglers(rows), *_slowest(rows), *_products(rows)]
     order = {code.value: place for place, code in enumerate(NoteCode)}
-    uncoded = order[NoteCode.WARNING]  # words of files and other programs
+    uncoded = order[NoteCode.WARNING]  # text from files and other programs
     return sorted(found, key=lambda note: order.get(note.code, uncoded))
 
 
 def texts(found: Iterable[Coded]) -> list[str]:
-    """All notes in words, none twice."""
+    """All notes as text, each once."""
     return list(dict.fromkeys(note.text for note in found))
 
 
@@ -77,7 +77,7 @@ _CODES = frozenset(NoteCode)
 
 
 def _height(lines: Iterable[str]) -> int:
-    """Lines as they are printed."""
+    """How many lines these take when printed."""
     return sum(len(textwrap.wrap(line, _WIDTH)) or 1 for line in lines)
 
 
@@ -86,14 +86,14 @@ def _cut(line: str, most: int) -> str:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """The last line's words for notes that wait for --notes, with their number; of a flag the number of its rows."""
+    """For the last line: kind and number of the notes that need --notes; for a flag the number of its rows."""
     if code == NoteCode.FLAG:
         return {note.facts["flag"]: note.facts["num"] for note in of_code}
     return {FOLDED[code]: len(of_code)}
 
 
 def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """One note in full; of several their number and the first, or the legend."""
+    """One note in full; for several notes their number and the first, or the legend."""
     if code == NoteCode.MARK:
         return _legend(document.summaries)
     if code == NoteCode.BOUND:
@@ -134,7 +134,7 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
         words = _row_words(row)
         if row.get("requested_bytes"):
             words += f" at {format_size(row['requested_bytes'])}"
-        if "rank" not in (row.get("facts") or {}):  # else the reason names it
+        if "rank" not in (row.get("facts") or {}):  # otherwise the reason already names the rank
             words += f" on rank {row['rank']}" if row.get("rank") is not None else ""
             words += f" ({row['host']})" if row.get("host") else ""
         reason = str(row.get("what") or "for an unknown reason")
@@ -143,7 +143,7 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """What was not measured and why; sizes with the same reason together."""
+    """What was not measured and why. Sizes with the same reason share a note."""
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
         key = (_row_words(row), str(row.get("reason") or "no reason given"), row.get("code"))
@@ -276,7 +276,7 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:
-    """How many rows replace what an interrupted attempt left."""
+    """How many rows replace rows of an interrupted attempt."""
     last: dict[tuple[Any, ...], Summary] = {}
     num = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""How a command writes what it shows: which run, in which format, to stdout or to a file."""
+"""How a command writes its output: of which run, in which format, to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
-# Of commands that choose between the forms themselves instead of showing a Report.
+# For commands that choose the format themselves instead of showing a Report.
 BY_HAND = ("table", "json", "csv", "markdown")
 
 
@@ -87,7 +87,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
-    """Print one JSON document also after a failure, if JSON was asked for and nothing was printed yet."""
+    """If JSON was requested and nothing was printed yet, print one JSON document about the failure."""
     if getattr(args, "format", None) != "json" or getattr(args, "emitted", False):
         return
     from bench.results.run_report import RunReport

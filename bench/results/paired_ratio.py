@@ -1,7 +1,7 @@
 """The ratio of two times that were measured in pairs, with its 95 % interval over the pairs.
 
 Interference and overlap pair neighbouring blocks of one launch, parity pairs neighbouring launches, scaling and sharing
-pair two rows. What drifts slowly is in both times of a pair, so the ratio does not hold it.
+pair two rows. A slow drift affects both times of a pair equally, so it cancels in the ratio.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T", Interference, Overlapped)
 class PairedRatio:
     """Second time / first time. `over`: what the interval is over ("blocks", "launches", "samples"); None without one.
 
-    `num_pairs`: how many ratios its value is the middle of.
+    `num_pairs`: how many ratios `value` is the median or mean of.
     """
 
     value: float
@@ -121,7 +121,7 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 
 
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
-    """One for each row of each case: that of its only launch, or what `merged` makes of several."""
+    """One for each row of each case: the row of its only launch, or `merged` of the rows of several launches."""
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:
         found.setdefault((row.job, row.mode, row.group, row.payload_bytes), []).append(row)

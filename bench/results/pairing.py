@@ -1,6 +1,6 @@
 """Which rows of two runs are the same measurement, and when two runs cannot be compared at all.
 
-Rows belong together if they differ in no factor (results/launches.py) but those that the user allowed to differ.
+Rows belong together if all factors (results/launches.py) are equal, except those that the user allowed to differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """The factors that may differ: those named, and those that follow them. Raises UsageError for an unknown factor.
+    """The factors that may differ: the named ones, and those that follow. Raises UsageError for an unknown factor.
 
     `variables`: the environment variables that are factors here.
     """
@@ -28,7 +28,7 @@ def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
 
 
 def _followers(name: str) -> set[str]:
-    """The factors that may differ where this one does."""
+    """The factors that may differ if this factor does."""
     return {fact.name for fact in COMPARED if name in fact.follows}
 
 
@@ -77,9 +77,9 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """The factors whose values the two sides do not share; none if some combination of factors is in both."""
+    """The factors that have no value in common on the two sides; none if some combination of factors is on both."""
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
-        return []  # each row states it as its reason
+        return []  # each row states this as its own reason
     names = [name for name in base[0] if name not in allowed]
     combinations = [{tuple(row[name] for name in names) for row in side} for side in (base, new)]
     if combinations[0] & combinations[1]:
@@ -94,8 +94,9 @@ def paired(
 ) -> tuple[list[tuple[RowLaunches, RowLaunches]], list[RowLaunches], list[RowLaunches]]:
     """Pairs in the order of BASE, and the rows of each side that have no partner.
 
-    First rows that share all factors, then all factors that are not allowed to differ, then the same place only (these
-    are not comparable and state the reason). A later rule pairs only what it finds once on each side.
+    Rows are paired in three steps: rows that share all factors, then rows that share all factors that must not differ,
+    then rows that share only their place (these are not comparable and state the reason). Each step pairs a row only if
+    it is unique on each side.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]

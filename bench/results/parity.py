@@ -1,4 +1,4 @@
-"""Ours against another tool: the ratio of the same statistic at each size, from alternating launches.
+"""Our times against another tool's: the ratio of the same statistic at each size, from alternating launches.
 
 The statistic is the tool's own: for OSU and nccl-tests the mean over ranks of each rank's mean (`compat.osu_mean_s`,
 `compat.nccl_tests_s`), for nvbandwidth the median that its rate implies; for nccl-tests' isolated samples our median.
@@ -57,7 +57,7 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
         header = headers[row.job]
         own = header.facts.get("tool")
         for tool in (own,) if own else tools:
-            # A tool with a mean over ranks measures all of them together, also of a pair.
+            # A tool that reports a mean over ranks measures all ranks together, also for a pair.
             group = "world" if compared_statistic(tool).mean else row.group
             place = _Place(row.pattern, _case(header.case), group, row.mode, row.payload_bytes)
             seconds = None if row.verified is False else _seconds(tool, row)
@@ -93,7 +93,7 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """The options of a case as typed, without sizes, how a start divides them, and what `--like` fixes."""
+    """The options of a case as typed, without sizes, their division among starts, and what `--like` fixes."""
     try:
         case = from_argv(argv)
     except UsageError:

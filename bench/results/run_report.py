@@ -1,4 +1,4 @@
-"""A run as a report: its head, its rows, what the rows say together, and notes."""
+"""A run as a report: its head, its rows, tables derived from several rows, and notes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.results.table import Block, Lines, Report
 class RunReport(Report):
     """`show`: columns that tables show in addition ("wire"). `all_notes`: every note instead of the urgent ones.
 
-    `table`: that of rows which are printed already.
+    `table`: the table of the rows that are already printed.
     """
 
     document: Document
@@ -28,7 +28,7 @@ class RunReport(Report):
     table: RunTable | None = None
 
     def blocks(self) -> Iterable[Block]:
-        """What was run and how to read it, the rows, derived tables, notes."""
+        """What was run, how to read the columns, the rows, derived tables, notes."""
         yield from self.head()
         document, rows = self.document, self._rows
         if document.spreads:
@@ -73,7 +73,7 @@ class RunReport(Report):
 
     @cached_property
     def _rows(self) -> list[TableLine]:
-        """The lines of all jobs but those whose rows are in a derived table."""
+        """The lines of all jobs except those whose rows are in a derived table."""
         document = self.document
         elsewhere = _elsewhere(document)
         of_job: dict[str, list[Summary]] = {}
@@ -88,7 +88,7 @@ class RunReport(Report):
 
 
 class LiveTable:
-    """One job's rows on the terminal as they come, in the same lines as a RunReport of them."""
+    """One job's rows on the terminal as they are measured, with the same lines as in a RunReport."""
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns; nothing is printed yet."""

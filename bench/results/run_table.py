@@ -69,7 +69,7 @@ class TableLine:
 
 
 class RunTable:
-    """The lines of rows, whether they come one by one or all at once."""
+    """The lines of rows; the rows may arrive one by one or all at once."""
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns."""
@@ -112,7 +112,7 @@ class RunTable:
         found = []
         for same in alike.values():
             groups = tuple(line.groups[0] for line in same)
-            # A group that has several lines keeps them.
+            # A group that has several lines keeps them unmerged.
             distinct = len(set(groups)) == len(groups)
             found += [TableLine(same[0].heading, groups, same[0].by_mode)] if distinct else same
         return found
@@ -179,7 +179,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """The first figure of a mode: it says so if the data were wrong."""
+    """The first figure of a mode; if the data were wrong, it says so."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -228,7 +228,7 @@ def _rates(mode: str) -> list[Column]:
 
 
 def _like(tool: str, mode: str) -> list[Column]:
-    """The same samples as another tool prints them (docs/metrics.md: measuring like another tool)."""
+    """The same samples in the form another tool prints (docs/metrics.md: measuring like another tool)."""
     if tool == "osu":
         return [
             _time(mode, "avg", 8, _compat("osu_mean_s", text.microseconds)),
@@ -257,8 +257,8 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     """Rows of one size as lines, the modes of a group beside each other.
 
-    A mode that comes again replaces the first, which an interrupted attempt left. A log's row begins a new line, and so
-    does one beside wrong data, which is never hidden.
+    A second row of the same mode replaces the first, which an interrupted attempt left. A row of a log begins a new
+    line instead. So does a row whose predecessor has wrong data, because wrong data are never hidden.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group

@@ -17,10 +17,10 @@ from bench.results.document import Scaling, Summary
 from bench.results.launches import RowLaunches, cells, launch_medians
 from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 
-# These follow from the number of ranks; all other factors must be the same.
+# These factors depend on the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
 _SMALLEST = 2  # a single rank moves nothing over a link
-_SAME_SIZE = 0.01  # blocks of more ranks round to other sizes; beyond this, times are not comparable
+_SAME_SIZE = 0.01  # dividing among more ranks rounds to other sizes; beyond this difference, times are not comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
-    """Two or more points that differ in one number of the world only."""
+    """Curves of two or more points that differ only in one number of the world."""
     curves: dict[tuple[Any, ...], list[_Point]] = {}
     for point in points:
         inside = point.first.num_nodes == 1

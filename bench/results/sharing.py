@@ -1,4 +1,4 @@
-"""How much slower each group is while all groups run than alone: two jobs that differ in the topology only."""
+"""How much slower each group is while all groups run than when it runs alone: two jobs that differ only in topology."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ from bench.core.record import StopReason
 
 CONFIDENCE = Fraction(95, 100)
 
-# With fewer, an interval that is narrow by chance would end the run: thirty samples often hide their correlation. If
-# checked every 10 samples from 30 on, coverage stays above .93 with 20, up to a correlation of 0.8; with 10 it is .92.
+# With fewer effective samples, an interval that is narrow by chance would end the run, because thirty samples often
+# hide their correlation. If checked every 10 samples from 30 on, coverage stays above .93 with 20 effective samples, up
+# to a correlation of 0.8; with 10 it is .92.
 LEAST_EFFECTIVE_TO_STOP = 20
 
 # A machine that is very slow at one size must not wait for n_min samples forever.
@@ -75,14 +76,14 @@ def interval_rank(num_samples: int) -> int | None:
 def effective_size(seconds: Sequence[float]) -> float:
     """The number of independent samples with the same information: n / (1 + 2 sum of rank autocorrelations), 1 to n.
 
-    The sum takes the initial run of positive autocorrelations below lag n/4, and at least what the first of them would
-    give in a first-order process. Constant samples count in full.
+    The sum covers the first unbroken run of positive autocorrelations below lag n/4. It is at least what the lag-1
+    autocorrelation would give in a first-order process. Constant samples count in full.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
 
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
-    """The order-statistic interval of the median, with the ranks of the effective size spread over all samples.
+    """The order-statistic interval of the median; its ranks are those of the effective size, scaled to all samples.
 
     None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -187,7 +188,8 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
     order = np.arange(values.size) - (values.size - 1) / 2
     slope = float(ranks @ order) / float(order @ order)
     correlation = slope * float(np.linalg.norm(order)) / (float(np.linalg.norm(ranks)) or 1.0)
-    # A trend correlates its own samples. Only the correlation without it tells whether the trend may be chance.
+    # A trend makes samples correlated. So the correlation with the trend removed decides whether the trend may be
+    # chance.
     num_effective = _effective_size_of_ranks(ranks - slope * order)
     z = correlation * math.sqrt(num_effective - 1)
     third = values.size // 3
@@ -273,7 +275,7 @@ def _effective_size_of_ranks(ranks: Any) -> float:
     """`effective_size` of centred ranks."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
-    # What rounding leaves of a perfect trend is not variance.
+    # The rounding error that remains of a perfect trend is not variance.
     if power <= 1e-9 * size**3:
         return float(size)
     most = math.ceil(size / 4)
@@ -289,8 +291,8 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     """The effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
 
-    Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early: for
-    30 samples with r = 0.8 every tenth interval would miss the median, with this bound every twentieth.
+    Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early. For
+    30 samples with r = 0.8, one interval in ten would miss the median; with this bound one in twenty does.
     """
     if not positive:
         return float(size)

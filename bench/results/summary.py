@@ -15,7 +15,7 @@ from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interfer
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
-# A median further above a hard bound than its own uncertainty is an error of the bound, the clock or the data.
+# If a median exceeds a hard bound by more than its own uncertainty, the bound, the clock or the data are wrong.
 BOUND_TOLERANCE = 0.02
 
 # Below this multiple of the call overhead, a time is mostly software.
@@ -43,7 +43,8 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 class DocumentBuilder:
     """Turns records into rows of a document one by one, so their samples need not be kept.
 
-    `most`: how many rows are kept, and as many more of those that went wrong; None for all. Others are counted.
+    `most`: how many rows are kept, and as many more rows that failed or have wrong data; None keeps all. The others are
+    counted.
     """
 
     most: int | None = None
@@ -86,7 +87,7 @@ class DocumentBuilder:
         if self.num_left_out:
             notes = (*notes, Coded.of(NoteCode.ROWS_NOT_HELD, num=self.num_left_out, most=self.most))
         notes = (*notes, *_throttled(headers))
-        # Rows of logs have neither samples nor launches.
+        # Rows imported from logs have neither samples nor launches.
         own = {job: header for job, header in headers.items() if not header.imported}
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
@@ -157,7 +158,7 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
-    """Whether two clocks are compared too coarsely for a time that begins on one and ends on the other."""
+    """Whether the error between two clocks is too large for a time that begins on one and ends on the other."""
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
@@ -253,7 +254,7 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
     """Bytes per second that leave a node through its NICs: the bytes an operation must send, divided by its time.
 
-    They are those of the algorithm of sends and receives that sends the least; switches that reduce carry less.
+    These bytes are those of the send/receive algorithm that sends the least. Switches that reduce carry fewer bytes.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -285,7 +286,7 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
     """The tightest hard or traffic bound, else the tightest reference. `bounds` are sorted, tightest first.
 
-    A figure above a traffic bound shows that the library does better than assumed; then that bound is left out.
+    If a figure is above a traffic bound, the library sends less than assumed, and that bound is left out.
     """
     shown = []
     for bound in bounds:

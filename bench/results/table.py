@@ -66,7 +66,7 @@ class Table:
     gap: int = 2
 
     def shown_columns(self, wide: bool) -> list[Column]:
-        """The columns without the optional ones that say nothing, and without the wide ones if not `wide`."""
+        """The columns, without empty optional ones, and without wide ones unless `wide`."""
         shown = []
         for column in self.columns:
             if column.wide and not wide:
@@ -115,11 +115,11 @@ Block = Table | Heading | Lines | Verbatim
 
 
 class Report(ABC):
-    """What a command shows. A format asks for the one form that it needs."""
+    """What a command shows. Each format calls the one method that it needs."""
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
-        """For people, in the order in which they read."""
+        """The page for people, in reading order."""
 
     @abstractmethod
     def data(self) -> Any:

@@ -11,10 +11,10 @@ from bench.core.record import Flag, Header, Record, Samples
 from bench.results import flops, stats
 from bench.results.shares import RankShares
 
-# Above this share of a time, the device mostly waited for its host.
+# If enqueueing takes more than this share of a time, the device mostly waited for its host.
 _LAUNCH_SHARE = 0.9
 
-# The statistics of a row; those of another tool have the same names. A mean is `mean_s`.
+# The statistics of a row; another tool's statistics use the same names. A mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 

@@ -59,7 +59,7 @@ def slow_pairs(evidence: CopyEvidence) -> Found | None:
     step="check lanes and the highest generation (the current one reads 1 on an idle GPU)",
 )
 def narrow_pcie_link(evidence: CopyEvidence) -> Found | None:
-    """Half (or a quarter) of what the GPU's PCIe link can carry."""
+    """Copies reach half (or a quarter) of what the GPU's PCIe link can carry."""
     test, machine = evidence.test("h2d"), evidence.machine
     if test is None or machine.gpu is None:
         return None
@@ -90,7 +90,7 @@ def narrow_pcie_link(evidence: CopyEvidence) -> Found | None:
     step="check which GPUs share a switch",
 )
 def shared_uplink(evidence: CopyEvidence) -> Found | None:
-    """All GPUs at once get less than one alone."""
+    """Each GPU gets less when all copy at once than when it copies alone."""
     alone, together = evidence.test("h2d"), evidence.named("host_to_all_memcpy_ce")
     if alone is None or together is None or not 0 < together.slowest <= 0.75 * alone.slowest:
         return None
@@ -114,7 +114,7 @@ def shared_uplink(evidence: CopyEvidence) -> Found | None:
     step="expect collectives to go through host memory; check whether peer access is granted",
 )
 def no_peer_access(evidence: CopyEvidence) -> Found | None:
-    """No copies between GPUs at all."""
+    """No copy between GPUs was possible."""
     if not evidence.peer_copies_waived:
         return None
     facts: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
     step="check the number of links",
 )
 def pairs_differ(evidence: CopyEvidence) -> Found | None:
-    """All pairs have peer access, at rates far apart, on a machine that may link them differently."""
+    """All pairs have peer access, but their rates are far apart, and the machine may link pairs differently."""
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or _refused_pairs(evidence)[1] or test.fastest <= 1.5 * test.slowest:
         return None

@@ -1,7 +1,7 @@
 """Why a tool failed, by what it printed, and what to check first. The first reason that applies is shown.
 
-Wrong data of copies between GPUs alone: on bare-metal Linux an enabled IOMMU silently corrupts PCIe copies between
-GPUs; under a virtual machine it is correct (NVIDIA, CUDA Programming Guide, Programming Systems with Multiple GPUs,
+If only copies between GPUs have wrong data: on bare-metal Linux an enabled IOMMU silently corrupts PCIe copies between
+GPUs; in a virtual machine an IOMMU is correct (NVIDIA, CUDA Programming Guide, Programming Systems with Multiple GPUs,
 "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide, "IOMMU on Linux").
 """
 
@@ -150,7 +150,7 @@ def rank_lost(failed: FailedRun) -> Found | None:
     step="run it again with its errors shown",
 )
 def tool_failed(failed: FailedRun) -> Found | None:
-    """It failed in a way that no other reason knows."""
+    """The tool failed in a way that no other reason explains."""
     return _printed(failed, "NCCL_DEBUG=WARN", "")
 
 
@@ -192,7 +192,7 @@ def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
 def _only_between_gpus(run: ForeignRun) -> bool:
     """Did a copy between GPUs fail, but none between a GPU and its host?
 
-    Of a test that never finished only the name is left, in a remark.
+    A test that never finished leaves only its name, in a remark.
     """
     tests = [run.failure.text] if run.failure else []
     tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]

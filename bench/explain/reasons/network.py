@@ -50,7 +50,7 @@ def tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which network NCCL uses",
 )
 def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
-    """As slow as sockets, and the log does not say which network is used."""
+    """The run is as slow as sockets, and the log does not say which network is used."""
     rate, network = evidence.nic_bytes_per_s, evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or not rate or not network or evidence.hint("network"):
         return None
@@ -71,12 +71,12 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
 def fewer_nics(evidence: RunEvidence) -> Found | None:
-    """A flat curve at the rate of one NIC (or some) of many."""
+    """The curve is flat at the rate of one NIC (or a few) of many."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
     used = evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:
         return None
-    if (evidence.nics_fill or 0.0) > _FILLED:  # it fills the NICs of its own GPUs
+    if (evidence.nics_fill or 0.0) > _FILLED:  # the run fills the NICs of its own GPUs
         return None
     links = evidence.machine.links
     exact = evidence.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
@@ -84,7 +84,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     if rate > _FILLED * used or evidence.num_nics_in_log > most_in_log:
         return None
     names = _own_nics(evidence, used) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
-    # What leaves a node depends on the algorithm: at least `rate`, and more round a ring.
+    # The bytes that leave a node depend on the algorithm: at least `rate`, and more with a ring.
     round_a_ring = (evidence.nics_fill or 0.0) * used
     fitting = [(way, full) for way in (rate, round_a_ring) for full in names if 0.85 <= way / full <= 1.01]
     if not fitting:
@@ -115,7 +115,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     step=f"<fixable?{_NIC_LAYOUT}>",
 )
 def no_gpudirect(evidence: RunEvidence) -> Found | None:
-    """The log says that no channel reads GPU memory."""
+    """The log says that no channel uses GPUDirect RDMA."""
     if not evidence.crosses_nics or evidence.best is None:
         return None
     log = evidence.hint("no_rdma")
@@ -138,7 +138,7 @@ def no_gpudirect(evidence: RunEvidence) -> Found | None:
     step=_NIC_LAYOUT,
 )
 def crossed_nics(evidence: RunEvidence) -> Found | None:
-    """About half of what others reached, and nothing in the log about the NICs."""
+    """The run reaches about half of what others reached, and the log says nothing about the NICs."""
     if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
         return None
     if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):
@@ -187,7 +187,7 @@ def loss_or_congestion(evidence: RunEvidence) -> Found | None:
     step="measure again with a current NCCL and network plug-in",
 )
 def old_nccl(evidence: RunEvidence) -> Found | None:
-    """A library years old, where a newer one was much faster."""
+    """The library is years old, and a newer one was much faster."""
     log = evidence.hint("nccl")
     version = str((log.value if log else dict(evidence.run.settings).get("nccl")) or "")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".") if part.isdecimal())

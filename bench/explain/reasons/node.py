@@ -40,7 +40,7 @@ _LOG = '<; the log says "{log_text}" (line {line})>'
     step="give each rank its own GPU (CUDA_VISIBLE_DEVICES, the launcher's GPUs per task), and measure again",
 )
 def shared_gpu(evidence: RunEvidence) -> Found | None:
-    """The list of ranks has two on one GPU."""
+    """The list of ranks shows two ranks on one GPU."""
     log = evidence.hint("shared")
     if log is None:
         return None
@@ -57,7 +57,7 @@ def shared_gpu(evidence: RunEvidence) -> Found | None:
     step="find out why NCCL does not use NVLS (fabric manager, driver, containers without multicast, NCCL_NVLS_ENABLE)",
 )
 def no_nvls(evidence: RunEvidence) -> Found | None:
-    """The switch could reduce, but the rate is that of a ring."""
+    """The switch could reduce (NVLS), but the rate is that of a ring."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None:
         return None
@@ -90,7 +90,7 @@ def no_nvls(evidence: RunEvidence) -> Found | None:
     step="check whether peer access is granted (GeForce drivers and some guests refuse it)",
 )
 def through_host(evidence: RunEvidence) -> Found | None:
-    """As slow as copies through host memory, or the log says so."""
+    """The run is as slow as copies through host memory, or the log shows such paths."""
     facts = _of_pcie(evidence)
     log = evidence.hint("refused") or evidence.hint("path", "SHM") or evidence.hint("setting", "NCCL_P2P_DISABLE")
     if facts is None or (log is None and (evidence.hint("path", "P2P") or facts["share"] < 0.06)):
@@ -112,7 +112,7 @@ def through_host(evidence: RunEvidence) -> Found | None:
     step="check over which paths the ranks exchange data",
 )
 def slower_than_host_memory(evidence: RunEvidence) -> Found | None:
-    """Slower than copies through host memory, and the log does not say why."""
+    """The run is slower than copies through host memory, and the log does not say why."""
     facts = _of_pcie(evidence)
     if facts is None or facts["share"] >= 0.06 or evidence.hint("path", "P2P"):
         return None
@@ -130,7 +130,7 @@ def slower_than_host_memory(evidence: RunEvidence) -> Found | None:
     step="check whether the bridge is there and its links are up",
 )
 def no_bridge(evidence: RunEvidence) -> Found | None:
-    """Two cards that a bridge may join, at the rate of PCIe."""
+    """Two cards that a bridge may join reach only the rate of PCIe."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or links.peer != "nvlink_pairs":
         return None

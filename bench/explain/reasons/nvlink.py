@@ -1,7 +1,7 @@
 """Why a collective inside a node with NVLink between all GPUs is slow, by its rate and by the topology beside the log.
 
-A rate alone never proves a reason: it fits one. What fits is compared with the PCIe link, host memory, and the number
-of NVLinks of a GPU.
+A rate alone never proves a reason, it only fits one. Rates are compared with those of the PCIe link, host memory, and
+some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LOG = '<; the log says "{log_text}" (line {line})>'
     "one container with shared memory and IPC",
 )
 def peer_access_off(evidence: RunEvidence) -> Found | None:
-    """As slow as host memory on a machine with NVLink between all GPUs, or the log shows such paths."""
+    """The run is as slow as host memory on a machine with NVLink between all GPUs, or the log shows such paths."""
     facts = _inside(evidence)
     if facts is None or not _within(facts["pcie_share"], _THROUGH_HOST):
         return None
@@ -69,7 +69,7 @@ def peer_access_off(evidence: RunEvidence) -> Found | None:
     step="check whether every rank sees all GPUs of the node and the same /dev/shm, and whether its GPUs are its own",
 )
 def sockets_in_node(evidence: RunEvidence) -> Found | None:
-    """No faster than sockets inside a node."""
+    """Inside a node, the run is no faster than sockets."""
     facts = _inside(evidence)
     if facts is None or facts["rate"] > _AS_SOCKETS:
         return None
@@ -89,7 +89,7 @@ def sockets_in_node(evidence: RunEvidence) -> Found | None:
     "that the container or guest has the NVSwitch devices",
 )
 def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
-    """The rate of a PCIe link, or NCCL's search for paths did not end with NVLink."""
+    """The run has the rate of a PCIe link, or NCCL's path search did not find NVLink."""
     facts = _inside(evidence)
     if facts is None or not _within(facts["pcie_share"], _OVER_PCIE) or evidence.nccl_sees_nvlink:
         return None
@@ -106,7 +106,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """More than PCIe carries, and less than all NVLinks do, and no topology shows that all are active."""
+    """The rate is above PCIe's and below that of all NVLinks, and no topology shows that all are active."""
     facts = _inside(evidence)
     links = evidence.machine.links
     if facts is None or links is None or links.nvlink_generation is None or links.nvlink_bytes_per_s is None:
@@ -137,7 +137,7 @@ def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
     step="while the test runs, compare clocks, throttle reasons and processes over the GPUs",
 )
 def throttled_or_shared_gpus(evidence: RunEvidence) -> Found | None:
-    """Any rate above PCIe and below normal: the log does not show clocks or other processes."""
+    """The rate is above PCIe's and below normal; the log does not show clocks or other processes."""
     facts = _inside(evidence)
     if facts is None or facts["pcie_share"] <= _OVER_PCIE[1]:
         return None
@@ -196,7 +196,7 @@ def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def topology_odd(evidence: RunEvidence) -> Found | None:
-    """The topology in or beside the log has a GPU whose links are down, slow or missing."""
+    """The topology in the log, or given with it, has a GPU whose links are down, slow or missing."""
     for topology in _topologies(evidence):
         wrong = [finding for finding in topology.findings(evidence.machine.instance) if finding.severity == "wrong"]
         if wrong:
@@ -245,7 +245,7 @@ def far_nics(evidence: RunEvidence) -> Found | None:
     fallback=True,
 )
 def nccl_not_shown(evidence: RunEvidence) -> Found | None:
-    """A low figure, and none of NCCL's own lines."""
+    """The figure is low, and the log has no NCCL output."""
     short = shortfall(evidence)
     shown = any(evidence.hint(kind) for kind in ("path", "search", "channels", "network"))
     if short is None or shown:
@@ -264,7 +264,7 @@ def nccl_not_shown(evidence: RunEvidence) -> Found | None:
     fallback=True,
 )
 def slow_part_unknown(evidence: RunEvidence) -> Found | None:
-    """Any low figure: what to measure next."""
+    """The figure is low: what to measure next."""
     short = shortfall(evidence)
     if short is None:
         return None
@@ -315,7 +315,7 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """How much slower the worse placement is at the largest size; None below 10 %."""
+    """How much slower the worse of in place and out of place is at the largest size; None below 10 %."""
     rates = [row.busbw_bytes_per_s or 0.0 for row in evidence.rows if row.payload_bytes == evidence.largest_bytes]
     if len(rates) < 2 or not min(rates) or min(rates) > 0.9 * max(rates):
         return None

@@ -1,4 +1,4 @@
-"""CSV: one line of names, then one line for each record; sentences are not in it."""
+"""CSV: one line of names, then one line for each record, without sentences."""
 
 from __future__ import annotations
 

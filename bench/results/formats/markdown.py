@@ -39,7 +39,7 @@ def _list(block: Lines) -> list[str]:
 
 
 def _table(table: Table) -> list[str]:
-    """A table for each section and group of columns: pages are less wide than a terminal, but longer."""
+    """A table for each section and group of columns, because a page has less width than a terminal but more length."""
     columns = table.shown_columns(wide=True)
     groups = list(dict.fromkeys(column.group for column in columns if column.group)) or [""]
     lines = [f"## {escaped(table.title)}", ""] if table.title else []

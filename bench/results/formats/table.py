@@ -1,4 +1,4 @@
-"""Text for the terminal: aligned columns; every line that is no row begins with '#'.
+"""Text for the terminal: aligned columns. Every line that is not a row begins with '#'.
 
 Lines are wrapped at 130 characters; a row is never wrapped, except in a column that asks for it.
 """
@@ -46,10 +46,10 @@ def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
 
 
 class TextTable:
-    """A table line by line. Its widths are fixed when it is made: those of its titles, its rows and its columns."""
+    """A table line by line. Its titles, known rows and columns fix its widths when it is made."""
 
     def __init__(self, table: Table) -> None:
-        """Measure the rows that are known; rows that come later may be wider."""
+        """Fix the widths by the rows that are known; later rows may be wider."""
         self._columns = table.shown_columns(wide=False)
         self._gap = " " * table.gap
         cells = [[column.cell(row) for column in self._columns] for row in table.rows]
@@ -61,7 +61,7 @@ class TextTable:
             self._widths[-1] = 0
 
     def titles(self) -> list[str]:
-        """The headings of groups and the units only if there are any."""
+        """The lines of titles; group headings and units only if there are any."""
         lines = []
         if any(column.group for column in self._columns):
             lines.append(self._groups())
