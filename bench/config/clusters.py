@@ -23,7 +23,7 @@ from bench.core.units import parse_rate
 class Cluster:
     """One entry of bench.yaml: where ranks run. `links` in bytes per second, instead of the catalogue's rates.
 
-    `site_instance`: the instance type if it is the site's own; `differs`: why ranks cannot know it.
+    `site_instance`: the instance type, if bench.yaml defines it; `differs`: why ranks cannot know that type.
     `ranks_per_node` None: one per GPU (of the instance type if named), otherwise one per CPU of this machine, but at
     least 2. `launcher` "auto": the transport's own.
     """
@@ -78,7 +78,7 @@ def cluster(path: Path, name: str) -> Cluster:
 
 
 def _cluster(name: str, keys: Mapping[str, Any], own: Mapping[str, OwnInstance]) -> Cluster:
-    """A cluster of the keys of its entry and the site's own instance types. Raises KeyMistake."""
+    """Make a cluster from the keys of its entry and the site's own instance types. Raises KeyMistake."""
     asked, hosts, launcher = keys.get("instance"), keys.get("hosts", ()), keys.get("launcher", "auto")
     try:
         instance, links, differs = ran_as(asked, own)
@@ -104,7 +104,7 @@ def _cluster(name: str, keys: Mapping[str, Any], own: Mapping[str, OwnInstance])
 
 
 def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
-    """Hosts are named once each, for all nodes, and for a launcher that takes them."""
+    """Check that each host is named once, that all nodes have one, and that the launcher takes hosts."""
     if not hosts:
         return
     if launcher != "auto" and plugins.load("launcher", launcher).LAUNCHER.remote:
@@ -118,7 +118,7 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
 
 
 def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
-    """A host is in one rack, and is one of those named in `hosts:`, if that is given."""
+    """Check that a host is in only one rack and, if `hosts:` is given, is named there."""
     rack_of: dict[str, str] = {}
     for rack, hosts in racks.items():
         for host in hosts:

@@ -37,7 +37,7 @@ def workloads_folder() -> Path:
 
 def lacks(transport: str) -> str | None:
     """Why a transport cannot run on this machine; None if it can. Looks for its library without importing it."""
-    if traits(transport).on_gpu and nvml.count_gpus() == 0:  # checked first: packages would not help
+    if traits(transport).on_gpu and nvml.count_gpus() == 0:  # checked first: without a GPU, packages would not help
         return "no NVIDIA GPU was found"
     missing = [name for name in traits(transport).requires if not _installed(name)]
     return f"Python package {', '.join(missing)} is not installed" if missing else None

@@ -63,7 +63,7 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 
 
 def _content(varied: Factor) -> Content:
-    """How a factor is read: to the tuple of its values, of which there is one if it cannot be varied."""
+    """How a factor is read: as the tuple of its values. A factor that cannot be varied has one value."""
     if varied.several:
         return Values(varied.parse, varied.split)
     if varied.merge is None:

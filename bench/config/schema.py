@@ -1,10 +1,10 @@
-"""The schema of a YAML file: its keys, how each value is read, and what must hold.
+"""The schema of a YAML file: its keys, how each value is read, and which conditions must hold.
 
-A kind of file is one `Section`, declared in the module that needs it, and read by `load` (docs/extending.md). Reading
-takes two passes. The first finds unknown keys, because a misspelt key explains why a required one is missing. The
-second reads every value as it was typed, by the parser of the command line. Each mistake is one UsageError with file,
-line, column and key. A key that a file leaves out is not passed on, so the dataclass that a section makes has the
-defaults.
+Each kind of file is described by one `Section`. The module that needs the file declares it, and `load` reads it
+(docs/extending.md). Reading takes two passes. The first finds unknown keys, because a misspelt key explains why a
+required one is missing. The second reads every value as it was typed, by the parser of the command line. Each mistake
+is one UsageError with file, line, column and key. If a file leaves out a key, the section's dataclass keeps its
+default.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class KeyMistake(UsageError):
-    """A value that does not fit another one. Raise it in a section's `make`; `key` is where the error points.
+    """A value contradicts another one. Raise this in a section's `make`; the error points at `key`.
 
     `at_value`: point at the value, not at the key.
     """
@@ -40,7 +40,7 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """What one place of a file may hold, and how it is read."""
+    """What a file may hold at one place, and how it is read."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
@@ -94,7 +94,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section(Content):
-    """A mapping with known keys. `keys`: by the field that each becomes; `make` gets those that the file holds."""
+    """A mapping with known keys. `keys`: field name -> key; `make` gets the fields that the file sets."""
 
     keys: Mapping[str, Key]
     make: Callable[..., Any] = dict
@@ -137,7 +137,7 @@ class Section(Content):
 
 @dataclass(frozen=True, slots=True)
 class NamedEntries(Content):
-    """A mapping whose keys are the user's own names. `name` reads each, `value` what it is mapped to.
+    """A mapping whose keys are names that the user chose. `name` reads each name, `value` what belongs to it.
 
     `named`: combines a name and its value, for values that know their name.
     """
@@ -209,7 +209,7 @@ def load(path: Path, kind: Section) -> Any:
 
 
 def read(file: YamlFile, kind: Section) -> Any:
-    """The same from a file that is already parsed."""
+    """As `load`, for a file that is already parsed."""
     kind.check_keys(file, ())
     return kind.read(file, ())
 

@@ -1,4 +1,4 @@
-"""The instance types of a site: those of the catalogue, as its bench.yaml changes them, and its own."""
+"""The instance types of a site: the catalogue's, with the changes of its bench.yaml, and the site's own."""
 
 from __future__ import annotations
 
@@ -111,9 +111,10 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 
 
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
-    """How ranks know a cluster's instance type: (the catalogue's type, rates that replace its own, a problem).
+    """What ranks are given for a cluster's instance type: (the catalogue's type, rates that replace the type's, a
+    problem).
 
-    The problem, if any: the type differs in more than rates and price, which only predictions can use. Raises
+    The problem, if any: the type differs in more than rates and price. Only predictions can use such a type. Raises
     UsageError for an unknown name.
     """
     if name is None or name not in own:

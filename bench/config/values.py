@@ -19,7 +19,7 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """A list of words as it is; one text split as a shell does."""
+    """A list of words unchanged; a single text is split as a shell does."""
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -29,7 +29,7 @@ def words(typed: object) -> list[Any]:
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:
-    """A parser of text that matches this form as a whole."""
+    """A parser for texts that match this form as a whole."""
 
     def parse(typed: str) -> str:
         if re.fullmatch(form, typed, re.ASCII) is None:
@@ -134,12 +134,12 @@ def pattern(typed: str) -> str:
 
 
 def judged_pattern(typed: str) -> str:
-    """A pattern that a run may hold: one of ours, or copies that only other tools measure."""
+    """A pattern that a run may hold: one of this suite, or copies that only other tools measure."""
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """A direction that rows may have: one of ours, or one of another tool's matrices."""
+    """A direction that rows may have: one of this suite, or one of another tool's matrices."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 

@@ -1,8 +1,8 @@
 """The strict YAML reader: the core schema of YAML 1.2, with the place of every value.
 
 PyYAML follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal, `1e-3` is
-text, and the last of two equal keys silently wins. This module uses only its parser, and decides what a word means by
-the tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: every value is written where it is used.
+text, and the last of two equal keys silently wins. This module uses only PyYAML's parser. What a word means follows the
+tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: every value is written where it is used.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class YamlFile:
         return f"{_shown(self.path)}:{line}:{column}"
 
     def typed(self, loc: Loc = ()) -> Any:
-        """`value`, or the part of it at `loc`, with every scalar as typed: `012` stays "012"."""
+        """`value`, or its part at `loc`, with every scalar as typed: `012` stays "012"."""
         value = self.value
         for part in loc:
             value = value[part]
@@ -142,7 +142,7 @@ def read(raw: bytes, path: Path) -> YamlFile:
 
 
 class _Reader:
-    """Builds plain values from the parser's events and notes their places."""
+    """Builds plain values from the parser's events and records their places."""
 
     def __init__(self, path: Path, places: dict[Loc, Written], events: Iterator[Any]) -> None:
         self._path, self._places, self._events = path, places, events
@@ -258,6 +258,6 @@ def _explained(problem: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """The path as one would type it: relative if it is below the working directory."""
+    """The path as a user would type it: relative if it is below the working directory."""
     folder = Path.cwd()
     return os.path.relpath(path, folder) if path.is_absolute() and path.is_relative_to(folder) else str(path)

@@ -1,1 +1,1 @@
-"""The words of the suite: pure data and arithmetic, importing nothing above this folder."""
+"""What all other folders share: pure data and arithmetic. Nothing here imports from another folder of the suite."""

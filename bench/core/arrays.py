@@ -1,7 +1,7 @@
 """Bytes in an array of numpy, torch or CuPy: filled and compared in place, without a second array of their size.
 
-The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period is brought to the buffer's device
-and compared with the buffer row by row, in chunks. Only counts and the first wrong element come back.
+The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period is copied to the buffer's device.
+There the buffer is compared with it row by row, in chunks. Only counts and the first wrong element come back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Arrays(ABC):
     Operations that are the same in all three are used directly: slices, `reshape`, `!=`, `any`, `sum`.
     """
 
-    on_host: bool  # does the CPU compare them?
+    on_host: bool  # does the CPU compare the arrays?
 
     def __init__(self) -> None:
         self._heads: dict[tuple[int, ...], tuple[Bytes, Any]] = {}
@@ -93,7 +93,7 @@ class NumpyArrays(Arrays):
         return np.asarray(array)
 
     def address(self, array: Any) -> int:
-        """Of the first byte."""
+        """Address of the first byte."""
         return int(array.ctypes.data)
 
     def words(self, array: Any) -> Any:
@@ -118,7 +118,7 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How many elements are wrong; of the first one its index, its bytes and the expected bytes."""
+    """Number of wrong elements, and of the first one: its index, its bytes and the expected bytes."""
 
     num_wrong: int = 0
     first: int = 0
@@ -157,7 +157,7 @@ class Memory:
             self.arrays.copy(*self._widest(here, want))
 
     def count_wrong(self, content: Tiled, element_bytes: int) -> Difference:
-        """Compare with `content` bit by bit. Memory of no whole elements is compared by single bytes."""
+        """Compare with `content` bit by bit. If the memory is not a whole number of elements, compare single bytes."""
         size = element_bytes if self.num_bytes % element_bytes == 0 else 1
         num_wrong, first = 0, -1
         for begin, here, want in self._laid_against(content):

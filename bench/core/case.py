@@ -1,4 +1,4 @@
-"""What to measure: a Case, exactly what a command line says.
+"""What to measure: a Case, which holds exactly what a command line says.
 
 Case is the table of factors (see `core/factors.py`): a field here is an option of every pattern, a key of scenarios, a
 part of job names, and a setting in which compared runs must agree. `from_argv(to_argv(case)) == case` for every case.
@@ -234,7 +234,7 @@ class Case:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in rows of its own. A ladder needs one: pipelined if both were asked for."""
+        """The modes to measure, each in separate rows. A ladder has only one: pipelined if both were requested."""
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
@@ -260,12 +260,12 @@ FACTOR = {each.name: each for each in FACTORS}
 
 
 def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
-    """Does a factor matter to this pattern over this transport?"""
+    """Does a factor change what this pattern does over this transport?"""
     return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """What keeps rows of two runs apart: the factors that are not comparable, and the reported facts."""
+    """What must be equal for rows of two runs to be compared: factors that are not comparable, and reported facts."""
     for each in FACTORS:
         if not each.comparable:
             yield ReportedFact(each.reported_as, each.reported or _of_case(each), each.follows)
@@ -381,7 +381,7 @@ def own_case(argv: Sequence[str]) -> Case | None:
     return _own_case(tuple(argv))
 
 
-@lru_cache(maxsize=1024)  # runs of many launches ask for the same again and again
+@lru_cache(maxsize=1024)  # runs of many launches parse the same text many times
 def _own_case(argv: tuple[str, ...]) -> Case | None:
     try:
         return from_argv(argv)

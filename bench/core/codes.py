@@ -16,16 +16,16 @@ from typing import Any, Self
 
 from bench.core.units import format_bytes, format_duration, format_rate, format_size
 
-UNCODED = "uncoded"  # the words of another program, or of a file written before codes were stored
+UNCODED = "uncoded"  # text of another program, or of a file written before codes were stored
 
 
 class Code(StrEnum):
     """What happened. Each member is a pair: the code as files and JSON hold it, and its words as a template.
 
-    A template is a format string over the facts. Beside Python's own format specs it knows `size` (bytes as options
-    spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a fraction), `list` (a
-    sequence, comma-separated; `list 4` shows 4 and counts the rest) and `n noun` (a count with its noun:
-    `{num_nodes:n node}` gives "1 node", "2 nodes").
+    A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
+    (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
+    fraction), `list` (a sequence, comma-separated; `list 4` shows 4 and counts the rest) and `n noun` (a count with its
+    noun: `{num_nodes:n node}` gives "1 node", "2 nodes").
     """
 
     template: str
@@ -82,12 +82,12 @@ class Coded:
 
     @classmethod
     def of(cls, code: Code, **facts: Any) -> Self:
-        """A code with its facts, in the words of its template."""
+        """A code with its facts; the template gives the words."""
         return cls(code, facts, code.words(facts))
 
     @classmethod
     def uncoded(cls, text: str) -> Self:
-        """Words that carry no code: another program's, or an older file's."""
+        """Text without a code: from another program or an older file."""
         return cls(UNCODED, {}, text)
 
 

@@ -89,14 +89,14 @@ def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     return pattern, shape
 
 
-@lru_cache(maxsize=1)  # large for thousands of ranks, and a plan asks for the same again
+@lru_cache(maxsize=1)  # the result is large for thousands of ranks, and a plan needs the same one again
 def _everyone(num_ranks: int) -> tuple[tuple[int, ...], ...]:
     """Weights of uniform traffic: every rank sends the same amount to all others."""
     return tuple((1,) * a + (0,) + (1,) * (num_ranks - 1 - a) for a in range(num_ranks))
 
 
 def useful_bytes(pattern: Pattern, shape: Shape) -> float:
-    """Bytes of one pass in terms of busbw: payload times bus factor, over all operations."""
+    """Bytes of one pass as busbw counts them: payload times bus factor, summed over all operations."""
     return shape.payload_bytes * (pattern.bus_factor(shape) or 0.0) * pattern.operations(shape)
 
 

@@ -62,7 +62,7 @@ class BenchError(Exception):
 
     @classmethod
     def coded(cls, reason: _Reason) -> Self:
-        """An error for a reason that is already in words."""
+        """An error for a reason that already has its text."""
         error = cls(reason.text)
         error.code, error.facts = reason.code, reason.facts
         return error
@@ -75,7 +75,7 @@ class UsageError(BenchError):
 
 
 class UnknownRateError(UsageError):
-    """The rate of a link in use is unknown. `link`: its name in --links; `whose`: the nodes, in words."""
+    """The rate of a link in use is unknown. `link`: its name in --links; `whose`: text that names the nodes."""
 
     def __init__(self, link: str, whose: str, remedy: str = "") -> None:
         remedy = remedy or f"give it, such as --links {link}=10GB/s"
@@ -115,7 +115,7 @@ class MeasurementError(BenchError):
 
 
 class LostContactError(MeasurementError):
-    """A peer no longer answers. It is the consequence of whatever ended that peer."""
+    """A peer no longer answers. This is only a consequence: something else ended that peer."""
 
 
 class Interrupted(BenchError):

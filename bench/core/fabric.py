@@ -1,8 +1,8 @@
-"""Links and their sharing: the time of messages that run at the same time, by latency and max-min fair shares.
+"""The time of messages that share links at the same time, from latencies and max-min fair rates.
 
 A Fabric puts a node's links (core/links.py) around a World: each rank has its own ports, some ranks share a NIC, and
-switches never limit. Rates are max-min fair, as TCP and credit-based networks approach: no message can go faster
-without taking from one that is not faster.
+switches never limit. Rates are max-min fair: no message can go faster without slowing one that is not faster. TCP and
+credit-based networks come close to this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# In place of a rank: the switch itself, which reduces what it receives and multicasts what it sends (NVLS).
+# Used in place of a rank number: the switch, which reduces what it receives and multicasts what it sends (NVLS).
 SWITCH = -1
 
 Flow = tuple[int, int, float]  # source rank, target rank, bytes
@@ -52,7 +52,7 @@ class Fabric:
         return tuple(self._name(int(link)) for link in ids if link < len(self.capacity) - 1)
 
     def times_s(self, flows: Sequence[Flow]) -> Floats:
-        """Seconds until each of `flows` has arrived; all begin together. A message to oneself takes no time.
+        """Seconds until each of `flows` has arrived; all begin together. A message from a rank to itself takes no time.
 
         Raises UsageError if a rate or latency that a flow needs is unknown.
         """
@@ -70,7 +70,7 @@ class Fabric:
         return self._latencies(sources, targets) + largest * self._solved[key]
 
     def routes(self, flows: Sequence[Flow] | Floats) -> tuple[Ints, Floats, Floats]:
-        """Of each flow: link ids (as for `fair_rates`), seconds of latency, and bytes (0 if it crosses no link)."""
+        """For each flow: link ids (as for `fair_rates`), seconds of latency, and bytes (0 if it crosses no link)."""
         import numpy as np
 
         sources, targets, num_bytes = _columns(flows)
@@ -89,7 +89,7 @@ class Fabric:
 
     @property
     def ranks_per_domain(self) -> int:
-        """Number of ranks that reach each other without the network: of a node, or of all nodes that NVLink joins."""
+        """Number of ranks that reach each other without the network: in one node, or in all nodes that NVLink joins."""
         joined = self.links.nvlink_nodes if self.links.peer in NVLINK_PEERS else 1
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
@@ -103,7 +103,7 @@ class Fabric:
         return found
 
     def _layout(self) -> dict[str, tuple[int, int]]:
-        """(first id, number) of each kind of link. The last id means "no link"."""
+        """(first id, number of links) of each kind. The last id means "no link"."""
         per_rank, world = self.world.num_ranks, self.world
         sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
         sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
@@ -203,7 +203,7 @@ class Fabric:
         return ranks // per_node * self._bridges_per_node() + ranks % per_node // shared
 
     def _ways(self, sources: Ints, targets: Ints) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of each flow: does it cross the network; does it use NVLink? If neither, it goes through the host."""
+        """For each flow: does it cross the network; does it use NVLink? If neither, it goes through the host."""
         import numpy as np
 
         links, per_node = self.links, self.world.ranks_per_node

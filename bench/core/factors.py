@@ -1,8 +1,8 @@
-"""What describes a factor: one setting of a measurement that a user can vary.
+"""The description of a factor: one setting of a measurement that a user can vary.
 
 `bench.core.case.Case` is the table of factors: each of its fields carries one `factor(...)`. Command line, scenario
 keys, job names, the comparability of runs, selectors of gate rules and labels of figures are derived from that table.
-A new factor is one field there, and the transport or pattern that obeys it.
+To add a factor, add one field there, and make a transport or pattern obey it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def every_pattern(pattern: Pattern) -> bool:
 class Factor:
     """One factor. `name` is its field of Case.
 
-    Command line: `flags` (the last one is printed), `parse` and `show` with `parse(show(value)) == value`, `help`.
-    `keys`: its keys in a scenario (errors name the first); none if a scenario cannot set it.
+    Command line: `flags` (command lines are printed with the last one), `help`, and `parse` and `show`, where
+    `parse(show(value)) == value`. `keys`: its keys in a scenario (errors name the first); none if a scenario cannot set
+    it.
     `several`: a scenario may list several values, and each is measured. `split` turns what a file holds into texts.
     `merge`: turns several parsed texts into one value, for a factor whose one value may be written as a list.
     """
@@ -45,19 +46,19 @@ class Factor:
     several: bool
     split: Callable[[object], list[Any]]
     merge: Callable[[tuple[Any, ...]], Any] | None
-    # Where it matters. Elsewhere a plan does not vary it.
+    # Where it matters. A plan does not vary it elsewhere.
     patterns: Callable[[Pattern], bool]
     by_transport: bool  # only transports that list it in their TRAITS.factors obey it
     strict: bool  # other transports refuse it
-    depends_on: str  # the factor that must be set; "": none
+    depends_on: str  # another factor that must be set; "": none
     # Job names, and the order in which a plan varies factors: low ranks first; None: not part of a name.
     name_rank: int | None
     word: Callable[[Any], str] | None
     # Results. Rows that differ in a factor are compared only if it is `comparable`.
     comparable: bool
-    reported: Callable[[Header], object] | None  # reads what was really used; None: the case says it
+    reported: Callable[[Header], object] | None  # reads the value that was really used; None: the case has it
     reported_as: str
-    follows: tuple[str, ...]  # where one of these factors may differ, this one may too
+    follows: tuple[str, ...]  # if one of these factors may differ, so may this one
     selectable: bool  # a gate rule may select rows by it
     labelled: bool  # a figure's label names it
 
@@ -124,7 +125,7 @@ def factor(
 
 
 def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
-    """Declare a factor that says how to measure: it is no part of names, and runs that differ in it are compared."""
+    """Declare a factor for how to measure. Job names leave it out, and runs that differ in it are still compared."""
     return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
 
 
@@ -134,7 +135,7 @@ def switch(default: bool, *flags: str, help: str, **more: Any) -> Any:
 
 
 def one_of(kind: str, words: Sequence[str], *flags: str, help: str, **more: Any) -> Any:
-    """Declare a factor whose value is one of some words; the first is the default. Errors call it `kind`."""
+    """Declare a factor with a fixed list of words as values; the first is the default. Errors call it `kind`."""
     return factor(words[0], *flags, help=help, parse=option_parsers.one_of(kind, words), **more)
 
 
@@ -155,9 +156,9 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReportedFact:
-    """A fact of a run that nobody sets and that keeps rows apart as a factor does.
+    """A fact of a run that no user sets. Like a factor, it must agree before rows are compared.
 
-    `read`: its value in a header; None if each row has its own. `follows`: as of Factor. `fixed`: it may never differ.
+    `read`: its value in a header; None if each row has its own. `follows`: as in Factor. `fixed`: it may never differ.
     """
 
     name: str
@@ -166,7 +167,7 @@ class ReportedFact:
     fixed: bool = False
 
 
-# The first fact that a header has names the library that moved the bytes. NCCL comes before the torch that loaded it.
+# The first of these facts in a header names the library that moved the bytes. NCCL precedes torch, which loads it.
 _LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
 
 

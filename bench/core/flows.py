@@ -1,4 +1,4 @@
-"""From the steps of a group to the messages that cross links: the input of a simulation and of traffic bounds."""
+"""Turn the steps of a group into the messages that cross links: the input of a simulation and of traffic bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 
 def by_step(steps: tuple[MemberSteps, ...]) -> Iterator[list[tuple[Step, ...]]]:
-    """Step k of every member that has one, of each group."""
+    """For each k and each group: step k of every member that has one."""
     for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
         yield [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
 

@@ -31,7 +31,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """The text that `expand` reads back as these names. Consecutive numbers at the end of names are ranges."""
+    """The text that `expand` turns back into these names. Consecutive numbers at the end of names become ranges."""
     parts: list[str] = []
     for (stem, width), group in groupby(map(_split, names), key=lambda split: (split[0], _width(split[1]))):
         runs: list[list[str]] = []
@@ -49,12 +49,12 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """Key of numbers that can share a range: 1 without leading zeros, else the number of digits; 0 for no number."""
+    """Numbers with equal keys can share a range: 1 without leading zeros, else the number of digits; 0: no number."""
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A name without the digits at its end, and these digits; none for an address or a name of digits only."""
+    """A name without the digits at its end, and these digits. An address or a name of digits only is not split."""
     match = re.fullmatch(r"(.*[A-Za-z-])(\d+)", name, re.ASCII)
     return (match[1], match[2]) if match else (name, "")
 

@@ -1,7 +1,7 @@
 """The devices of a node, as driver and kernel report them: plain values in the header of a results file.
 
 Probes fill them in; `hardware/` derives links and findings from them. None is unknown; rates are bytes per second and
-direction. A GPU is called `gpu0` and a network adapter `mlx5_0`, in `Path` and in every message.
+direction. `Path` and every message call a GPU `gpu0` and a network adapter `mlx5_0`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Gpu:
 
     Idle links slow down; `under_load`: the current values were read while data went over the link. `slot_*`: the
     maximum of the other end of the link (a switch or a root port); `own_generation`: the maximum of the GPU itself.
-    `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, the state of
-    joining the other GPUs ("completed", "in progress", "not started", "failed: ...").
+    `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, whether the
+    GPU has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
     """
 
     index: int
@@ -109,13 +109,13 @@ class Path:
 
     @classmethod
     def between(cls, a: str, b: str, kind: str, peer_access: bool | None, why: NoAccess | None) -> Path:
-        """A path with the code and the words of the reason."""
+        """A path. It gets the code and the words of the reason for no access."""
         return cls(a, b, kind, peer_access, why.template if why else None, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and the paths between them. `lost`: what a recorded text lacks, in words.
+    """The devices of one node and the paths between them. `lost`: texts that say what a recorded text lacks.
 
     `nvlinks_told`: False if NVLinks were not probed, so an empty list does not mean there are none. `told_by`: the
     program whose text was read ("lspci -vvv"), empty for facts of this suite. `file`: the file that was read, empty for
@@ -155,7 +155,7 @@ _CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
 
 
 def _path(plain: Mapping[str, Any]) -> Path:
-    """A path of a file. Files of older versions hold the words of `why_not` only."""
+    """A path from a file. Files of older versions hold only the words `why_not`, without a code."""
     found = Path(**_known(Path, plain))
     return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))
 

@@ -27,7 +27,7 @@ class LaunchSite:
 
 
 class BlameCode(Code):
-    """How a rank ended, as its launcher reports it. The words follow a name: "rank 3 on h1 ..."."""
+    """How a rank ended, as its launcher reports it. The words come after a name: "rank 3 on h1 ..."."""
 
     KILLED = "killed-by-signal", "was killed by signal {signal}"
     EXITED = "exited", "ended with exit code {exit_code}"
@@ -40,7 +40,7 @@ class BlameCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """The rank that ended first by its launcher's own account, and how it ended (BlameCode).
+    """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
     Some launchers know only its process id on its host, or only the host.
     """
@@ -55,8 +55,8 @@ class Launcher(ABC):
     """One way to start ranks."""
 
     program: str  # the executable that it needs; empty: none
-    precedence: int  # with the variables of several launchers set, the smallest wins
-    remote = False  # does a scheduler start ranks elsewhere, so this machine says nothing about theirs?
+    precedence: int  # if variables of several launchers are set, the smallest wins
+    remote = False  # does a scheduler start ranks elsewhere, so facts of this machine do not hold for theirs?
 
     by_hand = False  # does the user submit its jobs, as `bench plan` prints them?
     help: tuple[str, ...] = ()  # arguments, after the interpreter, that print its options; empty: none

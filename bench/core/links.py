@@ -10,8 +10,8 @@ from bench.core.codes import UNCODED, Code
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 
-# How two GPUs of a node reach each other. The first four have their own ports (`nvlink_bytes_per_s`). In a mesh, the
-# link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` bridges ranks 0-1, 2-3, ...; other pairs use PCIe.
+# How two GPUs of a node reach each other. GPUs of the first four have NVLink ports (`nvlink_bytes_per_s`). In a mesh,
+# the link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` bridges ranks 0-1, 2-3, ...; other pairs use PCIe.
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
@@ -22,17 +22,17 @@ _GIVEN = "given for this run"  # of NodeLinks.sources
 class NodeLinks:
     """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
 
-    `gpus`: number of ranks that the node has ports for. `peer`: one of PEERS; in a "memory" node, ranks are processes
+    `gpus`: number of ranks for which the node has ports. `peer`: one of PEERS; in a "memory" node, ranks are processes
     that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch can reduce;
     `network_reduces`: the network's switches may. `nvlink_nodes`: number of nodes that one NVSwitch network joins.
     `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one leaf switch (None:
     all); `oversubscription`: the rate of their NICs over the rate of its uplinks. `gpus_per_pcie_switch`: GPUs that
     share one link to the others and the host (None: each has its own).
 
-    These change no time: `nic_kind` and `nvlink_generation` name the links; `like` is the catalogue's type that a
-    site's own type is based on; `sources` and `verified` tell for each link (nvlink, pcie, nic, network, memory,
-    latency) where its rate comes from and whether that source was read; `given` lists the links whose rates the user
-    gave for the run. JSON: `to_dict`, `from_dict`.
+    The other fields do not affect times: `nic_kind` and `nvlink_generation` name the links; `like` is the catalogue's
+    type that a site's own type is based on; `sources` and `verified` tell for each link (nvlink, pcie, nic, network,
+    memory, latency) where its rate comes from and whether somebody read that source; `given` lists the links whose
+    rates the user gave for the run. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -114,12 +114,12 @@ class NodeLinks:
         return self.peer in ("nvlink_mesh", "infinity_fabric")
 
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
-        """Number of NICs that one rank's traffic can use: 1 if ranks share NICs, otherwise all of its own."""
+        """Number of NICs that one rank's traffic can use: 1 if ranks share NICs, otherwise all NICs of that rank."""
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 
 class Limit(Code):
-    """What a bound is named after: the code of `Bound.code`, and its name."""
+    """The limit that gives a bound its name: the code in `Bound.code`, and the name."""
 
     MEMORY_COPY = "memory-copy", "memory copy"
     GPU_MEMORY = "gpu-memory", "GPU memory"
@@ -152,10 +152,11 @@ class Limit(Code):
 class Bound:
     """The highest busbw that traffic can reach, in bytes per second.
 
-    `kind`: `hard` (physics: a higher figure is an error), `traffic` (what the links leave to this row by the algorithm
-    of its library and beside the groups that run at the same time; a library that does better, or groups that take
-    turns, may exceed it) or `reference` (a measured ceiling, which may be exceeded).
-    `name` and `why` are for people; `code` is a Limit. `verified`: False if a figure was not read in a source.
+    `kind`: `hard` (physics: a higher figure is an error), `traffic` (what the links allow with the library's algorithm
+    while the other groups of the round run; a better algorithm, or groups that take turns, may exceed it) or
+    `reference` (a measured ceiling, which may be exceeded).
+    `name` and `why` are for people; `code` is a Limit. `verified`: False if one of its figures was not read in a
+    source.
     """
 
     bytes_per_s: float

@@ -1,8 +1,8 @@
 """The load of one algorithm on each kind of link, once for all sizes: seconds per byte of payload, and latencies.
 
-Messages of a schedule are proportional to the payload, so solving the schedule of one byte gives every size: the time
-of a phase is the upper envelope of a few lines latency + bytes x slope. Equal phases are solved once, and only lines
-that are not below another one are kept, for any number of ranks.
+Messages of a schedule are proportional to the payload, so solving the schedule of one byte gives every size. The time
+of a phase is the maximum of a few lines, latency + bytes x slope. Equal phases are solved once. A line that is below
+another one everywhere is dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Kinds of links, as evidence names them. Two more are found per phase: "nvls" for NVLink ports while the switch
+# Kinds of links, as explanations name them. Two more are found per phase: "nvls" for NVLink ports while the switch
 # reduces, and "host" for the part of "pcie" between GPUs of one node, through host memory or directly.
 _KIND_OF = {
     "nvlink": "nvlink",
@@ -37,7 +37,8 @@ _KIND_OF = {
 class Load:
     """`repeat` phases in a row. `lines`: (seconds of latency, seconds per byte of payload) of the slowest messages.
 
-    `by_kind`: seconds per byte of payload that the busiest link of each kind needs; `busiest`: the kind of the largest.
+    `by_kind`: seconds per byte of payload that the busiest link of each kind needs; `busiest`: the kind that needs
+    most.
     """
 
     repeat: int
@@ -45,7 +46,7 @@ class Load:
     by_kind: Mapping[str, float]
 
     def seconds(self, payload_bytes: float) -> float:
-        """Time of one phase by the links alone, in seconds."""
+        """Time of one phase that the links alone take, in seconds."""
         return max((latency + slope * payload_bytes for latency, slope in self.lines), default=0.0)
 
     @property
@@ -55,7 +56,7 @@ class Load:
 
     @property
     def excess(self) -> float:
-        """Time of the phase with fair shares, over the time its busiest link alone needs (1 or more)."""
+        """Time of the phase with fair shares, divided by the time that its busiest link alone needs (1 or more)."""
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
 
@@ -64,7 +65,7 @@ Loads = tuple[Load, ...]
 
 
 def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
-    """Time of the whole schedule by the links alone, in seconds."""
+    """Time of the whole schedule that the links alone take, in seconds."""
     return sum(load.repeat * load.seconds(payload_bytes) for load in loads)
 
 
@@ -87,7 +88,7 @@ def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
 
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
-    """The loads of phases whose flows have the bytes of a payload of one byte."""
+    """The loads of phases whose flows were made for a payload of one byte."""
     known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
     for phase in phases:
@@ -145,7 +146,7 @@ def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) ->
 
 
 def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """The lines that are the highest for some payload of 0 or more. A message of no bytes has slope 0."""
+    """The lines that are highest at some payload of 0 or more. A message without bytes has slope 0."""
     steepest: dict[float, float] = {}
     while latencies.size:  # a fabric has few different latencies
         same = latencies == latencies[0]

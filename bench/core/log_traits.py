@@ -1,8 +1,8 @@
-"""What other tools and their logs are, as traits: no module outside `logs/readers/` names a tool.
+"""The traits of other tools and their logs: no module outside `logs/readers/` names a tool.
 
 A run that was imported carries its tool's name (`Header.transport`, `ForeignRun.tool`); `log_traits` finds the traits
-that the reader in `logs/readers/` declares for it. A run of a tool beside ours has its name as the header's fact
-`tool`; `compared_statistic` finds what its file declares.
+that the reader in `logs/readers/` declares for it. If this suite runs a tool for comparison, the header's fact `tool`
+holds its name; `compared_statistic` finds what the tool's file declares.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class LogTraits:
     GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so its speed bounds them
     even where the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to the
     links. `rings`: its large collectives use rings, unless its log says otherwise. `without_bound`: why this suite has
-    no bound on its figures; None if it has.
+    no bound on the tool's figures; None if it has one.
 
-    `extremes`: under which names a record reports the least and the largest time of a row. `statistics`: name in
-    `Record.reported` -> name in `Summary.compat`, of the statistics that have the tool's own definition.
+    `extremes`: the names under which a record reports the least and the largest time of a row. `statistics`: name in
+    `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own definition.
     """
 
     copies: bool = False
@@ -41,7 +41,7 @@ class LogTraits:
 
 @dataclass(frozen=True, slots=True)
 class ComparedStatistic:
-    """Which time of a row of ours is compared with a tool's own: by default the median over samples.
+    """The statistic of our row that is compared with a tool's time: by default the median over samples.
 
     `mean`: the statistic of `Summary.compat` that is compared instead. `isolated_mean`: also in isolated mode.
     `rate_is_median`: the tool prints no time, and its rate stands for the median.

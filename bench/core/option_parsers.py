@@ -14,7 +14,7 @@ from bench.core.units import format_size, parse_rate, parse_size
 
 # What a library can be required to use, each with an example.
 REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
-_AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to stop soon
+_AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to end soon
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuse unknown options here, in the subcommand: the parser around it has other options and another help."""
+        """Refuse unknown options here, in the subcommand: the outer parser has other options and another help."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}{self._suggestion(rest)}")
@@ -76,7 +76,7 @@ def switch(text: str) -> bool:
 
 
 def matrix(text: str) -> tuple[tuple[int, ...], ...]:
-    """Square weights, row by row: `0,1;2,0`."""
+    """A square matrix of weights, row by row: `0,1;2,0`."""
     try:
         rows = tuple(tuple(int(cell) for cell in row.split(",")) for row in text.split(";"))
     except ValueError:
@@ -144,7 +144,7 @@ def required(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-# How a value of a file becomes the texts that the parsers above read. `typed`: texts, and lists and mappings of them.
+# Turn a value from a file into the texts that the parsers above read. `typed`: texts, and lists and mappings of them.
 
 
 def listed(typed: object) -> list[Any]:

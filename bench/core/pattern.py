@@ -44,24 +44,24 @@ class Shape:
 
 
 class Pattern(ABC):
-    """A traffic pattern. Subclasses override what differs from one collective call by all members."""
+    """A traffic pattern. By default all members make one collective call; subclasses override what differs."""
 
     name: str
     reduces = False  # does it combine data, so the reduce operation matters?
     rooted = False  # does it have a root?
     in_place = False  # can it run in place?
     directional = False  # does --direction matter?
-    directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` means the first of them
-    factors: frozenset[str] = frozenset()  # the factors that only some patterns have and that matter to it
+    directions: tuple[str, ...] = ("one-way", "two-way")  # its directions; `one-way` selects the first of them
+    factors: frozenset[str] = frozenset()  # the factors that matter to it, of those that only some patterns have
     topology: str | None = None  # its fixed topology (pairs); None: the requested one
     usual_topology = "world"  # its default topology
     min_ranks = 1
-    overlaps = False  # is its collective timed alone, and while matrix products run at the same time?
+    overlaps = False  # is its collective timed both alone and with matrix products at the same time?
     transport: str | None = None  # the only transport that can run it, if there is only one
-    one_way = False  # does its time begin on member 0 and end on member 1, possibly by another clock?
+    one_way = False  # does its time begin on member 0 and end on member 1, whose clock may differ?
 
     def way(self, direction: str) -> str:
-        """The direction in which it runs if `direction` is requested; '' if it has none."""
+        """The direction in which it runs if `direction` is requested; '' if it has no directions."""
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
@@ -121,15 +121,15 @@ class Pattern(ABC):
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """The least number of messages that must follow one another. It times one message is the latency floor."""
+        """The least number of messages that must follow one another; times the time of one, it is the latency floor."""
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What follows from a program alone. Bytes are per operation and direction; None if there is no such boundary.
+    """Traffic that follows from the program alone. Bytes are per operation and direction; None: no such boundary.
 
-    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port, `node_bytes` one node's network.
+    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port, and `node_bytes` one node's network.
     """
 
     bus_factor: float | None
@@ -139,9 +139,9 @@ class Traffic:
 
 
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    """The traffic of one size. `num_nodes`: None unless members are ordered node by node, with as many on each.
+    """The traffic of one size. `num_nodes`: None unless members are ordered node by node, equally many on each.
 
-    A group that cannot run the pattern has no traffic.
+    If the group cannot run the pattern, there is no traffic.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -290,5 +290,5 @@ def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_
 
 
 def log2_steps(num_ranks: int) -> int:
-    """ceil(log2 n): after k steps of one message each, at most 2^k ranks can have a rank's data."""
+    """ceil(log2 n), because after k steps of one message each, at most 2^k ranks can have a rank's data."""
     return (num_ranks - 1).bit_length()

@@ -2,9 +2,9 @@
 
 Copies carry noise that depends on the source rank and the position: swapped, shifted or stale blocks differ. Sums carry
 integers small enough that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so they
-are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n. The slots are a
-permutation of the members, so the reduction over all members has a closed form that costs the same for 2 ranks as for
-2000.
+are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n. Each slot
+occurs exactly once among the members, so the reduction over all members has a closed form. It costs the same for 2
+ranks as for 2000.
 
 Noise repeats after a prime number of words, so blocks whose size is a multiple of 16 bytes cannot be swapped unnoticed.
 """
@@ -52,10 +52,10 @@ def _salt(*key: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiled:
-    """The endless repetition of `period`, from byte `offset`. It keeps any content below a few MiB.
+    """The endless repetition of `period`, from byte `offset`. So no content takes more than a few MiB.
 
     Each 8-byte word of the repetition is then changed: `salt` flips bits, and bits outside `mask` are cleared. A period
-    that is not of whole words has neither.
+    that is not a whole number of words has neither.
     """
 
     period: Bytes
@@ -65,11 +65,11 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """The least size after which it repeats and that holds whole elements of every type."""
+        """The smallest multiple of the period that holds whole elements of every type."""
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
-        """The same without its first bytes."""
+        """The same content without its first bytes."""
         return replace(self, offset=self.offset + num_bytes)
 
     def head(self, num_bytes: int) -> Bytes:
@@ -100,7 +100,7 @@ def _repeated(period: Bytes, offset: int, num_bytes: int) -> Bytes:
 
 
 def poison(dtype: Dtype) -> int:
-    """The byte that unwritten memory holds: NaN for floats when repeated, 0xA5 for integers."""
+    """The byte that fills unwritten memory: repeated, it is NaN for floats; for integers it is 0xA5."""
     return 0xA5 if dtype.kind in ("int", "uint") else 0xFF
 
 
@@ -116,7 +116,7 @@ class CopyData:
         self._mask = ~sum(clear << (8 * element * k) for k in range(8 // element)) % 2**64
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """The send buffer of a member, from a byte."""
+        """The send buffer of a member, from a given byte on."""
         return Tiled(_noise(self._seed).view(np.uint8), offset, _salt(self._seed, self._ranks[member]), self._mask)
 
 
@@ -131,19 +131,19 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Is there only one right result, to the last bit?"""
+        """Is only one result right, to the last bit?"""
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """What a member contributes, from a byte."""
+        """What a member contributes, from a given byte on."""
         return Tiled(_sent_period(member, *self._key), offset)
 
     def reduced(self, offset: int = 0) -> Tiled:
-        """The reduction over all members, from a byte."""
+        """The reduction over all members, from a given byte on."""
         return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
-        """Which elements of a received region differ from the average by more than 2 ulp."""
+        """Flags of the elements in a received region that differ from the average by more than 2 ulp."""
         want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)
@@ -180,7 +180,7 @@ class _Exact:
         widest = max(1, min(isqrt(2**exact // num), 1000))
         weight = [1 + _salt(slot) % widest if slot < 2**exact else 0 for slot in range(num)]
         self._weight: _Signed = np.array(weight, dtype=np.int64)
-        # Integers end at 2^w - 1; a float also holds 2^p.
+        # The largest integer is 2^w - 1; a float can also hold 2^p.
         largest = max(1, (2**exact - (dtype.precision == 0)) // int(self._weight.sum()))
         magnitude = 1 + (noise & np.uint64(2**39 - 1)).astype(np.int64) % largest
         negative = (noise >> np.uint64(63)).astype(bool) & (dtype.kind != "uint")
@@ -224,7 +224,7 @@ class _Product:
         steps = 2 ** min(dtype.precision - 1, 30)
         significand = 1.0 + (noise & np.uint64(steps - 1)).astype(np.float64) / steps
         self._first = np.where((noise >> np.uint64(63)).astype(bool), -significand, significand)
-        # Only few factors differ from one, or the product of many ranks would exceed the exponent range of float16.
+        # Only few factors differ from one: otherwise the product of many ranks would exceed float16's exponent range.
         exponents = [_salt(slot, 7) % 3 - 1 if 0 < slot < 8 else 0 for slot in range(num)]
         self._power = np.ldexp(1.0, np.array(exponents))
 
@@ -298,7 +298,7 @@ def _encode(values: Any, dtype: Dtype) -> Bytes:
     """Values as raw little-endian elements; exact for all values of the rules above."""
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"
-        # The parts differ, so a swap of real and imaginary is noticed; a sum is linear in each.
+        # Real and imaginary part differ, so a swap is noticed; a sum adds each of them separately.
         return np.stack([values, -2 * values], axis=-1).astype(half).reshape(-1).view(np.uint8)
     if dtype.name == "bfloat16":
         # Round to nearest even. Sums, products and extrema are exact; averages are not.

@@ -69,6 +69,6 @@ def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
 
 
 def closest(word: str, known: tuple[str, ...] | list[str]) -> str | None:
-    """The known word that begins with this one, or is spelt like it."""
+    """The known word that begins with this word or has a similar spelling."""
     begun = [name for name in known if name.lower().startswith(word.lower())] if len(word) > 1 else []
     return next(iter(begun or difflib.get_close_matches(word, known, n=1)), None)

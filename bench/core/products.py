@@ -1,12 +1,12 @@
 """Matrices whose product is known exactly, although their elements look like noise.
 
 Row i and column k of the first factor hold u(i) s(k), row k and column j of the second t(k) v(j). All four are noise of
-integers up to 15 of either sign. Such elements fill the eight significant bits of bfloat16, so a GPU works as hard as
-with other data; zeros or few bits would cost less power, and a hot GPU would then run faster. The product is C(i,j) =
-u(i) v(j) x sum over k of s(k) t(k). The last s make that sum SUM, a power of two, so each element is exact in every
-type here. A tile in the wrong place, a row that meets a later column, and a block of k that is left out or taken twice
-all give other numbers. u and t repeat after a prime number of rows: a matrix is known by its first rows, and no tile
-can be swapped unnoticed.
+integers up to 15 of either sign. Such elements fill the eight significant bits of bfloat16, so a GPU needs as much
+power as with other data. Zeros or few set bits would need less power, and a hot GPU would then run faster. The product
+is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen so that this sum is SUM, a power of
+two: each element is then exact in every type here. The result changes if a tile is in the wrong place, a row meets a
+later column, or a block of k is left out or taken twice. u and t repeat after a prime number of rows, so the first rows
+determine the matrix and no tile can be swapped unnoticed.
 
 Every partial sum is an integer. In order of k, the sum of s t is steered to stay within STEERED of zero. Partial sums
 therefore stay far below 2^24, up to which float32 (in which all products here are summed) counts exactly. That holds in
@@ -23,7 +23,7 @@ import numpy as np
 from bench.core.dtypes import Dtype
 from bench.core.payload import Bytes, Tiled
 
-SUM = 256  # of s(k) t(k); 15 x 15 x 256 is below the largest float16
+SUM = 256  # the sum of s(k) t(k); 15 x 15 x 256 is below the largest float16
 MOST = 15
 STEERED = 240
 TYPES = ("bfloat16", "float16", "float32", "float64")  # with exact products here

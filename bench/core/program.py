@@ -69,7 +69,7 @@ class CopyStep:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The product of two square matrices of `order` rows on this member's device: 2 order^3 operations, no message.
+    """The product of two square matrices of `order` rows, on this member's device: 2 order^3 operations and no message.
 
     The send buffer holds both factors, the receive buffer the product.
     """
@@ -86,7 +86,7 @@ Step = Collective | Exchange | CopyStep | Product
 
 
 def is_device_work(step: Step) -> bool:
-    """Is a step a copy or a product of one GPU, which a library of messages cannot run?"""
+    """Is a step a copy or product that one GPU makes alone, so a message library cannot run it?"""
     return isinstance(step, CopyStep | Product)
 
 

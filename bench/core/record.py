@@ -17,7 +17,7 @@ from bench.core.remarks import CodedRemark
 
 
 class Flag(StrEnum):
-    """What a reader must know of a row's figure. The words are in results/messages.py."""
+    """What a reader must know about a row's figure. The words are in results/messages.py."""
 
     INVALID = "invalid"  # wrong data arrived
     WRONG_DATA = "wrong-data"  # as above; `Record.first_wrong` has the first wrong data
@@ -38,8 +38,8 @@ class Flag(StrEnum):
     LAUNCH_BOUND = "launch-bound"
     SYNC_LIMITED = "sync-limited"
     CONTRADICTS = "contradicts"
-    THROUGH_HOST = "through-host"  # copied through the host's memory, so no figure of a peer link
-    SHARED_GPU = "shared_gpu"  # of ranks that share one GPU; also a fact of the header
+    THROUGH_HOST = "through-host"  # copied through the host's memory, so the figure does not describe a peer link
+    SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
 
 
 class StopReason(StrEnum):
@@ -62,8 +62,8 @@ class Samples:
     `by_rank[r][i]`: each member's own seconds, in member order; empty above a limit, which sets a flag. `rank_mean_s`
     and `slowest_counts` replace it then: each member's mean, and the number of samples in which it was the slowest.
     `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode). If a device's clock
-    measured the seconds: `host_s[i]` until the last host saw sample i complete, `enqueue_s[i]` until the last host had
-    issued it, both from its beginning and per operation.
+    measured the seconds, two more times count from the beginning of sample i, per operation: `host_s[i]` until the last
+    host saw the sample complete, and `enqueue_s[i]` until the last host had issued it.
     """
 
     seconds: Sequence[float]
@@ -88,9 +88,9 @@ class Contention:
     """The aggressors of a record's samples, and the same ranks' samples without them, in alternating blocks.
 
     `alone_s[i]`: the slowest rank's share of sample i without aggressors. Block k of both kinds begins with sample
-    k x samples_per_block. `aggressor_bytes`: the payload of the aggressors' pattern. Their rates are bytes per second
-    of its busbw, alone and in each disturbed block. `busy`: per disturbed block, the least share of it that an
-    aggressor spent inside its calls; empty if modelled.
+    k x samples_per_block. `aggressor_bytes`: the payload of the aggressors' pattern. The aggressors' rates are their
+    busbw in bytes per second, alone and in each disturbed block. `busy`: for each disturbed block, the smallest share
+    of the block that any aggressor spent inside its calls; empty if modelled.
     """
 
     aggressor: str
@@ -107,11 +107,12 @@ class Contention:
 class OverlapSamples:
     """The allreduces of a record alone, and the matrix products that overlapped them, in three alternating blocks.
 
-    The record's own samples are those of the collective with products. Products are of matrices of `order` rows of
-    `dtype`. A sample starts `num_products` of them, of which the first `num_counted` are timed. `alone_s[i]` (the
-    collective alone), `product_alone_s[i]` and `product_s[i]` (one product, alone and with the collective): the slowest
-    rank's share of sample i. Block k of each kind begins with sample k x samples_per_block. `num_not_covered`: samples
-    in which the collective outlasted the last product, or ended before the counted ones; their slowdowns are
+    The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
+    with elements of `dtype`. A sample starts `num_products` of them, of which the first `num_counted` are timed.
+    `alone_s[i]` (the collective alone), `product_alone_s[i]` and `product_s[i]` (one product, alone and with the
+    collective): the slowest rank's share of sample i. Block k of each kind begins with sample k x samples_per_block.
+    `num_not_covered`: samples in which the collective outlasted the last product, or ended before the counted ones;
+    their slowdowns are
     too low.
     """
 
@@ -132,7 +133,7 @@ class Skip(Coded):
 
 
 class WrongCode(Code):
-    """Where the first wrong data of a row were found."""
+    """The place where the first wrong data of a row were found."""
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
     GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
@@ -162,11 +163,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One (payload, mode, group) of a case: exactly one of samples, reported, skipped, failed.
+    """One (payload, mode, group) of a case. Exactly one of samples, reported, skipped and failed is set.
 
-    `requested_bytes`: all requested sizes that round to this payload. `verified`: True if all bytes were right, False
-    if some were wrong (`num_wrong` elements), None if nothing was moved (modelled) or checked. `reported`: another
-    tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported logs.
+    `requested_bytes`: all requested sizes that were rounded to this payload. `verified`: True if all bytes were right,
+    False if some were wrong (`num_wrong` elements), None if nothing was moved (modelled) or checked. `reported`:
+    another tool's statistics by name, in SI units. `num_ranks` and `num_nodes` are unknown only in imported logs.
     """
 
     mode: str
@@ -181,18 +182,18 @@ class Record:
     bus_factor: float | None = None
     rank_bytes: float | None = None  # through one rank's port, per operation and direction (Pattern.crossing)
     node_bytes: float | None = None  # the same for one node's network; None on one node
-    algorithm: str | None = None  # the modelled one, or the one that the library reported
+    algorithm: str | None = None  # as modelled, or as the library reported it
     min_steps: int = 1  # messages that must follow one another (Pattern.min_steps)
-    cache: str | None = None  # the real state: small buffers cannot always be made cold
+    cache: str | None = None  # the real cache state: small buffers cannot always be made cold
     num_buffer_sets: int = 1
     verified: bool | None = None
     num_wrong: int | None = None
     first_wrong: WrongData | None = None
-    compared: str | None = None  # how much of the received data: "full" or "sampled" (docs/metrics.md)
+    compared: str | None = None  # how much of the received data was compared: "full" or "sampled" (docs/metrics.md)
     modelled: bool = False
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
-    clock_bound_s: float | None = None  # one-way: largest error of each sample by the difference of two clocks
+    clock_bound_s: float | None = None  # one-way: the largest error of a sample, because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # if the case has an aggressor
     overlap: OverlapSamples | None = None  # if products overlapped the samples
@@ -229,7 +230,7 @@ IMPORTED_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line of a results file: what is needed to repeat and to judge its figures.
+    """The first line of a results file: everything needed to repeat the run and to judge its figures.
 
     `case`: the argv of the case. `nodes`: the facts of each host by name. `ranks`: each rank's host, local rank,
     process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
@@ -269,7 +270,7 @@ class Header:
 
 
 def known(count: int | None) -> int:
-    """A count of ranks or nodes. Raises ValueError if it is unknown, as in some imported logs."""
+    """Return a count of ranks or nodes. Raises ValueError if it is unknown, as in some imported logs."""
     if count is None:
         raise ValueError("the number of ranks or nodes is not stated in the imported log")
     return count

@@ -13,7 +13,7 @@ class CodedRemark(Coded):
 
 
 class RemarkCode(Code):
-    """Remarks that other rooms read. Each room's own remarks have their codes in its `messages.py`."""
+    """Remarks that several packages read. The codes of a package's own remarks are in its `messages.py`."""
 
     SIZES_THINNED = (
         "sizes-thinned",

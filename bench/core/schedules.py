@@ -21,7 +21,7 @@ PIECES = 8  # in flight in a pipelined schedule, as many as NCCL's buffers hold 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Messages that begin together, `repeat` times in a row."""
+    """Messages that begin together; the phase runs `repeat` times in a row."""
 
     repeat: int
     flows: tuple[Flow, ...]
@@ -86,7 +86,7 @@ def schedule(op: str, algorithm: str, call: Call) -> Phases | None:
 
 
 def backwards(phases: Phases) -> Phases:
-    """The same messages in the other direction, last phase first."""
+    """The same messages in the opposite direction, last phase first."""
     return [Phase(each.repeat, tuple((b, a, size) for a, b, size in each.flows)) for each in reversed(phases)]
 
 
@@ -95,7 +95,7 @@ def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
     return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
 
 
-# ---- Rings: each member passes a block to the next. A chain is a ring cut open at its root. ----
+# ---- Rings: each member passes a block to the next. A chain is a ring that is open at its root. ----
 
 
 def ring_blocks(call: Call) -> Phases:
@@ -111,7 +111,7 @@ def ring_allreduce(call: Call) -> Phases:
 def chain_broadcast(call: Call) -> Phases:
     """Pieces pass along the rings, from the root to the member before it. All edges are busy at once.
 
-    n - 1 latencies, and S through each edge: the limit of many small pieces, which fill the pipe in no time.
+    n - 1 latencies, and S through each edge: the limit for many small pieces, where filling the pipeline takes no time.
     """
     root = call.ranks[call.root]
     shares = _ring_shares(call.ranks, call.ranks_per_node)
@@ -189,7 +189,8 @@ def pipelined_allreduce(call: Call) -> Phases | None:
     """In pieces, so node and network work at the same time: a tree or rails between nodes, NVLS or rings inside.
 
     Each port carries S (1 + 1/L) with NVLS and 2 (L-1)/L S without, each rail 2 (N-1)/N S/L: the least that any
-    algorithm must send. The first and the last of the PIECES meet empty links and pass the levels one after the other.
+    algorithm must send. Only at the first and the last of the PIECES are links idle: these pass the levels one after
+    the other.
     """
     levels = _levels(call)
     if levels is None:
@@ -223,7 +224,7 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
     return inside, list(zip(*nodes, strict=True))
 
 
-# ---- One node, all at once: over every link of a mesh, or through a switch that reduces (NVLS). ----
+# ---- One node, all GPUs at once: over every link of a mesh, or through a switch that reduces (NVLS). ----
 
 
 def direct(call: Call) -> Phases | None:
@@ -247,7 +248,8 @@ def direct_allreduce(call: Call) -> Phases | None:
 def nvls_allreduce(call: Call) -> Phases | None:
     """The node's switch reduces: for each member it reads and combines 1/n of all buffers, then copies it to all.
 
-    Each port sends S (its buffer, read) and S/n (its result), and receives as much. One latency up, one down.
+    Each port sends S (the switch reads its buffer) and S/n (its result), and receives as much. One latency up, one
+    down.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
@@ -266,7 +268,7 @@ def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
 
 
 def halving(call: Call) -> Phases | None:
-    """reducescatter: S/2 to the neighbour, S/4 to the next partner, ...: the most bytes go the shortest way."""
+    """reducescatter: S/2 to the neighbour, S/4 to the next partner, ...: most bytes take the shortest way."""
     return _exchanges(call, [call.payload_bytes / 2 ** (k + 1) for k in range(log2_steps(call.num))])
 
 
@@ -288,7 +290,7 @@ def recursive_doubling(call: Call) -> Phases | None:
 
 
 def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
-    """Exchange k, of sizes[k] bytes, is with the member whose number differs in bit k: neighbours first."""
+    """In exchange k, each member and the one whose number differs in bit k swap sizes[k] bytes: neighbours first."""
     if call.num & (call.num - 1):
         return None
     ranks = call.ranks
@@ -298,7 +300,7 @@ def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
     ]
 
 
-# ---- From one root to all and back: binomial trees between nodes, then in all nodes at once; or one by one. ----
+# ---- From one root to all and back: binomial trees (between nodes, then in all nodes at once), or one by one. ----
 
 
 def tree_broadcast(call: Call) -> Phases:
@@ -317,7 +319,7 @@ def tree_allreduce(call: Call) -> Phases:
 
 
 def tree_scatter(call: Call) -> Phases:
-    """The root sends half of all blocks to the member half-way round, and each half does the same again."""
+    """The root sends half of all blocks to the member halfway round the ring; then each half does the same."""
     ranks = call.ranks[call.root :] + call.ranks[: call.root]
     phases = []
     for k in reversed(range(log2_steps(call.num))):
@@ -386,7 +388,7 @@ def pairwise_alltoall(call: Call) -> Phases:
 
 
 def mesh_alltoall(call: Call) -> Phases | None:
-    """alltoall on nodes whose GPUs all have links to each other: to all members of one node at a time.
+    """alltoall on nodes whose GPUs all have links to each other. A rank sends to all members of one node at a time.
 
     The messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
     """
@@ -402,7 +404,7 @@ def mesh_alltoall(call: Call) -> Phases | None:
 
 
 def pairwise_alltoallv(call: Call) -> Phases:
-    """alltoallv: the rounds of alltoall with each pair's own bytes; a pair without bytes sends nothing."""
+    """alltoallv: the rounds of alltoall, each pair with its own number of bytes; a pair with 0 bytes sends nothing."""
     member = {rank: index for index, rank in enumerate(call.ranks)}
     phases = []
     for edges in _shifts(replace(call, alike=False)).values():
@@ -421,10 +423,10 @@ def dissemination_barrier(call: Call) -> Phases:
 
 
 def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """n - 1 rounds in which each rank sends to one rank and receives from one, by their shift.
+    """n - 1 rounds, one per shift. In each, every rank sends to one rank and receives from one.
 
-    With even nodes a round shifts by (s nodes, t members): it lies wholly inside the nodes, or wholly between them. If
-    all paths between nodes are alike, the shift by one node stands for all N - 1.
+    With even nodes a round shifts by (s nodes, t members): all its messages stay inside the nodes, or all go between
+    them. If all paths between nodes are alike, the shift by one node stands for all N - 1.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)
@@ -437,7 +439,7 @@ def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
     }
 
 
-# The first of two algorithms that take the same time is preferred.
+# If two algorithms take the same time, the first one is preferred.
 _ALGORITHMS: dict[str, dict[str, Callable[[Call], Phases | None]]] = {
     "allreduce": {
         "ring": ring_allreduce,

@@ -1,4 +1,4 @@
-"""Why rows are not measured: the codes of Skip that several rooms use, with their words."""
+"""Why rows are not measured: the codes of Skip that several packages use, with their words."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Programs that run at the same time on shared links, each at its own pace: their slowdown by each other.
+"""How much programs slow each other down on shared links, if each runs at its own pace.
 
-A stream is the phases of one group's program, pass after pass; a phase ends with its last message. Rates are max-min
+A stream runs the phases of one group's program, pass after pass; a phase ends with its last message. Rates are max-min
 fair shares of all messages in flight (core/fairness.py), computed again whenever one begins or ends.
 """
 
@@ -29,7 +29,7 @@ class _Stream:
 
     def __init__(self, fabric: Fabric, phases: Phases) -> None:
         self._phases = [(each.repeat, *fabric.routes(each.flows)) for each in phases if each.repeat and each.flows]
-        self.passes, self.ended_s = 0, 0.0  # whole passes, and the end of the last one
+        self.passes, self.ended_s = 0, 0.0  # number of whole passes, and the time when the last one ended
         self._index, self._done = 0, 0
         self.sends = bool(self._phases)
         if self.sends:
@@ -60,7 +60,7 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Seconds of a pass through each program while all of them run, pass after pass; 0 for one that sends nothing.
+    """Seconds of one pass through each program while all of them run again and again; 0 if it sends nothing.
 
     All begin together and run until each has completed at least one pass. The result is the mean over whole passes.
     Raises UsageError if a rate or latency that a message needs is unknown.

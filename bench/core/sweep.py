@@ -9,7 +9,7 @@ from bench.core.errors import UsageError
 from bench.core.units import format_size, parse_size
 
 DEFAULT_SIZES = "8:16M:2"
-TILE = 64  # matrix orders are multiples of it, for tensor cores and whole cache lines
+TILE = 64  # matrix orders are multiples of this, for tensor cores and whole cache lines
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
@@ -59,12 +59,12 @@ def thin(sizes: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def round_elements(requested_bytes: int, element_bytes: int) -> int:
-    """Payload of an operation on one buffer (allreduce, broadcast, ...): whole elements, at least one. Bytes."""
+    """Payload in bytes of an operation on one buffer (allreduce, broadcast, ...): whole elements, at least one."""
     return max(requested_bytes // element_bytes, 1) * element_bytes
 
 
 def round_blocks(requested_bytes: int, num_ranks: int) -> int:
-    """Payload of an operation on one block per rank: blocks of multiples of 16 bytes, at least 16. Bytes.
+    """Payload in bytes of an operation on one block per rank: a block is a multiple of 16 bytes, at least 16.
 
     Rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 bytes hold whole elements of every type
     here.
@@ -73,5 +73,5 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
 
 
 def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Rows of the largest square matrix of whole tiles within `num_bytes`; at least one tile."""
+    """Number of rows of the largest square matrix of whole tiles that fits in `num_bytes`; at least one tile."""
     return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)

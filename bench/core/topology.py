@@ -1,4 +1,4 @@
-"""Which ranks form which groups, in which order, and which groups run at the same time.
+"""Groups: which ranks form each one, in which order, and which groups run at the same time.
 
 - `world`: all ranks.
 - `node`: each node's ranks, all nodes at once.
@@ -91,7 +91,7 @@ def check_split(text: str) -> str:
 
 
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
-    """The groups that run at the same time, round by round; only of the ranks `among`, if given.
+    """The groups that run at the same time, round by round. If `among` is given, only these ranks are used.
 
     All rounds have the same number of groups. Rounds of pairs are made on access, so their number costs nothing. Raises
     UsageError for groups that do not fit the world or have different sizes.
@@ -139,7 +139,7 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 
 
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
-    """All pairs in rounds of disjoint pairs: the first stays, the others rotate (N-1 rounds, N for odd N)."""
+    """All pairs in rounds of disjoint pairs: the first rank stays, the others rotate (N-1 rounds; N if N is odd)."""
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
     def at(k: int) -> tuple[tuple[int, int], ...]:
@@ -155,7 +155,7 @@ def _pair(a: int, b: int) -> Group:
 
 
 def _by(ranks: Sequence[int], name: str, num: int, which: Callable[[int], int]) -> Round:
-    """`num` groups; `which` gives the group of a rank."""
+    """Divide ranks into `num` groups; `which` gives the group of a rank."""
     members: list[list[int]] = [[] for _ in range(num)]
     for rank in ranks:
         members[which(rank)].append(rank)

@@ -1,4 +1,4 @@
-"""What a transport is and what it needs, readable where its library is not installed.
+"""What a transport is and what it needs; readable even if its library is not installed.
 
 Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads that declaration from
 the source without importing the file, because plans are made on login nodes and `--help` must import no library. All
@@ -16,7 +16,7 @@ from bench.core import plugins
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """The traits of one transport. The defaults describe an unknown one, for example of another tool's log.
+    """The traits of one transport. The defaults describe an unknown transport, for example in another tool's log.
 
     Where it runs: `launcher` starts its ranks by default; `requires` lists the Python packages that it imports;
     `on_gpu`: each rank needs a GPU; `over_mpi`: its ranks are MPI processes; `modelled`: it simulates, and nothing is
@@ -29,10 +29,10 @@ class Traits:
     effect; `rings`: its large collectives use rings; `calibrates`: its collectives show how close a GPU library comes
     to the links.
 
-    Network: `nic_variables` name the network interface of a rank, `adapter_variable` an adapter without an interface;
-    `nic_list` tells how the first variable reads a list: "names", "prefixes" ('=' names, '^' excludes) or "" (not
-    checked); `only_interfaces`: it cannot use adapters; `host_name_variable`: without it the library finds the network
-    by the host's own name; `network`: the only network that it uses.
+    Network: `nic_variables` hold the network interface of a rank, `adapter_variable` an adapter without an interface;
+    `nic_list` is the form of a list in the first variable: "names", "prefixes" ('=' names, '^' excludes) or "" (not
+    checked); `only_interfaces`: it cannot use adapters; `host_name_variable`: if it is not set, the library finds the
+    network by the host's own name; `network`: the only network that it uses.
 
     Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
     `required_versions` must be in a publishable header.
@@ -85,7 +85,7 @@ def names_with(trait: str) -> tuple[str, ...]:
 
 
 def names_obeying(factor: str) -> tuple[str, ...]:
-    """The transports that obey an option which others ignore: `names_obeying("graph")`."""
+    """The transports that obey an option that others ignore: `names_obeying("graph")`."""
     return tuple(name for name in plugins.names("transport") if factor in traits(name).factors)
 
 
@@ -100,5 +100,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """The facts of any transport that must be equal on all ranks."""
+    """The facts, over all transports, that must be equal on all ranks."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

@@ -1,7 +1,7 @@
 """How bytes move: the interface of every file in `transports/`.
 
 A transport opens its library in its constructor. It compiles steps into the library's best form, to keep Python out of
-the timed region, and it owns the clock because it owns the completion.
+the timed region. It also reads the clock, because only the transport knows when an operation is complete.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of opening a transport; each transport uses those that concern it.
+    """Options for opening a transport; each transport uses the ones that it needs.
 
-    `mpi`: 'mpich' or 'openmpi' if the launcher reports which one started this rank. `timeout_s`: of one operation, in
+    `mpi`: 'mpich' or 'openmpi' if the launcher reports which one started this rank. `timeout_s`: for one operation, in
     libraries that have a timeout. `case` holds all factors; those with a field here are set only if the pattern has
     them.
     """
@@ -78,9 +78,9 @@ class Reduction:
 class Buffers(ABC):
     """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
 
-    A subclass gives their memory (`memory`, `guards`), and they are filled and compared there. A device does so on the
-    current stream of torch or CuPy. Calls on another stream must wait for it, as `Transport.sync` does, and must be
-    complete before `count_wrong`.
+    A subclass gives their memory (`memory`, `guards`); they are filled and compared where that memory is. On a device
+    this work runs on the current stream of torch or CuPy. Calls on another stream must wait for that stream, as
+    `Transport.sync` does, and must be complete before `count_wrong`.
     """
 
     num_sets: int
@@ -133,7 +133,7 @@ class Buffers(ABC):
         return not any(piece.count_wrong(constant(GUARD), 1).num_wrong for piece in self.guards(index))
 
     def on_host(self, which: Which) -> bool:
-        """Does the CPU compare any part of it?"""
+        """Does the CPU compare any part of the buffers?"""
         return any(piece.arrays.on_host for piece in self.memory(which, 0))
 
     def _num_bytes(self, which: Which) -> int:
@@ -170,13 +170,13 @@ class Transport(ABC):
 
     clock: Literal["host", "device", "virtual"]
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
-    keeps_order: ClassVar[bool] = True  # can a group of a collective have its ranks in any order?
-    num_threads: ClassVar[int] = 1  # of a rank that must run at the same time: the caller's, and the library's own
-    calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
-    carries_messages: ClassVar[bool] = True  # can ranks send each other anything by it?
+    keeps_order: ClassVar[bool] = True  # may the ranks of a collective's group be in any order?
+    num_threads: ClassVar[int] = 1 # threads of a rank that must run at the same time: the caller's and the library's
+    calls_alone: ClassVar[bool] = False # can one rank call a collective by itself, at little cost to set up?
+    carries_messages: ClassVar[bool] = True # can ranks send each other messages through it?
 
-    notes: tuple[str, ...] = ()  # what the reader must know of how it was opened, in sentences
-    nobody: int | None = None  # the rank to and from which messages end at once
+    notes: tuple[str, ...] = ()  # sentences: what the reader must know about how it was opened
+    nobody: int | None = None  # a rank number for which messages, to or from it, complete at once
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
     place: RankInfo
     channel: Channel
@@ -194,7 +194,7 @@ class Transport(ABC):
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Does the call of one of these steps have no out-of-place form?"""
+        """Is there a step whose call has no out-of-place form?"""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -221,10 +221,10 @@ class Transport(ABC):
         """
 
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
-        """Exchange buffer addresses between ranks, for libraries that access each other's memory directly.
+        """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
-        Every rank calls it with its own steps. It ends the use of all buffers shared before. Returns why `steps` cannot
-        run between these GPUs; None if they can. Most libraries need nothing.
+        Every rank calls it with its own steps. Buffers that were shared before can then no longer be used. Returns why
+        `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
         """
         return None
 
@@ -239,7 +239,7 @@ class Transport(ABC):
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
-        """Make the communicators of groups that run collectives, or exchange addresses for copies.
+        """Make the communicators for groups that run collectives, or exchange addresses for copies.
 
         Every rank calls it with the same groups.
         """
@@ -263,7 +263,7 @@ class Transport(ABC):
 
 @runtime_checkable
 class Separable(Protocol):
-    """What a transport adds that can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
+    """What a transport adds if it can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
         """Make `sync` and timed calls wait only for the ranks of this rank's part.
@@ -302,7 +302,7 @@ class Overlapping(Protocol):
     ) -> Together:
         """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
-        Either may be None; the other then runs alone, in exactly the same way.
+        Calls or products may be None; the others then run alone, in exactly the same way.
         """
 
 

@@ -1,4 +1,4 @@
-"""Shared by launchers: reading a rank's environment and writing options."""
+"""What launchers share: reading a rank's environment and writing options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def checked(place: RankInfo) -> RankInfo:
-    """The place itself. Raises UsageError if its numbers are impossible."""
+    """Return the place unchanged. Raises UsageError if its numbers are impossible."""
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
         raise UsageError(

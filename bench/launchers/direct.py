@@ -9,7 +9,7 @@ from bench.core.world import RankInfo, World
 
 
 class Direct(Launcher):
-    """No launcher. It accepts any environment, so all other launchers are tried first."""
+    """Starts ranks without a launcher. It accepts any environment, so all other launchers are tried first."""
 
     program = ""
     precedence = 100

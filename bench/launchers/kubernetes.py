@@ -1,8 +1,8 @@
 """Kubernetes: a manifest per job, applied by the user's kubectl. In its pods torchrun or mpirun starts the ranks.
 
 Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod, and they
-meet at the first pod, which a headless Service names. MPI uses an MPIJob (kubeflow.org/v2beta1) of the MPI Operator,
-whose launcher runs mpirun. Samples come back in the output of the first rank, or on a volume claim.
+meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of the MPI
+Operator, whose launcher runs mpirun. Samples come back in the output of the first rank, or on a volume claim.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def indexed_job(
 
 
 def mpi_job(name: str, command: list[str], world: World, options: Mapping[str, str], deadline: int) -> dict[str, Any]:
-    """A worker per node, whose image runs sshd, and a launcher without GPUs."""
+    """A worker per node, with sshd from the image, and a launcher without GPUs."""
     launcher = {"name": "bench", "image": options["image"], "command": command, "env": _env(_CONSENT)}
     spec = {
         "slotsPerWorker": world.ranks_per_node,

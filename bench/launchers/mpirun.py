@@ -2,8 +2,8 @@
 
 One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
 numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
-`--allow-run-as-root` exist in Open MPI only, `-env` in Hydra only. So an environment variable allows running as root,
-and `env NAME=value` before the interpreter carries variables to other hosts.
+`--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running as
+root, and `env NAME=value` before the interpreter passes variables to other hosts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.launchers._variables import checked, rendezvous, whole
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# Open MPI's ranks abort when they lose a peer. Two seconds later mpirun knows and reports which one.
+# Open MPI's ranks abort when they lose a peer. Two seconds later mpirun knows which one, and reports it.
 _LATE_ABORT = {"OMPI_MCA_mpi_abort_delay": "2"}
 _MOST_SIGNALS = 32
 _AGENT = Path(__file__).with_name("agent.sh")
@@ -40,10 +40,11 @@ _LOST = (
     re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
     re.compile(r"first process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
-# Hydra's own process on a host, of the way back to mpirun.
+# Printed by Hydra's process on a host, about its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
-# Open MPI's ranks, of a peer that they lost; who says so is no cause, but may be lost to others in turn.
+# Printed by Open MPI's ranks about a peer that they lost. The printing rank is not the cause, but others may lose it
+# next.
 _DISCONNECTED = re.compile(
     r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
 )

@@ -63,11 +63,11 @@ _OF_STEPS = frozenset(
         "whole",
     )
 )
-# Options of both: since 22.05 srun does not take the CPUs per task from its job.
+# Options of both sbatch and srun: since 22.05 srun does not take the CPUs per task from its job.
 _OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
 _LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
-# The PMI of each MPI under srun. With the other one, each rank becomes a world of its own.
+# The PMI that each MPI needs under srun. With the wrong one, each rank becomes a separate world.
 _PMI = {"mpich": "pmi2", "openmpi": "pmix"}
 
 

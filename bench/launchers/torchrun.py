@@ -24,7 +24,7 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?ex
 class Torchrun(Launcher):
     """Ranks under torch's elastic agent. It may run inside another launcher, so its variables come first."""
 
-    program = ""  # a module of the interpreter
+    program = ""  # it is a Python module, so no executable is needed
     precedence = 10
     help = ("-m", "torch.distributed.run", "--help")
 
@@ -50,7 +50,7 @@ class Torchrun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """On one node `--standalone`; else one torchrun per named host, which meet on the first host.
 
-        Ranks of one node meet by address, because its name may not resolve (in a sandbox). Hosts use the static
+        Ranks of one node meet by address, because the node's name may not resolve (in a sandbox). Hosts use the static
         rendezvous, where the k-th host is node k; with the option `rdzv-backend: c10d` they number themselves.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}

@@ -1,11 +1,11 @@
 """Heartbeat files and last words: what each rank is doing, and how it ended.
 
 Each rank has one small file, replaced as a whole between batches: rank, host, process, what it is doing, when (seconds
-since the epoch) and, at the end, how it ended. A rank that is gone without an end was ended from outside. Beside the
-file are the rank's stacks if the controller asked for them.
+since the epoch) and, at the end, how it ended. If a rank is gone and its file shows no end, something outside ended it.
+If the controller asked for the rank's stacks, they are next to the file.
 
-A host may share no files with the controller, so a rank also prints how it ended on stderr: `bench: error: `, the words
-and, after MARK, the same as JSON. One write prints the line, so that other ranks' lines cannot break into it.
+A host may share no files with the controller. So a rank also prints on stderr how it ended: `bench: error: `, the words
+and, after MARK, the same as JSON. The line is printed by one write, so that other ranks' lines cannot split it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Heartbeat:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the rank did all that it was asked for."""
+        """Whether the rank did all of its work."""
         return self.ended is not None and self.ended.code == EndCode.DONE
 
 
@@ -51,11 +51,11 @@ class LastWords:
     host: str | None = None
 
 
-# What a rank does while its libraries load, which takes long if many ranks load them from one disk.
+# What a rank does while its libraries load. Loading takes long if many ranks use one disk.
 STARTING, OPENING = "starting", "opening the transport"
 ERROR_LINE = "bench: error: "
 MARK = "  #end "
-_MOST_LETTERS = 1500  # of words; a pipe takes 4096 bytes in one piece
+_MOST_LETTERS = 1500  # letters of the words; a pipe takes 4096 bytes in one piece
 _START_S = 60.0
 _CRASH = "Fatal Python error"  # written by faulthandler
 
@@ -82,7 +82,7 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 
 def crashed(folder: Path, rank: int) -> bool:
-    """Whether a signal such as SIGSEGV ended this rank: it then wrote its stacks as the last thing."""
+    """Whether a signal such as SIGSEGV ended this rank: the last thing it wrote is then its stacks."""
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -191,7 +191,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _implied(samples: Samples) -> bool:
-    """Are the seconds the maximum over ranks? Then they need not be written."""
+    """Are the seconds the maximum over ranks? If so, they need not be written."""
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
@@ -248,7 +248,7 @@ def _gpus_at_end(parsed: Mapping[str, Any], path: Path, number: int) -> Mapping[
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, object) of every valid line, one at a time, because a file may be large. Others add a warning."""
+    """(number, object) of every valid line, one at a time, because a file may be large. Invalid lines add a warning."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -307,7 +307,7 @@ def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
 
 
 def _samples(told: Mapping[str, Any]) -> Samples:
-    """Raise TypeError, ValueError or KeyError if the values are no samples."""
+    """Raise TypeError, ValueError or KeyError if the values are not samples."""
     if any(bool in map(type, own) for own in (*(told.get(key, ()) for key in _TIMES), *told.get("by_rank", ()))):
         raise ValueError("true and false are not seconds")
     by_rank = tuple(array("d", own) for own in told.get("by_rank", ()))
@@ -344,7 +344,8 @@ def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:
 def _type_error(kind: type, parsed: Mapping[str, Any], null_allowed: bool) -> str | None:
     """The first field with a value of a wrong type, as text; None if there is none.
 
-    The types are those of the dataclass: `float | None`, `Mapping[str, float]`. A file may have been edited.
+    The expected types are those of the dataclass: `float | None`, `Mapping[str, float]`. The check exists because a
+    file may have been edited.
     """
     for field in fields(kind):
         if field.name not in parsed or (null_allowed and parsed[field.name] is None):

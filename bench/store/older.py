@@ -1,4 +1,4 @@
-"""Files of older versions: a sentence that they hold in place of a code, read as the code.
+"""Files of older versions: turn a sentence that they hold in place of a code into that code.
 
 Only this module (and `remarks_of` in store/runs.py) reads such sentences.
 """
@@ -10,14 +10,14 @@ from typing import Any
 
 from bench.core.codes import UNCODED
 
-_NO_NUMBER = "was printed, but is no number"  # as bench.results/5 says it of a row of another tool's log
+_NO_NUMBER = "was printed, but is no number"  # the text in bench.results/5 for a row of another tool's log
 
 
 _WAIVED = " was waived: the tool says that it can not run here"
 
 
 def imported(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The origin of imported rows, with the code of a test that the tool waived."""
+    """The origin of imported rows; a test that the tool waived gets its code."""
     remarks = []
     for remark in stored.get("remarks") or ():
         text = remark.get("text", "") if isinstance(remark, Mapping) else ""
@@ -29,7 +29,7 @@ def imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored failure, with the code of a figure that another tool printed as no number."""
+    """A stored failure; a figure that another tool printed as "no number" gets its code."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

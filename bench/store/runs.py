@@ -27,7 +27,7 @@ from bench.core.remarks import CodedRemark, RemarkCode
 from bench.store import jsonl
 
 PLAN_SCHEMA = "bench.plan/1"
-_OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note of plans without remarks
+_OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in plans without remarks
 
 
 def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
@@ -38,7 +38,7 @@ def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
 def create(results: Path, run_id: str) -> Path:
     """A new folder for a run, with a number if two start in the same second.
 
-    Raises the error of `unwritable` if it cannot be created or written: measurements must be storable.
+    Raises the error of `unwritable` if the folder cannot be created or written: results must be stored.
     """
     for attempt in range(1000):
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
@@ -58,9 +58,9 @@ def create(results: Path, run_id: str) -> Path:
 
 
 def unwritable(folder: Path, error: OSError) -> BenchError:
-    """The error of a results folder that cannot be written: UsageError if the path cannot be a folder.
+    """The error for a results folder that cannot be written: UsageError if the path cannot be a folder.
 
-    A disk that is full, read-only or not accessible is a RefusedError: the machine does not fulfil the request.
+    If the disk is full, read-only or not accessible, it is a RefusedError: the machine does not match the request.
     """
     no_folder = isinstance(error, FileExistsError | NotADirectoryError | FileNotFoundError)
     return (UsageError if no_folder else RefusedError)(
@@ -151,7 +151,7 @@ def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
-    """As read_outcomes, but raises UsageError for a broken file, which must not look like a run without failures."""
+    """As read_outcomes, but a broken file raises UsageError: it must not look like a run without failures."""
     path = folder / "outcomes.json"
     if not path.exists():
         return {}
@@ -184,7 +184,7 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """SHA-256 by name of every file behind a run's figures and verdict; of a single results file its own."""
+    """SHA-256 by name of every file behind a run's figures and verdict. For a single results file: only its own."""
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
     for file in files:
@@ -220,12 +220,12 @@ def log_file(folder: Path, job: str) -> Path:
 
 
 def output_file(folder: Path, job: str) -> Path:
-    """The file of the unchanged output of another tool's job."""
+    """The file with the unchanged output of another tool's job."""
     return folder / f"{job}.out"
 
 
 def document_file(folder: Path, job: str) -> Path:
-    """The file to which another tool's job writes its results, until they are read."""
+    """The file to which another tool's job writes its results; they are then read from it."""
     return folder / f"{job}.tool.json"
 
 

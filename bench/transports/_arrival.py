@@ -18,7 +18,8 @@ from bench.core.world import RankInfo
 
 _TAG = 7
 _POLL_S = 0.001
-# Ranks load their libraries at different speeds. The controller allows a minute, but could not name the missing ranks.
+# Ranks load their libraries at different speeds. The controller also has a limit (a minute), but cannot name the
+# missing ranks.
 STORE_S = 50.0
 _LATER_S = 3.0  # the others wait this much longer than rank 0, so that its error comes first
 _VERDICT = "bench/all"
@@ -99,7 +100,7 @@ def _await_verdict(store: Any, place: RankInfo, limit_s: float) -> None:
 
 
 def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int]) -> None:
-    """Report the verdict. If it ends rank 0, which may host the store, wait until all arrived ranks have read it."""
+    """Report the verdict. If it ends rank 0, first wait for all arrived ranks to read it: rank 0 may host the store."""
     store.set(_VERDICT, json.dumps({"verdict": verdict, "text": text}))
     if verdict != Verdict.COMPLETE:
         with contextlib.suppress(RuntimeError, ValueError):
@@ -107,7 +108,7 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int]) -> No
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """The first two ranks on one GPU, and its name; None if each has its own. Ranks without a device are left out."""
+    """The first two ranks on one GPU, and its name; None if no GPU is shared. Ranks without a device are ignored."""
     owner: dict[str, int] = {}
     for rank, device in devices.items():
         if device is None:
@@ -119,7 +120,7 @@ def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] 
 
 
 def shared_gpu_error(first: int, second: int, device: str) -> str:
-    """The message of two ranks on one GPU that were not asked to share it."""
+    """The error if two ranks are on one GPU although sharing was not requested."""
     return (
         f"ranks {first} and {second} are on the same GPU ({device}): start one rank per GPU, or set "
         "CUDA_VISIBLE_DEVICES of each rank to its own"
@@ -127,7 +128,7 @@ def shared_gpu_error(first: int, second: int, device: str) -> str:
 
 
 def _unfinished(requests: Mapping[int, Any], until: float) -> tuple[int, ...]:
-    """The ranks whose requests have not ended at `until` (of time.monotonic)."""
+    """The ranks whose requests have not ended at the time `until` (by time.monotonic)."""
     waiting = dict(requests)
     while True:
         waiting = {rank: request for rank, request in waiting.items() if not request.Test()}

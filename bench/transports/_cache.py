@@ -1,4 +1,4 @@
-"""The folder that keeps compiled code between runs: below the home, else a private folder below the temporary one."""
+"""The folder that keeps compiled code between runs: in the home folder, else a private one in the temporary folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 
 
 def folders() -> tuple[Path, ...]:
-    """The cache folders to try: below the home, if there is one, then below the temporary folder."""
+    """The cache folders to try: in the home folder, if there is one, then in the temporary folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
     return (home / "linkbench", instead) if home.is_absolute() else (instead,)

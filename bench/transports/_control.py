@@ -1,4 +1,4 @@
-"""The control plane of a transport without messages: another library, opened for nothing else."""
+"""The control plane of a transport that cannot send messages: another library, opened only for this."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """Open MPI if an MPI launcher started the ranks and mpi4py works, else Gloo. One rank needs neither.
+    """Use MPI if an MPI launcher started the ranks and mpi4py works, else Gloo. One rank needs neither.
 
     Raises RefusedError if neither library works, AbsentError with the ranks that did not arrive.
     """
@@ -38,7 +38,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
     if place.launcher in _OF_MPI:
         try:
             return _of(_mpi(place, options))
-        except AbsentError:  # they would not arrive over another library either
+        except AbsentError:  # missing ranks would not arrive over another library either
             raise
         except RefusedError as error:
             reason = f"{error}; "

@@ -16,10 +16,10 @@ from bench.transports import _cache
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DEVICE = 100
-WITHOUT_DRIVER = (35, 34)  # no driver or too old a one; the stub library of the toolkit
+WITHOUT_DRIVER = (35, 34)  # no driver or one that is too old; the stub library of the toolkit
 _ELSE = "run this on a machine with an NVIDIA GPU"
 
-Owner = tuple[str, str, str]  # a GPU, the same in all processes: its host, PCI address and UUID
+Owner = tuple[str, str, str]  # names a GPU equally in all processes: its host, PCI address and UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
     if share_gpu:
         return place.local_rank % num_gpus
     if num_gpus == 1 and visible is not None:
-        return 0  # perhaps another one for each rank: checked when the ranks have met
+        return 0  # each rank may see a different GPU: checked when the ranks have met
     shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
     raise RefusedError(
         f"{place.local_size} ranks on this host need a GPU each, and CUDA shows {num_gpus}{shown}: "
@@ -159,7 +159,7 @@ def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
 
 
 def enable_peer(runtime: Any, mine: int, other: int) -> bool:
-    """Enable access of GPU `mine` to the memory of GPU `other`. Returns whether it has access."""
+    """Let GPU `mine` access the memory of GPU `other`. Returns whether it has access."""
     if not runtime.deviceCanAccessPeer(mine, other):
         return False
     try:
@@ -171,7 +171,7 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Run this thread on the CPUs nearest to a GPU inside the block, which places the memory that it first writes."""
+    """Inside the block, run this thread on the CPUs nearest to a GPU: memory that it writes first is placed there."""
     before = os.sched_getaffinity(0)
     nearest = set(near_cpus(bus)) if near_cpus is not None else set()
     with contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
-"""A gate in front of a batch of copies: the device starts when all of them are in its queue, not while they are issued.
+"""A gate in front of a batch of copies: the device starts only when all copies are in its queue, not while they are
+issued.
 
-A kernel of one thread waits on the stream for a number in host memory. It ends after a limit, so a blocked host (by a
-full queue, or a debugger that makes every launch wait) cannot hang. The batch is then void.
+A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, so that a blocked
+host cannot hang (a full queue or a debugger that makes every launch wait can block it). The batch is then void.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels
 
 LIMIT_S = 10.0
-TRIAL_S = 1.0  # of a trial: nothing is lost if the gate opens by itself
-MOST_CALLS = 64  # behind one gate: a GPU's queue holds about a thousand entries, and each copy needs a few
+TRIAL_S = 1.0  # time limit of a trial: nothing is lost if the gate opens by itself
+MOST_CALLS = 64  # copies behind one gate: a GPU's queue holds about a thousand entries, and each copy needs a few
 _MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
 _BYTES = 64
 
@@ -70,7 +71,7 @@ class StreamGate:
         self._opened.value = ticket
 
     def check(self, ticket: int) -> None:
-        """Check after the batch. Raises MeasurementError if the gate opened by itself."""
+        """Call after the batch. Raises MeasurementError if the gate opened by itself."""
         if self._expired.value == ticket:
             raise MeasurementError(
                 f"copies were not all in the GPU's queue after {self._shut_for_s:g} s, so their time is void: "

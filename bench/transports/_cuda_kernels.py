@@ -1,6 +1,6 @@
-"""Two kernels: one copies, one holds a stream until the host opens it.
+"""Two kernels: one copies, the other holds a stream until the host releases it.
 
-Neither includes a header, but CuPy compiles nothing without CUDA's headers.
+Neither kernel includes a header, but CuPy compiles nothing without CUDA's headers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ bench_copy(unsigned long long source, unsigned long long target, unsigned long l
 }
 """
 
-# One thread polls a number in host memory until it is the ticket. After the time limit it reports that it expired.
+# One thread polls a number in host memory until it is the ticket. After the time limit it reports that the limit
+# expired.
 GATE = r"""
 extern "C" __global__ void
 bench_gate(unsigned long long opened, unsigned long long expired, unsigned long long ticket,
@@ -77,7 +78,7 @@ def copy_kernel(cupy: Any) -> Any:
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """The gate kernel, likewise."""
+    """The gate kernel; compiled as the copy kernel is."""
     return cupy.RawKernel(GATE, "bench_gate")
 
 

@@ -1,7 +1,7 @@
 """Buffers on one or several GPUs or in host memory, with guards around every part.
 
-All parts of all sets in one place are one allocation: CUDA's IPC handles name allocations, not addresses, and small
-allocations share one. Another process finds a part by the layout alone.
+All parts of all sets in one place are one allocation. CUDA's IPC handles name allocations, not addresses, and small
+allocations share a handle. Another process finds a part from the layout alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.transports._device import CupyArrays
 
 GUARD_BYTES = 256
 ALIGNMENT_BYTES = 4096  # of every part: a whole page of the host's memory
-_WHOLE_BYTES = 2 << 20  # of an allocation: smaller ones would share their handle with others
+_WHOLE_BYTES = 2 << 20  # least size of an allocation: smaller ones would share a handle
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 HOST = -1
 SIDES: tuple[Which, Which] = ("send", "recv")
@@ -36,7 +36,7 @@ End = tuple[Place, int]  # one end of a copy, with its address
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [`begin`, `begin + num_bytes`) of one buffer: in place `where`, at `start` of each set's bytes there."""
+    """Bytes [`begin`, `begin + num_bytes`) of one buffer: they are in place `where`, at `start` of a set's bytes."""
 
     side: Which
     begin: int
@@ -63,7 +63,7 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """The parts that the copies of one member name; all other bytes are on the member's own GPU."""
+    """The parts that one member's copies name; all other bytes are on the member's own GPU."""
     parts: list[Part] = []
     stride: dict[Place, int] = {}
     for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):
@@ -79,7 +79,7 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """(begin, bytes, place) of each range of this member's buffer that a copy places."""
+    """(begin, bytes, place) of each range of this member's buffer for which a copy names a place."""
     for step in steps:
         for copy in step.copies if isinstance(step, CopyStep) else ():
             if side == "send" and copy.source == member:
@@ -89,7 +89,7 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 
 
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
-    """The whole buffer in order: named ranges and those between them. Duplicates count once."""
+    """The whole buffer in order: the named ranges and the ranges between them. Duplicates count once."""
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):
         if begin < at:
@@ -114,7 +114,7 @@ class Allocation(ABC):
 
     @abstractmethod
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """A part of it, for filling and comparing."""
+        """A part of the allocation, for filling and comparing."""
 
 
 class HostBlock(Allocation):
@@ -143,10 +143,10 @@ class HostBlock(Allocation):
 
 
 class DeviceBlock(Allocation):
-    """Memory of one GPU, not from a pool: other processes could access the rest of the pool."""
+    """Memory of one GPU. It comes from no pool, because other processes could then access the rest of the pool."""
 
     def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
-        """`by_kernels`: CuPy compares it on the GPU, which needs a compiler and the current GPU."""
+        """`by_kernels`: CuPy compares the memory on the GPU, which needs a compiler and must be the current GPU."""
         self._runtime, self.device, self.num_bytes = cupy.cuda.runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0
         with _on(self._runtime, device):
@@ -158,7 +158,7 @@ class DeviceBlock(Allocation):
             self._memory = Memory(CupyArrays(cupy), array)
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """Compared on the GPU or, without kernels, on the host."""
+        """A part that is compared on the GPU or, without kernels, on the host."""
         return self._memory.part(offset, num_bytes)
 
     def __del__(self) -> None:
@@ -172,7 +172,7 @@ class Staged(Memory):
     """GPU memory (a _Span) that the host fills and compares, chunk by chunk."""
 
     def write(self, data: Bytes) -> None:
-        """Copy; complete on return."""
+        """Copy to the GPU; complete on return."""
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
@@ -234,7 +234,7 @@ class _Span:
 
 @contextlib.contextmanager
 def _on(runtime: Any, device: int) -> Iterator[None]:
-    """Make a GPU the current one inside the block."""
+    """Make a GPU the current GPU inside the block."""
     before = runtime.getDevice()
     runtime.setDevice(device)
     try:
@@ -270,7 +270,7 @@ class CudaBuffers(Buffers):
             block.piece(0, block.num_bytes).fill(constant(GUARD))
 
     def address(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """(place, address) of bytes of a buffer of set `index`."""
+        """(place, address) of some bytes in a buffer of set `index`."""
         where, at = self.layout.find(side, index, offset, num_bytes)
         return where, self.blocks[where].pointer + at
 

@@ -1,4 +1,4 @@
-"""Copies with all arguments bound, issued each on a separate stream and started by one event."""
+"""Copies with all arguments bound. Each is issued on a separate stream, and one event starts them all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
 
 
 def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """The copy kernel on as many blocks as the GPU holds. It must have access to both ends."""
+    """The copy kernel on as many blocks as the GPU holds. The GPU must have access to both ends."""
     (_, source_at), (_, target_at) = source, target
     if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
         raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
@@ -37,7 +37,7 @@ def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: in
 
 
 class CopyProgram:
-    """Copies of one rank: `issues[k][j]` is that of buffer set k on stream j."""
+    """Copies of one rank: `issues[k][j]` issues the copy of buffer set k on stream j."""
 
     def __init__(
         self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]], gated: bool
@@ -58,7 +58,7 @@ class CopyProgram:
             self._runtime.streamSynchronize(stream)
 
     def warm(self, index: int) -> None:
-        """Run once if it never ran: CUDA may wait for the whole GPU while it loads code."""
+        """Run once if this has not been done: CUDA may wait for the whole GPU while it loads code."""
         if not self._ran:
             self.run(index)
 
@@ -69,7 +69,7 @@ class CopyProgram:
                 issue()
 
     def keep_busy(self, for_s: float) -> None:
-        """Issue copies for about that many seconds, without waiting, up to what a queue holds."""
+        """Issue copies for about that many seconds, without waiting, but no more than a queue holds."""
         self.run(0)  # the first copy is slower than the others, and waits for earlier ones
         began = perf_counter()
         self.run(0)
@@ -100,7 +100,7 @@ class CopyProgram:
         return max(self.ends_s())
 
     def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
-        """Issue and wait: seconds by events, until the host saw the end, and until all were issued."""
+        """Issue and wait. Returns seconds by events, until the host saw the end, and until all were issued."""
         began = perf_counter()
         self.enqueue(order)
         issued = perf_counter()

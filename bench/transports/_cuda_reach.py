@@ -1,4 +1,5 @@
-"""The ends of a rank's copies: on its own GPU, on another GPU of its process, in another process, or on its host.
+"""Where the ends of a rank's copies are: on its own GPU, on another GPU of its process, in another process, or on its
+host.
 
 Other processes are reached by CUDA IPC: each rank offers a handle of its allocation and opens those of other ranks.
 """
@@ -80,7 +81,7 @@ class IpcMappings:
         self._found: dict[int, tuple[Offer, int]] = {}
 
     def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
-        """Open the buffers of a rank. Returns why that is impossible; None if it worked."""
+        """Open the buffers of a rank. Returns why that failed; None if it worked."""
         if rank in self._found:
             return None
         if other is None or other.host != host:
@@ -117,7 +118,7 @@ class Reach:
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
         self.num_sharers = self.owners.count(self.owners[place.rank])  # ranks on this rank's GPU, including itself
         self._opened = IpcMappings(self._runtime)
-        self._offered: CudaBuffers | None = None  # kept while another rank may access it
+        self._offered: CudaBuffers | None = None  # kept while another rank may access them
         self._not_visible: Skip | None = None  # why a buffer is not on the GPU that its copies name
 
     def close(self) -> None:
@@ -133,7 +134,7 @@ class Reach:
         self._not_visible = None
 
     def device_of(self, group: Group, member: int) -> int:
-        """The GPU of a member as CUDA numbers it in this process. `share` reports one that is not visible."""
+        """The GPU of a member as CUDA numbers it in this process. If it is not visible, `share` reports that."""
         rank = group.ranks[member]
         if rank == self._rank:
             return self._device.index
@@ -148,7 +149,7 @@ class Reach:
     def share(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
         """Send the handles of all buffers to all ranks, and open those that this rank's copies use.
 
-        Returns why that is impossible; None if it worked.
+        Returns why that failed; None if it worked.
         """
         self._opened.close()
         mine = None

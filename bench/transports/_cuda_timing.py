@@ -13,11 +13,11 @@ from bench.core.transport import Compiled, Timing
 from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, GateProblem, StreamGate
 from bench.transports._cuda_program import CopyProgram
 
-Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and of the issuing alone
+Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and for issuing alone
 
 
 class CopyTimer:
-    """Times the programs of one rank. Every rank calls it equally often, also ranks without copies."""
+    """Times the programs of one rank. All ranks call it equally often, even ranks without copies."""
 
     def __init__(
         self, clock: str, gate: StreamGate | None, sync: Callable[[], None], barrier: Callable[[], None]
@@ -62,7 +62,7 @@ class CopyTimer:
         return program.timed(order)
 
     def _timing(self, compiled: Compiled | None, taken: Sequence[Taken]) -> Timing:
-        """A rank of a group without copies has samples of 0 s; a rank of no group has no samples."""
+        """If a rank's group has no copies, its samples are 0 s. A rank in no group has no samples."""
         if compiled is None:
             return Timing((), "python")
         device_s, host_s, enqueue_s = zip(*taken, strict=True)
@@ -95,9 +95,10 @@ def behind_gate(
 
 
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
-    """Try a gate on copies between pinned memory and the GPU, which `make` builds. Returns the gate, or why it fails.
+    """Try a gate on copies between pinned memory and the GPU; `make` builds them. Returns the gate, or why it fails.
 
-    A driver that stages such copies itself (a GPU with encrypted memory) makes them wait for the gate.
+    The gate fails if the driver stages such copies itself (for a GPU with encrypted memory), so that issuing waits for
+    the gate.
     """
     gate, copies = None, None
     try:

@@ -4,8 +4,8 @@
     buffers = DeviceBuffers(GuardedBlock(arrays, send_bytes, num_sets), GuardedBlock(arrays, recv_bytes, num_sets))
     buffers.view("send", k)                        # the uint8 array of set k, for the library
 
-For a buffer in several places (for example partly on the host) subclass `core/transport.Buffers` and return its pieces
-from `memory` and `guards`; filling and comparing then work unchanged.
+If a buffer is in several places (for example partly on the host), subclass `core/transport.Buffers` and return its
+pieces from `memory` and `guards`; filling and comparing then work unchanged.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class HostBuffers(Buffers):
     """Sets of a send and a receive buffer in one block of memory.
 
     Every buffer begins at a multiple of `alignment_bytes`, a power of two of at least GUARD_BYTES. The whole block is
-    written first: pages never written all map to one zero page, which made a loop up to twice as fast.
+    written first. Pages that were never written all map to one zero page, which made a loop up to twice as fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
@@ -53,7 +53,7 @@ class HostBuffers(Buffers):
         return [Memory(NUMPY, piece) for piece in pieces]
 
     def write(self, which: Which, index: int, data: Any) -> None:
-        """Write a whole buffer of set `index`, directly: it runs between two timed messages."""
+        """Write a whole buffer of set `index` directly, because this runs between two timed messages."""
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:

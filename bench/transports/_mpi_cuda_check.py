@@ -1,9 +1,9 @@
-"""Check whether this MPI library can use GPU memory: ask the library, then try it, in a separate process.
+"""Check whether this MPI library can use GPU memory: ask the library, then try it in a separate process.
 
 A library without CUDA reads a GPU address as a host address and usually ends in a segmentation fault. That ends the
 separate process and no rank. `check` runs on the ranks. Run as a program, this file is the separate process: an MPI
 world of one that sends device memory to itself and reduces it. It prints each result as a JSON line, so a crash does
-not lose what was known before.
+not lose earlier results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OF_A_RANK = re.compile(
     r"|OMPI_MCA_(ess|orte|pmix|plm|ras|rmaps|initial_wdir|num_procs|cpu_type|PREFIXES)"
 )
 _SETTING = re.compile(r"PMIX_MCA_|PMIX_PREFIX$|PRTE_MCA_")  # settings of a site
-# Variables that turn the use of GPU memory off, and the values that do so.
+# Variables that can disable the use of GPU memory, and the values that disable it.
 _OFF = {
     "MPICH_GPU_SUPPORT_ENABLED": ("0",),
     "MPIR_CVAR_ENABLE_GPU": ("0",),
@@ -69,7 +69,7 @@ class Checked:
 
 
 def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Checked:
-    """Try it on one GPU of this host, before MPI_Init: MPI processes should not start others."""
+    """Try it on one GPU of this host, before MPI_Init, because MPI processes should not start other processes."""
     words = (sys.executable, "-m", "bench.transports._mpi_cuda_check", str(device))
     ended: int | None = None
     try:
@@ -102,7 +102,7 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a world of one, with all settings of the site and the user."""
+    """The environment for a world of one rank, with all settings of the site and the user."""
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}

@@ -26,7 +26,7 @@ class RankGpu:
     """The GPU of this rank, made current."""
 
     def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
-        """Choose the GPU of the local rank, or the only visible one. `shared`: ranks may share a GPU, in turn.
+        """Choose the GPU of the local rank, or the only visible one. `shared`: ranks may share GPUs, assigned in turn.
 
         Raises RefusedError if there is none for this rank.
         """

@@ -1,8 +1,8 @@
 """Compare messages of device memory with staging through host memory, once, before the first row.
 
-A message is half of a ping-pong, the best of a few. Staged: it is copied to pinned host memory, sent, and copied to the
-other device, one after the other. A library that is not faster stages device memory, too. A faster one may still stage
-it, in overlapping pieces.
+The time of a message is half of a ping-pong, the best of a few. A staged message is copied to pinned host memory, then
+sent, then copied to the other device. If the library is not faster than this, it stages device memory too. A faster
+library may still stage it, in overlapping pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.transports._mpi_cuda_memory import RankGpu
 
 NUM_BYTES = 64 << 20
 _TIMES, _TAG = 4, 8
-_GAIN = 0.9  # of the staged time: a smaller gain could be noise, since few messages are timed
+_GAIN = 0.9  # share of the staged time; a smaller gain could be noise, because few messages are timed
 
 
 def partner(hosts: Sequence[str]) -> int | None:

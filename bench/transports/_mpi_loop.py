@@ -25,7 +25,7 @@ _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-O2", "-shared", "-fPIC")
 _COMPILE_MOST_S = 60.0
 
-# In the order of `enum` in _mpi_loop.c: each operation and its MPI function.
+# Each operation and its MPI function, in the order of `enum` in _mpi_loop.c.
 _FUNCTIONS = {
     "allreduce": "MPI_Allreduce",
     "reduce": "MPI_Reduce",
@@ -69,7 +69,7 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """(compiled loop, compiler), or (None, why there is none). It is compiled the first time only."""
+    """(compiled loop, compiler), or (None, why there is no loop). It is compiled only the first time."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         return None, "no C compiler (cc, gcc, clang or $CC) was found"
@@ -90,7 +90,7 @@ def build() -> tuple[Path | None, str]:
 
 
 def _compile(compiler: str, path: Path) -> Path:
-    """Compile into a temporary file and rename it: other ranks may do the same at this moment."""
+    """Compile into a temporary file and rename it, because other ranks may compile at the same moment."""
     partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
     try:
         subprocess.run(
@@ -159,7 +159,7 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Memory for statuses; they are not read."""
+        """Memory for statuses, which are not read."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
@@ -172,7 +172,7 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """One callable per buffer set that runs it once, with the code of the timed loop."""
+        """One callable per buffer set. It runs the program once, with the code of the timed loop."""
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -203,7 +203,7 @@ class Loop:
     def _timed(
         self, function: Any, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_times: int
     ) -> tuple[float, ...]:
-        """Seconds of `num_times` samples. It advances the buffer set by `num_calls`."""
+        """Seconds of `num_times` samples. The current buffer set advances by `num_calls`."""
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
         self._check(

@@ -1,4 +1,4 @@
-"""Steps of a program as MPI calls with their arguments bound, through mpi4py or for the compiled loop.
+"""Turn the steps of a program into MPI calls with bound arguments, through mpi4py or for the compiled loop.
 
 Exchanges are persistent requests; a single message is a blocking call. Types that MPI lacks are moved as bytes.
 """
@@ -37,7 +37,7 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Buffers that MPI uses in place: as an object that mpi4py accepts, and by address."""
+    """Buffers that MPI uses without a copy: as an object that mpi4py accepts, and by address."""
 
     num_sets: int
 
@@ -68,7 +68,7 @@ class Builder:
         return [chain([self._call(step, index) for step in steps]) for index in range(self._buffers.num_sets)]
 
     def program(self, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
-        """The same for the compiled loop."""
+        """The calls of all buffer sets, for the compiled loop."""
         keep: list[Any] = [self._buffers]
         sets = [[self._native(step, index, loop, keep) for step in steps] for index in range(self._buffers.num_sets)]
         return loop.program(sets, keep)
@@ -119,7 +119,7 @@ class Builder:
 
     def _exchange(self, step: Exchange, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
         world, ranks = self._world, self._ranks
-        if len(step.sends) + len(step.recvs) == 1:  # one message: the blocking call is the library's shortest way
+        if len(step.sends) + len(step.recvs) == 1:  # one message: the blocking call is the library's fastest path
             for message in step.sends:
                 return partial(world.Send, self._part(send_memory, message), ranks[message.peer])
             for message in step.recvs:
@@ -137,7 +137,7 @@ class Builder:
         return self._typed(memory[message.offset_bytes : message.offset_bytes + message.num_bytes])
 
     def _posted(self, step: Exchange, send_memory: Any, recv_memory: Any) -> list[Any]:
-        """Persistent requests: receives first, so that messages find where to go."""
+        """Persistent requests: receives first, so that each message finds a posted receive."""
         world, ranks = self._world, self._ranks
         requests = [world.Recv_init(self._part(recv_memory, m), ranks[m.peer]) for m in step.recvs]
         requests += [world.Send_init(self._part(send_memory, m), ranks[m.peer]) for m in step.sends]
@@ -156,7 +156,7 @@ class Builder:
         comm, num, is_root = self._comm, self._comm.Get_size(), self._comm.Get_rank() == step.root
         sends, recvs = step.send_bytes // self.element_bytes, step.recv_bytes // self.element_bytes
         if step.op in ("allgather", "alltoall", "gather"):
-            recvs //= num  # counts of blocks, where every rank has one
+            recvs //= num  # counts are per block if every rank has a block
         if step.op in ("alltoall", "scatter"):
             sends //= num
         if self._in_place and not (step.op == "reduce" and not is_root):

@@ -1,9 +1,9 @@
 """Read from NCCL's debug output what it used: network, paths, NVLS, channels, algorithm and protocol.
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
-The first rank of a group prints the algorithm of a call (TUNING, since 2.24) at every call. Those lines are enabled for
-one untimed call only. If this NCCL cannot change that setting while it runs and `--require` needs the lines, they are
-enabled for all calls, and a note says so.
+The first rank of a group prints the algorithm of a call (TUNING, since 2.24) at every call. These lines are enabled for
+only one untimed call. If this NCCL cannot change the setting while it runs, and `--require` needs the lines, they are
+enabled for all calls; a note then says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INFO, _WARN = "NCCL INFO ", "NCCL WARN "
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for one call, in lower case, and the line of its output."""
+    """What NCCL chose for one call, in lower case, and its line of output."""
 
     algorithm: str
     protocol: str
@@ -45,11 +45,11 @@ class Choice:
 
 @dataclass(slots=True)
 class NcclReport:
-    """The output of NCCL on one rank or on several. None or empty: not reported.
+    """What NCCL's output reports on one rank or on several. None or empty: not reported.
 
     `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
-    network it would use between nodes. `paths`: how it reaches peers of one node (`P2P/CUMEM`, `SHM`). `choices`: those
-    for calls.
+    network that NCCL would use between nodes. `paths`: how it reaches peers of one node (`P2P/CUMEM`, `SHM`).
+    `choices`: what it chose for calls.
     """
 
     networks: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class NcclReport:
         self.paths.add("/".join(words[:2]) if words[0] == "P2P" else words[0])
 
     def _network(self, name: str) -> str:
-        """libfabric reaches several networks: its provider names the one in use."""
+        """The network in use. libfabric reaches several networks; the name of its provider tells which."""
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
 
@@ -121,7 +121,7 @@ class NcclReport:
 
 
 def merge(reports: Iterable[NcclReport]) -> NcclReport:
-    """The reports of all ranks, in rank order, as one: only some ranks of a node use a network."""
+    """Merge the reports of all ranks, in rank order: only some ranks of a node use a network."""
     whole = NcclReport()
     for rank, one in enumerate(reports):
         whole.networks = {name: f"rank {rank}: {line}" for name, line in one.networks.items()} | whole.networks
@@ -139,7 +139,7 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 class Debug:
     """This process's NCCL output, in a private file unless the user sends it elsewhere.
 
-    The variables are set only while NCCL reads them, because they are not settings of the user.
+    The variables are set only while NCCL reads them, because the user did not set them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
@@ -230,7 +230,7 @@ class Debug:
 
 
 def _expanded(name: str) -> str:
-    """Expand a file name as NCCL does: %h is the host, %p the process, %% a per cent sign."""
+    """Expand a file name as NCCL does: %h is the host, %p the process, %% a percent sign."""
     words = {"%h": socket.gethostname().partition(".")[0], "%p": str(os.getpid()), "%%": "%"}
     return re.sub("%[hp%]", lambda found: words[found[0]], name)
 
@@ -238,7 +238,8 @@ def _expanded(name: str) -> str:
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
     """The first demand of `--require` that is not met or cannot be checked, with its evidence; None if all are met.
 
-    Without `seen` only `algorithm` and `protocol` are checked, against `choice`; with it only `network`.
+    Without `seen`, only `algorithm` and `protocol` are checked, against `choice`. With `seen`, only `network` is
+    checked.
     """
     for name, value in required:
         if name == "network" and seen is not None:

@@ -15,13 +15,13 @@ from bench.core.errors import first_line
 from bench.core.world import RankInfo
 
 _LIBRARY = "libnccl.so.2"
-# The first NCCL with a setting for ranks that share a GPU. Older ones must believe that the ranks are on several hosts.
+# The first NCCL with a setting for ranks that share a GPU. For older ones, the ranks must seem to be on several hosts.
 _SHARES_SINCE = (2, 30, 3)
-_RANKS_WITHOUT_LIMIT = 2  # per GPU: the channels of so many fit (NCCL's documentation of the variable)
+_RANKS_WITHOUT_LIMIT = 2  # per GPU: the channels of this many ranks fit (NCCL's documentation of the variable)
 _MOST_CHANNELS = "8"
 _GIB = 1 << 30
 _ACTIVE_BYTES, _ACTIVE_S, _MOST_COPIES = 64 << 20, 0.2, 1000
-_OF_A_DRIVER = ("nvidiactl", "dxg")  # on Linux, and in Windows' Linux
+_OF_A_DRIVER = ("nvidiactl", "dxg")  # on Linux, and on Windows Subsystem for Linux
 _OTHER = "another transport (mpi, gloo)"
 
 
@@ -59,7 +59,7 @@ def built_without(torch: Any) -> MissingPart | None:
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
-    """Did the launcher give this rank GPUs of its own? Two ranks on one GPU are found when all ranks meet."""
+    """Did the launcher give this rank separate GPUs? If two ranks have one GPU, this is found when all ranks meet."""
     return bool(environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -74,7 +74,7 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
     why = "no error was reported"
     try:
         torch.cuda.init()
-    except Exception as error:  # a driver may fail in any way; its message is the reason
+    except Exception as error:  # a driver may fail in any way; its message becomes the reason
         why = first_line(error).rstrip(".")
     return f"torch sees no GPU, although the NVIDIA driver is loaded ({why}): see nvidia-smi, or use {_OTHER}"
 
@@ -85,7 +85,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
         torch.cuda.synchronize()
-    except Exception as error:  # exclusive use, no memory, off the bus: torch raises several types
+    except Exception as error:  # for exclusive use, no memory, or off the bus: torch raises several types
         return f"rank {rank} cannot use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
     return None
 

@@ -14,7 +14,7 @@ Sample = tuple[
 
 
 class EventTimer:
-    """Two events, made once: nothing is created between the readings of the clock."""
+    """Two events, made only once, so that nothing is created between the readings of the clock."""
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:
         """`sync` waits for this rank's stream and for all ranks. `loop`: what issues the calls."""
@@ -59,7 +59,7 @@ def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """The first buffer set of a replayed batch.
 
     A batch of all sets starts at set 0. A shorter one starts where the last batch ended, if it fits before the last
-    set. This limits the captured calls, and still uses more than half of the sets.
+    set. This limits the number of captured calls and still uses more than half of the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 
@@ -91,14 +91,14 @@ class Graphs:
         calls = [self._calls[(start + k) % len(self._calls)] for k in range(num_calls)]
         if self._stream is None:
             self._stream = cuda.Stream()
-        # A first call on the stream of the capture, outside of it: its set-up must not become part of the graph.
+        # A first call on the capture's stream, before the capture: its set-up must not become part of the graph.
         self._stream.wait_stream(cuda.current_stream())
         with cuda.stream(self._stream):
             calls[0]()
         cuda.current_stream().wait_stream(self._stream)
         cuda.synchronize()
         graph = cuda.CUDAGraph()
-        # NCCL's threads may allocate and torch's watchdog queries events meanwhile: capture this thread only.
+        # Capture this thread only: meanwhile NCCL's threads may allocate, and torch's watchdog queries events.
         with cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             for call in calls:
                 call()

@@ -1,4 +1,4 @@
-"""The types and reductions of NCCL, and how other element types are moved."""
+"""The types and reductions that NCCL has, and how other element types are moved."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capabilit
 
 
 def moved(reduction: Reduction, steps: tuple[Step, ...]) -> Reduction:
-    """Move element types that NCCL or torch lack as bytes, if nothing is computed."""
+    """If nothing is computed, move element types that NCCL or torch lack as bytes."""
     if reduction.dtype in _REDUCED or any(map(_torch.reduces, steps)):
         return reduction
     return Reduction("uint8", reduction.reduce_op)

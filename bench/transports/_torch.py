@@ -1,4 +1,4 @@
-"""Shared by the transports over torch.distributed: renamed functions, opening, the control plane, bound calls."""
+"""What the transports over torch.distributed share: renamed functions, opening, the control plane, bound calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPS = {
 
 _REDUCES = ("allreduce", "reduce", "reducescatter")
 _TINY_BYTES = 64  # per rank: whole elements of every type
-# What torch and Gloo write when a peer is gone: there is no exception type for it.
+# What torch and Gloo write when a peer is gone; no exception type tells it.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -62,7 +62,7 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """Did a connection break, or a peer not answer in time? Gloo and torch's stores report it only in the message."""
+    """Did a connection break, or a peer not answer in time? Only the message of Gloo or torch's store tells it."""
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
 
@@ -73,7 +73,7 @@ def reduces(step: Step) -> bool:
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """A call of this kind with whole elements of any type for each of `num_ranks` ranks."""
+    """A small call of this kind; each of `num_ranks` ranks gets whole elements of any type."""
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -88,7 +88,7 @@ def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """The function of torch.distributed under its newest name, or its old one. Resolved once, untimed."""
+    """The function of torch.distributed by its newest name, else by its old name. Resolved once, untimed."""
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
@@ -108,9 +108,9 @@ def open_process_group(
 ) -> None:
     """Join the world of all ranks. On one host without a rendezvous address the ranks meet in a file.
 
-    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue, which
-    ends all of them. Raises RefusedError if ranks on several hosts have no rendezvous address, if one cannot continue,
-    or if two are on one GPU; AbsentError with the ranks that did not arrive.
+    `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue; all
+    ranks then end. Raises RefusedError if ranks on several hosts have no rendezvous address, if one rank cannot
+    continue, or if two ranks are on one GPU; AbsentError with the ranks that did not arrive.
     """
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
@@ -150,7 +150,7 @@ def _meeting_file() -> Path:
 
 
 def _started(process: int) -> str:
-    """The start of a process in clock ticks since boot: together with its id it is unique."""
+    """The start of a process in clock ticks since boot; together with the process id it is unique."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:

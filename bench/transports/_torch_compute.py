@@ -1,4 +1,4 @@
-"""Matrix products by torch, alone or overlapping a collective: on two streams of a GPU, or in two threads of a host."""
+"""Matrix products by torch, alone or while a collective runs: on two streams of a GPU, or in two threads of a host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.core.program import Product
 from bench.core.record import Skip
 from bench.core.transport import Compiled, Together
 
-# A waiting kernel holds both streams until all calls are enqueued: 50 us for each at 2 GHz. A call of torch and NCCL
+# A waiting kernel holds both streams until all calls are enqueued: 50 us per call at 2 GHz. A call of torch and NCCL
 # takes 10 to 30 us of CPU time; a call that is enqueued after the wait starts late.
 _GATE_CYCLES_PER_CALL = 100_000
 
@@ -45,7 +45,7 @@ def calls(
     """The product on each buffer set. `memory`: (send, receive) uint8 tensors; the send tensor holds the factors."""
     # "high" allows TF32. Strict is torch's default, but another module may have changed it.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    # Partial sums of a split product stay in float32: rounded to the result's type they would fail verification.
+    # Partial sums of a split product stay in float32. Rounded to the result's type, they would fail verification.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kind, order = getattr(torch, dtype), product.order
@@ -71,7 +71,7 @@ class OnGpu:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together; on the device's clock. All calls are enqueued before the first one starts."""
+        """See Overlapping.time_together; by the device's clock. All calls are enqueued before the first one starts."""
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         begin, end = self._event(), self._event()
         ends = [self._event() for _ in theirs]
@@ -112,7 +112,7 @@ class OnHost:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together; on the host's clock."""
+        """See Overlapping.time_together; by the host's clock."""
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         go = Event()
         multiplying = self._pool.submit(_ends, go, theirs) if theirs else None
@@ -129,7 +129,7 @@ class OnHost:
 
 
 def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
-    """The end of each product."""
+    """The time at which each product ends."""
     ends = []
     go.wait()
     for call in products:

@@ -1,8 +1,8 @@
-"""CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs. They are one-sided.
+"""One-sided CUDA copies through CuPy: between a host and its GPU, within a GPU, and between GPUs.
 
-The copy engine (memcpyAsync) or a kernel copies. Device events time it. A batch waits behind a gate until all copies
-are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host and are timed by its
-clock. Ranks agree over MPI or Gloo, apart from the copies; one rank needs neither.
+The copy engine (memcpyAsync) or a kernel makes the copy. Device events time it. A batch waits behind a gate until all
+copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host and are timed by
+its clock. Ranks communicate over MPI or Gloo, separately from the copies; one rank needs neither.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRAITS = Traits(
     library_facts=("cuda", "cupy"),
 )
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
-_RESERVE_BYTES = 1 << 30  # of the GPU's memory: for contexts and for verification
+_RESERVE_BYTES = 1 << 30  # of the GPU's memory, kept for contexts and verification
 _TRIAL_BYTES = 1 << 20
 _ACTIVE_BYTES, _ACTIVE_S = 16 << 20, 0.2
 
@@ -88,7 +88,7 @@ class CudaCopy(Transport):
         return reach
 
     def _open_kernels(self) -> Coded | None:
-        """Compile the copy kernel and launch it once on zero bytes. Returns why some rank has none, else None.
+        """Compile the copy kernel and launch it once on zero bytes. Returns why some rank has no kernel, else None.
 
         CUDA loads a kernel at its first launch and may wait for the whole GPU, which must not happen behind a gate.
         """
@@ -119,7 +119,7 @@ class CudaCopy(Transport):
         return problem
 
     def _first_of_any(self, problem: Coded | None) -> Coded | None:
-        """The first problem of any rank, on all of them."""
+        """The first problem of any rank; all ranks return the same one."""
         return next((other for other in self.channel.share(problem) if other is not None), None)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class CudaCopy(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the control plane lose contact? Copies wait for no other rank."""
+        """Did the control plane lose contact? Copies themselves wait for no other rank."""
         return self._control.lost_contact(error)
 
     # -- what this machine is
@@ -250,7 +250,7 @@ class CudaCopy(Transport):
             [self._issue(copy, group, buffers, index, stream) for copy, stream in zip(copies, streams, strict=True)]
             for index in range(buffers.num_sets)
         ]
-        # The driver may need the host for a copy that it stages through host memory: such copies get no gate.
+        # Copies that the driver stages through host memory get no gate: the driver may need the host for them.
         program = CopyProgram(self._runtime, self._device.index, streams, issues, self._gate is not None and not staged)
 
         def release() -> None:

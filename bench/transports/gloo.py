@@ -1,6 +1,6 @@
 """Gloo through torch.distributed: collectives over TCP from host memory, on any machine with torch.
 
-torch has no out-of-place all_reduce and reduce: their rows are marked in_place.
+torch has no out-of-place all_reduce and reduce, so their rows are marked in_place.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GlooRefusal(Code):
 
 
 class Gloo(Transport):
-    """One process group over all ranks, one thread of computation per rank."""
+    """One process group over all ranks, with one computing thread per rank."""
 
     clock = "host"
     in_place_only = frozenset({"allreduce", "reduce"})
@@ -65,7 +65,7 @@ class Gloo(Transport):
         self._dist: Any = self._torch.distributed
         self._torch.set_num_threads(1)
         if place.local_size == place.num_ranks:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works on a host whose name does not resolve
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # also works on a host whose name does not resolve
         try:
             _torch.open_process_group(self._torch, place, "gloo", options.timeout_s)
         except (RuntimeError, ValueError) as error:
@@ -90,7 +90,7 @@ class Gloo(Transport):
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing: the connections of this rank break, which ends the others."""
+        """Do nothing: the connections of this rank break, and this ends the other ranks."""
 
     def lost_contact(self, error: BaseException) -> bool:
         """A broken connection, or a peer that did not answer in time."""
@@ -119,7 +119,7 @@ class Gloo(Transport):
         return self._unsupported[key]
 
     def _tried(self, op: str, reduction: Reduction) -> Skip | None:
-        """This rank's result of a tiny operation among all ranks."""
+        """Run a tiny operation among all ranks, and return this rank's result."""
         group = Group("probe", tuple(range(self.place.num_ranks)))
         step = _torch.tiny_collective(op, self.place.num_ranks)
         buffers = _host.HostBuffers(step.send_bytes, step.recv_bytes, 1)

@@ -36,7 +36,7 @@ class FabricModel:
         """`fabric`: the links and the world that uses them."""
         self.fabric = fabric
         self.options = options or Options()
-        self.algorithm_used = ""  # of the last simulation, for each step: "ring", "messages, tree"
+        self.algorithm_used = ""  # in the last simulation, for each step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:
         """The instance type, its peer links and rates."""
@@ -54,7 +54,7 @@ class FabricModel:
         seconds = [0.0] * len(groups)
         names = []
         for at_once in by_step(steps):
-            # A single group meets no other traffic, whatever its nodes are.
+            # A single group meets no other traffic, on any nodes.
             alike = len(groups) == 1 and self.fabric.alike
             took, name, _ = self._fastest(groups, at_once, alike)
             seconds = [before + more for before, more in zip(seconds, took, strict=True)]
@@ -65,7 +65,7 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Seconds of a pass of each group, and last of `others`: without each other, and all at once.
+        """Seconds of one pass of each group and, last, of `others`: each alone, and all at once.
 
         Every group runs at its own pace, with the algorithms that are fastest without contention. Raises UsageError if
         a required rate is unknown.
@@ -90,7 +90,7 @@ class FabricModel:
     def _fastest(
         self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[list[float], str, list[Phases]]:
-        """(seconds of each group, algorithms, phases) of the algorithms by which the last group ends soonest."""
+        """(seconds of each group, algorithms, phases) for the algorithms with which the last group ends soonest."""
         ops = collectives(steps)
         choices = []
         for names in product(*map(algorithms, ops)):

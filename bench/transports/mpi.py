@@ -92,7 +92,7 @@ class Mpi(Transport):
         _arrival.over_mpi(self._world, self._mpi.BYTE, min(arrival_s, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
-        # OSU's single barrier is on the measured communicator, which slows the next call by up to 7 %.
+        # OSU makes its single barrier on the measured communicator; this slows the next call by up to 7 %.
         self._sync_comm = self._world if options.sync == "barrier" else self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
         self._loop = self._open_loop(built, compiler, options.loop)
@@ -124,7 +124,7 @@ class Mpi(Transport):
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """COMM_WORLD and the byte type, for messages that are neither control nor measured."""
+        """COMM_WORLD and the byte type, for messages that are not control messages and not measured."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class Mpi(Transport):
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the library report an unspecific error? A failed network gives no other."""
+        """Did the library report an unspecific error? A failed network gives no other error."""
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
@@ -171,7 +171,7 @@ class Mpi(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for this rank's group, among its members only."""
+        """Make a communicator for this rank's group; only its members take part."""
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))
@@ -236,7 +236,7 @@ class Mpi(Transport):
 
 
 class _MpiChannel(Channel):
-    """The control plane over a communicator of its own. It pickles objects; nothing here is timed."""
+    """The control plane, over a separate communicator. It pickles objects; nothing here is timed."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -288,7 +288,7 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """The libmpi of the mpirun on PATH (in its prefix's lib folder); None leaves the choice to mpi4py."""
+    """The libmpi of the mpirun on PATH (in its prefix's lib folder); None: mpi4py chooses."""
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []
     prefixes += [str(Path(folder).parent) for folder in env.get("PATH", "").split(os.pathsep) if folder]

@@ -1,8 +1,8 @@
 """CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-It makes the calls of `mpi`, timed by the same loop on the host's clock: an MPI call has ended when it returns. MPI does
-not know streams, so CuPy's stream is idle before every call, outside the timed region. A separate process checks first
-whether the library can use GPU memory at all (_mpi_cuda_check.py).
+It makes the same calls as `mpi`, timed by the same loop on the host's clock: an MPI call is complete when it returns.
+MPI does not know streams, so CuPy's stream is idle before every call, outside the timed region. A separate process
+checks first whether the library can use GPU memory at all (_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class MpiCuda(Transport):
         return self._mpi.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Those of Mpi, the GPU, what the library reports about CUDA, and the comparison with staging."""
+        """The facts of Mpi, the GPU, what the library reports about CUDA, and the comparison with staging."""
         own = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
         own |= {"device_messages": self._path} if self._path else {}
         own |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
@@ -186,7 +186,7 @@ def _prepared(
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """Raise the first refusal of any rank on all of them, with its host if there are several."""
+    """Raise the first refusal of any rank on all ranks. If there are several hosts, it names the host."""
     for rank, reason in enumerate(reasons):
         if reason is not None:
             raise type(reason)(f"{hosts[rank]}: {reason}" if len(set(hosts)) > 1 else str(reason))

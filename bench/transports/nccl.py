@@ -1,8 +1,8 @@
 """NCCL through torch.distributed: one rank per GPU, timed by CUDA events on the stream of the operation.
 
-The control plane and the synchronisation before each call use Gloo, apart from the measured path. torch has no
-out-of-place all_reduce and reduce: their rows are marked in_place. Operations that only move data move bytes, also of
-element types that NCCL lacks. The network and algorithm that NCCL used are read from its output (docs/nccl.md).
+The control plane and the synchronisation before each call use Gloo, not the measured path. torch has no out-of-place
+all_reduce and reduce, so their rows are marked in_place. Operations that only move data move bytes, so they also work
+for element types that NCCL lacks. The network and algorithm that NCCL used are read from its output (docs/nccl.md).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Nccl(Transport):
         self._timer = EventTimer(self._torch, self.sync, "graph" if options.graph else "python")
         self._beside = _torch_compute.OnGpu(self._torch)
         self._check_network()
-        # Tried now, on all ranks: later not all of them have messages.
+        # Tried now, on all ranks, because later some ranks have no messages.
         ring = _torch.tiny_exchange(place.rank, place.num_ranks)
         asks = options.graph and place.num_ranks > 1
         self._unsupported_in_graphs = self._tried(ring, Reduction("uint8", "sum")) if asks else None
@@ -237,7 +237,7 @@ class Nccl(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Free memory of this rank's GPU, less a reserve; of a shared GPU this rank's share."""
+        """Free memory of this rank's GPU, less a reserve; if ranks share the GPU, this rank's share of that."""
         free, total = self._torch.cuda.mem_get_info(self._device)
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)
 
@@ -255,7 +255,7 @@ class Nccl(Transport):
         for _ in range(2):
             with contextlib.suppress(MemoryError):
                 return self._buffers(send_bytes, recv_bytes, num_sets)
-            self._torch.cuda.empty_cache()  # the cache may hold it in pieces of other sizes
+            self._torch.cuda.empty_cache()  # the cache may hold that memory in pieces of other sizes
         free, total = self._torch.cuda.mem_get_info(self._device)
         need = (send_bytes + recv_bytes) * num_sets
         raise MemoryError(f"{self._device} cannot hold {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free")
