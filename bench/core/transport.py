@@ -171,9 +171,9 @@ class Transport(ABC):
     clock: Literal["host", "device", "virtual"]
     in_place_only: ClassVar[frozenset[str]] = frozenset()  # operations whose call has no out-of-place form
     keeps_order: ClassVar[bool] = True  # may the ranks of a collective's group be in any order?
-    num_threads: ClassVar[int] = 1 # threads of a rank that must run at the same time: the caller's and the library's
-    calls_alone: ClassVar[bool] = False # can one rank call a collective by itself, at little cost to set up?
-    carries_messages: ClassVar[bool] = True # can ranks send each other messages through it?
+    num_threads: ClassVar[int] = 1  # threads of a rank that must run at the same time: the caller's and the library's
+    calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
+    carries_messages: ClassVar[bool] = True  # can ranks send each other messages through it?
 
     notes: tuple[str, ...] = ()  # sentences: what the reader must know about how it was opened
     nobody: int | None = None  # a rank number for which messages, to or from it, complete at once
