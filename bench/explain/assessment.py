@@ -61,6 +61,9 @@ def assess(evidence: RunEvidence) -> Assessment:
         return _nics_unknown(evidence)
     found, best = _compared(evidence), evidence.best
     low = found.verdict in (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
+    ranks, nodes = evidence.num_ranks, evidence.num_nodes
+    if low and ranks and nodes and ranks % nodes:
+        return not_judged(AssessmentCode.UNEVEN_NODES, found.ratio, num_ranks=ranks, num_nodes=nodes)
     if low and best is not None and _uses_part_of_mesh(evidence):
         gpu_name = evidence.machine.gpu
         return not_judged(AssessmentCode.MESH_LINKS_UNKNOWN, found.ratio, rate=busbw(best), gpu=gpu_name)

@@ -47,7 +47,7 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
                 {"rate": busbw(best), "ratio": ratio, "only": only, **facts},
                 ratio,
             )
-    slowest = min(_rates_of_types(evidence), default=None)
+    slowest = min((*_rates_of_types(evidence), *_rate_of_slowest_nic(evidence)), default=None)
     if slowest is not None and evidence.machine.gpu and busbw(best) < _TOO_LOW * slowest[0] and not evidence.too_short:
         ratio = busbw(best) / slowest[0]
         facts = {"rate": busbw(best), "ratio": ratio, "slowest": slowest[1], "slowest_rate": slowest[0]}
@@ -113,6 +113,15 @@ def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
             rate = _usual_rate(evidence, found.links)
             if rate is not None:
                 yield rate, name
+
+
+def _rate_of_slowest_nic(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
+    """The same of a node with one NIC of 10 Gb/s, which anybody may have bought."""
+    links = evidence.machine.links
+    if links is not None and evidence.crosses_nics:
+        rate = _usual_rate(evidence, _with_nics(links, 1, 1.25e9))
+        if rate is not None:
+            yield rate, "a node with one 10 Gb/s NIC"
 
 
 def _can_hold(found: Instance, evidence: RunEvidence) -> bool:

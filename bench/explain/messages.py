@@ -52,6 +52,11 @@ class AssessmentCode(OptionalPartsCode):
         "ranks-do-not-divide",
         "{num_ranks:n rank} cannot be split evenly over {num_nodes:n node}: give another --num-nodes.",
     )
+    UNEVEN_NODES = (
+        "uneven-nodes",
+        "{num_ranks} ranks ran on {num_nodes:n node}, not as many on each: the node with the fewest ranks decides, and "
+        "its NICs in use are unknown. Measure with as many ranks on every node.",
+    )
     TOO_MANY_RANKS = (
         "too-many-ranks-per-node",
         "{num_ranks} ranks on {num_nodes:n node} are {per_node} per node, but {instance} has {num_gpus} GPUs: give "

@@ -114,14 +114,15 @@ def _bounds(
 def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
-    """The bound of the links if the library sends the usual way; none if the row shows that it does better."""
+    """What the links leave if the library sends the usual way. A row above it shows that the library does better."""
     if links.reduces and not evidence.crosses_nics:  # a switch that reduces needs no rings inside a node
         return
     use = _usual_use(evidence, pattern, links)
     hard = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
     if use is None or use.busbw_bytes_per_s >= 0.999 * hard:
         return
-    if busbw(row) * (1 - _ROUNDING) - HALF_DIGIT > use.busbw_bytes_per_s:
+    above = busbw(row) * (1 - _ROUNDING) - HALF_DIGIT > use.busbw_bytes_per_s
+    if above and not evidence.crosses_nics:  # NVLink carries it, so the PCIe link between pairs is not what bounds
         return
     source, verified = links.sources.get(use.source, "unknown"), links.verified.get(use.source, False)
     yield Bound(use.busbw_bytes_per_s, use.limit.template, "traffic", use.why, source, verified, use.limit)

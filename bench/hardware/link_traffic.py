@@ -163,7 +163,8 @@ def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
     nics, gpus = links.num_nics, links.gpus
     if nics is None or ranks_per_node >= gpus:
         return links
-    return replace(links, num_nics=max(1, nics * ranks_per_node // gpus) if nics >= gpus else min(nics, ranks_per_node))
+    least = -(-nics * ranks_per_node // gpus)  # neighbours use one NIC: 4 of 8 GPUs have 2 of 4 NICs
+    return replace(links, num_nics=max(1, least))
 
 
 @dataclass(frozen=True, slots=True)

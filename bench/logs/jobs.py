@@ -39,6 +39,9 @@ class Origin:
     sha256: str
 
 
+_USUAL_GPUS = 8  # of a node with many NICs: 16 or 32 NICs are two or four for each GPU
+
+
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
     """What the user adds to logs: the number of ranks and nodes if a log lacks them, and the links.
@@ -62,7 +65,7 @@ class ImportOptions:
         if links is None and num is None:
             return None
         found = links or NodeLinks("", ranks_per_node or 1, "host")
-        gpus = self.gpus_per_node or max(found.gpus, ranks_per_node or 1, num or 1)
+        gpus = self.gpus_per_node or max(found.gpus, ranks_per_node or 1, min(num or 1, _USUAL_GPUS))
         if num is None or rate is None:
             return replace(found, gpus=gpus)
         return replace(found.with_rates({"nic": rate}), num_nics=num, gpus=gpus)

@@ -81,9 +81,22 @@ def test_unknown_nics_that_would_make_a_result_normal_are_named() -> None:
 
 
 def test_less_than_the_slowest_machine_with_this_gpu_would_give_is_low() -> None:
-    found = assess(evidence_of(a_run(20.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
+    found = assess(evidence_of(a_run(0.3, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
     assert (found.verdict, found.why.code) == (LOW, AssessmentCode.BELOW_SLOWEST)
-    assert found.why.facts["slowest"] == "a3-highgpu-8g"
+    assert found.why.facts["slowest_rate"] == pytest.approx(1.25e9)
+
+
+def test_more_bandwidth_never_has_a_worse_verdict() -> None:
+    order = [FAR_TOO_LOW, LOW, NORMAL]
+    for name, ranks in (("alltoall", 4), ("allreduce", 16), ("allgather", 16), ("sendrecv", 8)):
+        found = [assess(evidence_of(a_run(rate, ranks, 2, name=name), "DGX H100")) for rate in range(2, 140, 6)]
+        levels = [order.index(each.verdict) for each in found if each.verdict in order]
+        assert levels == sorted(levels), (name, [str(each.verdict) for each in found])
+
+
+def test_ranks_that_are_not_even_on_nodes_are_not_accused() -> None:
+    odd = replace(a_run(43.0, 3, 2), num_ranks=3)
+    assert assess(evidence_of(odd, "DGX H100")).verdict not in (LOW, FAR_TOO_LOW)
 
 
 def test_a_curve_that_ends_on_its_slope_is_not_compared_with_a_bound() -> None:
