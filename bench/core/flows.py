@@ -27,7 +27,7 @@ def phases_of(
 ) -> Phases | None:
     """One step of one group as phases; None if the chosen algorithm cannot run there.
 
-    `chosen`: the algorithm of each operation. `alike`: one node's messages stand for those of all (schedules.Call).
+    `chosen`: the algorithm of each operation. `alike`: one node's messages represent all (schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]

@@ -426,7 +426,7 @@ def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
     """n - 1 rounds, one per shift. In each, every rank sends to one rank and receives from one.
 
     With even nodes a round shifts by (s nodes, t members): all its messages stay inside the nodes, or all go between
-    them. If all paths between nodes are alike, the shift by one node stands for all N - 1.
+    them. If all paths between nodes are alike, the shift by one node represents all N - 1.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)

@@ -15,7 +15,7 @@ from bench.core.traits import traits
 from bench.explain.log_hints import Hint
 from bench.hardware.bounds import moves_host_memory
 from bench.hardware.catalogue import gpu, gpu_printed
-from bench.hardware.link_traffic import LinkUse
+from bench.hardware.link_traffic import BY_RING, LinkUse
 from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference
 from bench.logs.foreign import ForeignRow, ForeignRun
@@ -25,10 +25,6 @@ SMALL_BYTES = 1024
 LARGE_BYTES = 64 << 20
 LARGE_SIZE_BYTES = LARGE_BYTES * 16  # from here on curves rise hardly or no more, on any links
 _RISING = 0.05  # of the bandwidth at the last step; less is flat
-# NCCL sends these patterns round a ring of all ranks. Each node's NICs therefore carry all bytes that busbw counts,
-# although two nodes need only half of them. With several GPUs per node NCCL has no other algorithm, except in-network
-# ones (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
-_BY_RING = ("allgather", "reducescatter")
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # bytes per second each way of the NICs on sale: 100 to 800 Gb/s
 
 _NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_REDUCING, Limit.NIC_IN_USE)
@@ -205,7 +201,7 @@ class RunEvidence:
         algorithm = self.hint("setting", "NCCL_ALGO set by environment to ")
         if self.run.pattern == "allreduce" and algorithm is not None:
             return algorithm.value.lower().rstrip(". ").endswith(" ring")
-        return self.run.pattern in _BY_RING
+        return self.run.pattern in BY_RING
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:

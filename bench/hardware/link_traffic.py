@@ -47,9 +47,10 @@ _LIMITS = {
     "leaf": Limit.UPLINK_IN_USE,
 }
 _SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "network"}  # of NodeLinks.sources
-# A library with rings sends these round a ring of all ranks of several nodes; it has no other algorithm for more than
-# one rank per node (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node).
-_BY_RING = ("allgather", "reducescatter")
+# A library with rings sends these round a ring of all ranks, so each node's NICs carry all bytes that busbw counts,
+# although two nodes need only half of them. With several GPUs per node NCCL has no other algorithm, except in-network
+# ones (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
+BY_RING = ("allgather", "reducescatter")
 # How a library with rings sends large data if nothing better suits it: trees and switches that reduce only do better.
 _USUAL = {
     **dict.fromkeys(("allreduce", "allgather", "reducescatter"), "ring"),
@@ -268,7 +269,7 @@ def _candidates(op: str, key: _Key) -> Sequence[str]:
         return [_USUAL[op]] if op in _USUAL else known
     world = key.world
     crosses = world.num_nodes > 1 and world.ranks_per_node > 1 and len(key.round[0].ranks) > world.num_nodes
-    if key.chosen == "rings" and op in _BY_RING and crosses:
+    if key.chosen == "rings" and op in BY_RING and crosses:
         return ["ring"]
     return known
 
