@@ -72,12 +72,16 @@ def main(args: argparse.Namespace) -> int:
             found += _stored_pages(path, options, patterns)
     complete = True
     crashes: list[Crash] = []
+    fleet: Fleet | None = None
     folder: Folder | None = None
     names = [name for name, path in stored.items() if path is None]
     if names:
         logs = _read(names, options)
         complete = not any(each.log.is_reported and not _is_explained(each, hints) for each, hints in logs)
-        folder = _folder(logs, options, patterns, args)
+        read = _runs(logs, options, patterns)
+        fleet = _fleet(read, args.plot)
+        if fleet is not None and not args.pages:
+            folder = _folder(fleet, read, options, patterns)
         if folder is not None and args.format != "json" and not found:
             crashes = other_crashes([each for each, _ in logs])
             if crashes:
@@ -95,7 +99,7 @@ def main(args: argparse.Namespace) -> int:
     else:
         output.emit(_FORMATS[args.format](pages, crashes), args)
     whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
-    whole = whole and (folder is None or folder[0].is_well)
+    whole = whole and (fleet is None or fleet.is_well)
     return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
 
@@ -130,40 +134,47 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     return logs
 
 
-def _folder(
-    logs: Sequence[HintedLog],
-    options: imports.ImportOptions,
-    patterns: Mapping[str, Pattern],
-    args: argparse.Namespace,
-) -> Folder | None:
-    """The evidence of similar runs on different hosts, and how the median of each group compares with what is possible.
-
-    None if there are too few of them, or the user wants pages. Raises UsageError if there is nothing to draw.
-    """
-    runs: list[tuple[str, ForeignRun]] = []
+def _runs(
+    logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
+) -> list[tuple[str, ForeignRun]]:
+    """All runs with the names of their files, and with the ranks and nodes that the user gives."""
+    found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
         for run in each.log.runs:
             placed = run if options.num_nodes is None else replace(run, num_nodes=options.num_nodes)
             if placed.num_ranks is None and options.num_ranks is not None:
                 placed = placed.with_num_ranks(options.num_ranks)
-            runs.append((each.log.source.name, imports.with_contradictions(placed, patterns)))
-    fleet = fleet_of(runs)
-    is_one = fleet.is_one and len({source for source, _ in runs}) >= _LEAST_LOGS
-    if args.plot is not None and not is_one:
+            found.append((each.log.source.name, imports.with_contradictions(placed, patterns)))
+    return found
+
+
+def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet | None:
+    """Similar runs on different hosts; None if there are too few. Raises UsageError if there is nothing to draw."""
+    fleet = fleet_of(read)
+    if fleet.is_one and len({source for source, _ in read}) >= _LEAST_LOGS:
+        if plot is not None:
+            _draw(fleet, verdict_of(fleet), plot)
+        return fleet
+    if plot is not None:
         raise UsageError("--plot draws the pairs of like runs, and these logs hold too few of them")
-    if not is_one or args.pages:
-        return None
-    verdict = verdict_of(fleet)
-    if args.plot is not None:
-        _draw(fleet, verdict, args.plot)
-    by_place = {(source, run.line): run for source, run in runs}
+    return None
+
+
+def _folder(
+    fleet: Fleet,
+    read: Sequence[tuple[str, ForeignRun]],
+    options: imports.ImportOptions,
+    patterns: Mapping[str, Pattern],
+) -> Folder:
+    """The evidence of similar runs, and how the median of each group compares with what is possible."""
+    by_place = {(source, run.line): run for source, run in read}
     normal = {}
     for group in fleet.groups:
         middle = group.middle_run
         if middle is not None:
             standing = _page(by_place[middle.source, middle.line], options, patterns).assessment
             normal[group.key] = str(standing.verdict)
-    return fleet, verdict, normal
+    return fleet, verdict_of(fleet), normal
 
 
 def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:

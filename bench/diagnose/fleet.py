@@ -53,6 +53,7 @@ class JobKind:
     num_nodes: int
     ranks_per_node: int
     gpu: str = ""  # as drivers print it; "" if no log names one
+    cluster: str = ""  # its first host; "" if all hosts are of one cluster
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -128,15 +129,13 @@ class Fleet:
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
     """The evidence of runs, each with the name of its file."""
     named = list(found)
-    hosts_of, gpu_of = _HostNames(named), _gpus_of_hosts(named)
+    hosts_of = _HostNames(named)
+    gpu_of = _gpus_of_hosts(named, hosts_of)
+    placed = [run for source, foreign in named if (run := _placed(source, foreign, hosts_of, gpu_of)) is not None]
+    num_unplaced = len(named) - len(placed)
     by_group: dict[GroupKey, list[FleetRun]] = {}
-    num_unplaced = 0
-    for source, run in named:
-        placed = _placed(source, run, hosts_of, gpu_of)
-        if placed is None:
-            num_unplaced += 1
-        else:
-            by_group.setdefault(placed.group, []).append(placed)
+    for run in _by_cluster(placed):
+        by_group.setdefault(run.group, []).append(run)
     for key in [key for key, runs in by_group.items() if len({run.hosts for run in runs}) < LEAST_HOST_SETS]:
         num_unplaced += len(by_group.pop(key))
     num_runs = sum(map(len, by_group.values()))
@@ -150,11 +149,34 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
     return Fleet(tuple(hosts), tuple(groups), tuple(runs), num_unplaced)
 
 
-def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]]) -> dict[str, str]:
+def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
+    """The runs; if no job joins several clusters, each run with the name of its cluster.
+
+    Runs of different clusters are not compared. Jobs that share hosts make a cluster if they are several; hosts
+    without such jobs, as in a test of separate pairs, stay together.
+    """
+    joined: dict[str, set[str]] = {}
+    for run in runs:
+        if not joined.get(run.hosts[0], set()).issuperset(run.hosts):
+            hosts = set(run.hosts).union(*(joined.get(host, ()) for host in run.hosts))
+            joined |= dict.fromkeys(hosts, hosts)
+    num_sets = Counter(min(joined[hosts[0]]) for hosts in {run.hosts for run in runs if len(run.hosts) > 1})
+    clusters = {name for name, sets in num_sets.items() if sets >= LEAST_HOST_SETS}
+    if len(clusters) < 2:
+        return runs
+    found = []
+    for run in runs:
+        name = min(joined[run.hosts[0]])
+        kind = replace(run.group.kind, cluster=name if name in clusters else "")
+        found.append(replace(run, group=replace(run.group, kind=kind)))
+    return found
+
+
+def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]], hosts_of: _HostNames) -> dict[str, str]:
     """Host -> the GPUs that a run on it lists."""
     found: dict[str, str] = {}
-    for _, run in runs:
-        for host in run.hosts if run.gpus else ():
+    for source, run in runs:
+        for host in hosts_of.of(source, run) if run.gpus else ():
             found.setdefault(host, ", ".join(sorted(set(run.gpus))))
     return found
 
@@ -191,17 +213,21 @@ class _HostNames:
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
-        listed = [(source, run.hosts) for source, run in runs if run.hosts]
+        self._bare = _bare_names({host for _, run in runs for host in run.hosts})
+        listed = [(source, self._listed(run)) for source, run in runs if run.hosts]
         known = sorted({host for _, hosts in listed for host in hosts}, key=lambda host: (-len(host), host))
         self._known = [host for host in known if _TOKEN.search(host)]
-        agree = sum(self._in_name(source) == tuple(sorted(set(hosts))) for source, hosts in listed)
+        agree = sum(self._in_name(source) == hosts for source, hosts in listed)
         self._names_count = bool(listed) and agree >= 0.9 * len(listed)
 
     def of(self, source: str, run: ForeignRun) -> tuple[str, ...]:
         """The hosts of a run, sorted; empty if unknown."""
         if run.hosts:
-            return tuple(sorted(set(run.hosts)))
+            return self._listed(run)
         return self._in_name(source) if self._names_count else ()
+
+    def _listed(self, run: ForeignRun) -> tuple[str, ...]:
+        return tuple(sorted({self._bare.get(host, host) for host in run.hosts}))
 
     def _in_name(self, source: str) -> tuple[str, ...]:
         """The known hosts in the last part of a path, each a whole word, the longest first."""
@@ -213,6 +239,15 @@ class _HostNames:
             if times:
                 found.append(host)
         return tuple(sorted(found))
+
+
+def _bare_names(hosts: set[str]) -> dict[str, str]:
+    """Host with a domain -> its name without, if some logs list hosts of that domain so and no other has such a host."""
+    domain_of = {host: host.partition(".")[2] for host in hosts}
+    dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
+    bare = {host: host.partition(".")[0] for host, domain in domain_of.items() if domain in dropped}
+    times = Counter(host.partition(".")[0] for host, domain in domain_of.items() if domain)
+    return {host: name for host, name in bare.items() if times[name] == 1}
 
 
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:

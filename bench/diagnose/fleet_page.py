@@ -83,6 +83,7 @@ def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
             at_fault=at_fault or None,
             suspected=suspected or None,
             num_named=len(named),
+            is_one=len(named) == 1,
             num_explained=sum(not named.isdisjoint(run.hosts) for run in bad),
             num_bad=len(bad),
         )
@@ -99,6 +100,9 @@ def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
 def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
     """What the reader must know."""
     found = []
+    clusters = sorted({group.key.kind.cluster for group in fleet.groups} - {""})
+    if clusters:
+        found.append(Coded.of(FleetNote.CLUSTERS, num_clusters=len(clusters), clusters=clusters))
     for group in fleet.groups:
         limit = group.slow_below if group.compared else None
         if limit is None or limit < _WIDE * (group.usual_rate or 0.0):
@@ -176,7 +180,8 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
     rows: list[Sequence[str]] = [header]
     for group in fleet.groups[:_MOST_GROUPS]:
         kind, counts = group.key.kind, group.counts
-        row = [f"{group.key.pattern}, {kind.num_nodes} x {kind.ranks_per_node}", str(group.num_runs)]
+        cluster = f", with {kind.cluster}" if kind.cluster else ""
+        row = [f"{group.key.pattern}, {kind.num_nodes} x {kind.ranks_per_node}{cluster}", str(group.num_runs)]
         for rate in (group.usual_rate, group.low_rate, group.high_rate):
             row.append("-" if rate is None else f"{rate / 1e9:.4g}")
         row.append(f"{group.spread:.1%}")
@@ -332,6 +337,7 @@ def _plain_group(group: RunGroup, normal: str | None) -> dict[str, Any]:
         "pattern": group.key.pattern,
         "num_nodes": group.key.kind.num_nodes,
         "ranks_per_node": group.key.kind.ranks_per_node,
+        "cluster": group.key.kind.cluster or None,
         "num_runs": group.num_runs,
         "median_bytes_per_s": group.usual_rate,
         "lowest_bytes_per_s": group.low_rate,

@@ -23,7 +23,7 @@ from statistics import median
 
 import numpy as np
 
-from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, JobKind, RunState
+from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, JobKind, RunState
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Array, Places
 
@@ -137,15 +137,24 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Hosts with bad jobs of their own. Slow alone is the host; one lost job may have any cause, so it is suspected."""
+    """Hosts with bad jobs of their own. Slow alone is the host; one lost job may have any cause, so it is suspected.
+
+    A host is not named for what another run of the same operation does well, nor for an operation that never began.
+    """
     found: dict[str, float] = {}
     for host in fleet.hosts:
-        own = [run.state for run in fleet.runs if run.hosts == (host,)]
+        by_group: dict[GroupKey, list[RunState]] = {}
+        for run in fleet.runs:
+            if run.hosts == (host,):
+                by_group.setdefault(run.group, []).append(run.state)
+        own = [state for states in by_group.values() if RunState.WELL not in states for state in states]
+        lost = sum(state in LOST for state in own)
         if RunState.SLOW in own:
             found[host] = 1.0
-        elif any(state in LOST for state in own):
-            lost = sum(state in LOST for state in own)
-            found[host] = max(confidences.get(host, 0.0), 0.99 if lost > 1 and lost == len(own) else 0.5)
+        elif lost > 1 and len(own) == sum(map(len, by_group.values())):
+            found[host] = 0.99
+        elif lost > own.count(RunState.MISSING):
+            found[host] = max(confidences.get(host, 0.0), 0.5)
     return found
 
 

@@ -73,8 +73,8 @@ class FleetConclusion(OptionalPartsCode):
 
     NAMED = (
         "hosts-named",
-        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. >These {num_named:n host} explain {num_explained} "
-        "of {num_bad} slow, failed or missing runs.",
+        "<AT FAULT: {at_fault:list}. ><SUSPECTED: {suspected:list}. ><is_one?It explains><!is_one?These "
+        "{num_named:n host} explain> {num_explained} of {num_bad} slow, failed or missing runs.",
     )
     PAIRS_ONLY = (
         "pairs-only",
@@ -92,6 +92,10 @@ class FleetConclusion(OptionalPartsCode):
 class FleetNote(OptionalPartsCode):
     """What the reader of a folder's page must know."""
 
+    CLUSTERS = (
+        "clusters",
+        "No job joins the {num_clusters} clusters with {clusters:list}, so each is compared only with itself.",
+    )
     WEIGHTS = (
         "weights",
         "Evidence: a slow job multiplies the odds that its host is at fault by {slow:.1f}, a lost one (failed, without "

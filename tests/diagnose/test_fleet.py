@@ -169,6 +169,46 @@ def test_runs_of_one_host_name_it() -> None:
     assert accused(found) == ["h3"]
 
 
+def test_hosts_of_two_clusters_are_not_compared() -> None:
+    small = [run_of(hosts, 10e9) for hosts in (("a0", "a1"), ("a0", "a2"), ("a1", "a2"), ("a0", "a3"), ("a1", "a3"))]
+    fleet, found = verdict(cluster(6, {}) + small)
+    assert (found.named, found.pairs) == ((), ())
+    assert [group.key.kind.cluster for group in fleet.groups] == ["a0", "h0"]
+    assert FleetNote.CLUSTERS in {note.code for note in fleet_page.notes(fleet, found)}
+    _, found = verdict(cluster(6, {}) + small + [run_of(("a0", "h0"), 10e9)])
+    assert found.pairs  # one job joins them: now the slow part of one cluster is told
+
+
+def test_separate_pairs_are_one_cluster() -> None:
+    pairs = [run_of((f"h{2 * k}", f"h{2 * k + 1}"), 20e9 if k == 3 else 40e9 + k * 1e7) for k in range(8)]
+    fleet, found = verdict(pairs)
+    assert [group.key.kind.cluster for group in fleet.groups] == [""]
+    assert [pair.hosts for pair in found.pairs] == [("h6", "h7")]
+
+
+def test_a_host_with_and_without_its_domain_is_one_host() -> None:
+    runs = cluster(6, {})
+    runs = [
+        run_of([f"{host}.example.com" for host in run.hosts] if k % 3 else run.hosts) for k, (_, run) in enumerate(runs)
+    ]
+    assert fleet_of(runs).hosts == tuple(f"h{k}" for k in range(6))
+
+
+def test_a_host_is_not_named_for_a_run_that_was_repeated_well() -> None:
+    runs = [run_of((f"h{k}",), per_node=8) for k in range(8)]
+    cut = run_of(("h3",), per_node=8, status=TRUNCATED)
+    assert not verdict([*runs, cut])[1].named
+    once = verdict([cut, *(each for each in runs if each[1].hosts != ("h3",))])[1]
+    assert [host.host for host in once.named if host.suspected] == ["h3"]
+
+
+def test_a_host_is_not_named_for_an_operation_that_it_never_began() -> None:
+    runs = [run_of((f"h{k}",), pattern=pattern, per_node=8) for k in range(20) for pattern in ("alltoall", "allgather")]
+    fleet, found = verdict(runs[:-1])
+    assert sum(run.state == RunState.MISSING for run in fleet.runs) == 1
+    assert not found.named
+
+
 def test_hosts_of_a_log_without_names_come_from_its_file_name() -> None:
     source, run = run_of(("h1", "h2"))
     nameless = ForeignRun(**{**_plain(run), "hosts": ()})
