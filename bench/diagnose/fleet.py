@@ -242,7 +242,7 @@ class _HostNames:
 
 
 def _bare_names(hosts: set[str]) -> dict[str, str]:
-    """Host with a domain -> its name without, if some logs list hosts of that domain so and no other has such a host."""
+    """Host with a domain -> its name without, if some logs leave the domain out and no other domain has such a host."""
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
     bare = {host: host.partition(".")[0] for host, domain in domain_of.items() if domain in dropped}
