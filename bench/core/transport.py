@@ -175,6 +175,7 @@ class Transport(ABC):
     calls_alone: ClassVar[bool] = False  # can one rank call a collective by itself, at little cost to set up?
     carries_messages: ClassVar[bool] = True  # can ranks send each other messages through it?
 
+    exits_at_once: bool = False  # must a rank end without the clean-up of Python and its libraries, once it is closed?
     notes: tuple[str, ...] = ()  # sentences: what the reader must know about how it was opened
     nobody: int | None = None  # a rank number for which messages, to or from it, complete at once
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.codes import Coded
-from bench.core.links import Bound, Limit
+from bench.core.links import Bound, Limit, NodeLinks
 from bench.core.log_traits import log_traits
 from bench.core.units import format_rate
 from bench.explain.evidence import NIC_RATES, ExplainLimit, RunEvidence, busbw, is_network
@@ -28,6 +28,7 @@ TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known 
 # Of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
 _LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
+_ROUTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")  # by NCCL, along the links that exist
 _LEAST_OF_PCIE = 0.3  # GPUs without a link of their own exchange data through PCIe switches at least so fast
 _MAY_BE = 0.15  # if others came this close on a machine, the user may try it
 _MOST_CANDIDATES = 3
@@ -64,9 +65,11 @@ def assess(evidence: RunEvidence) -> Assessment:
     ranks, nodes = evidence.num_ranks, evidence.num_nodes
     if low and ranks and nodes and ranks % nodes:
         return not_judged(AssessmentCode.UNEVEN_NODES, found.ratio, num_ranks=ranks, num_nodes=nodes)
-    if low and best is not None and _uses_part_of_mesh(evidence):
-        gpu_name = evidence.machine.gpu
-        return not_judged(AssessmentCode.MESH_LINKS_UNKNOWN, found.ratio, rate=busbw(best), gpu=gpu_name)
+    if low and best is not None:
+        unknown = _unknown_of_mesh(evidence, best)
+        if unknown is not None:
+            facts = {"rate": busbw(best), "gpu": evidence.machine.gpu, "pattern": evidence.run.pattern}
+            return not_judged(unknown, found.ratio, **facts)
     return found
 
 
@@ -82,19 +85,30 @@ def _compared(evidence: RunEvidence) -> Assessment:
     return by_bound if filled and by_bound.verdict == ResultVerdict.NORMAL else by_others
 
 
-def _uses_part_of_mesh(evidence: RunEvidence) -> bool:
-    """Do some GPUs of a mesh run, so that it is unknown how many links join them, at a rate that PCIe may explain?
+def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
+    """What is unknown of a mesh that may explain the rate: which links join these GPUs, or what unlinked pairs reach.
 
     The eight V100 of a hybrid cube mesh are joined by two links, by one or by none (through PCIe).
     """
-    machine, best, ranks = evidence.machine, evidence.best, evidence.num_ranks
-    if machine.links is None or best is None or not ranks or evidence.num_nodes != 1:
-        return False
+    machine, ranks = evidence.machine, evidence.num_ranks
+    if machine.links is None or not ranks or evidence.num_nodes != 1:
+        return None
+    if busbw(best) < _LEAST_OF_PCIE * (machine.links.pcie_bytes_per_s or 0.0):
+        return None
     types = [
         instance(name) for name in ((machine.instance,) if machine.instance in instances() else machine.candidates)
     ]
-    mesh = any(each.links.peer == "nvlink_mesh" and ranks < each.gpus for each in types)
-    return mesh and busbw(best) >= _LEAST_OF_PCIE * (machine.links.pcie_bytes_per_s or 0.0)
+    meshes = [each for each in types if each.links.peer == "nvlink_mesh"]
+    if any(ranks < each.gpus for each in meshes):
+        return AssessmentCode.MESH_LINKS_UNKNOWN
+    lacks_links = any(not _joins_all(each.links, each.gpus) for each in meshes)
+    return AssessmentCode.MESH_LACKS_LINKS if lacks_links and evidence.run.pattern not in _ROUTED else None
+
+
+def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
+    """Has each GPU of a mesh, which has so many links as its port shows, a link to every other?"""
+    pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
+    return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:

@@ -111,6 +111,11 @@ class AssessmentCode(OptionalPartsCode):
         "{rate:rate} may be normal: the {gpu} of such a machine are joined by two links, by one or by none, and the "
         "log does not say which of them ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
     )
+    MESH_LACKS_LINKS = (
+        "mesh-lacks-links",
+        "{rate:rate} may be normal: some of the {gpu} of such a machine have no link to each other, and {pattern} "
+        "sends between those as well. Measure allreduce, which needs only the links that exist.",
+    )
     BRIDGES_UNKNOWN = (
         "bridges-unknown",
         f"{_BOUND}, but it is unknown how bridges join the cards: a bridge over {{most_bridged}} cards gives a pair "

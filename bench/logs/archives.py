@@ -20,11 +20,15 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass
 class ArchiveError(Exception):
-    """An archive that cannot be read to its end. `most`: the bound that it exceeds; None if it is damaged."""
+    """An archive that cannot be read to its end.
+
+    `most`: the bound that it exceeds; None if it is damaged. `is_cut`: only its end is missing.
+    """
 
     kind: str
     error: str = ""
     most: int | None = None
+    is_cut: bool = False
 
 
 def kind_of(begin: bytes) -> str | None:
@@ -39,14 +43,16 @@ class Unpacker:
         self._kind = kind
         self._member: Any = _decompressor(kind)
         self._num_in = self._num_out = 0
-        self._in_member = False
+        self._in_member = self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The bytes that a piece of the archive holds, in pieces of at most 1 MiB."""
         self._num_in += len(chunk)
         while chunk:
-            if not self._in_member and not chunk.strip(b"\0"):
-                return  # padding behind the last member
+            if not self._in_member and self._num_out and kind_of(chunk) != self._kind:
+                self._ended = True  # padding or other bytes behind the last member, which gzip ignores as well
+            if self._ended:
+                return
             self._in_member = True
             try:
                 yield from self._pieces(chunk)
@@ -73,7 +79,7 @@ class Unpacker:
     def finish(self) -> None:
         """Nothing follows. Raises ArchiveError if the archive is not whole."""
         if self._in_member:
-            raise ArchiveError(self._kind, "it ends early")
+            raise ArchiveError(self._kind, "it ends early", is_cut=True)
 
 
 def _decompressor(kind: str) -> Any:

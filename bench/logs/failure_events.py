@@ -174,6 +174,7 @@ _TIMES = re.compile(
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # torch, torchrun --tee
 _MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # Open MPI --tag-output
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 
 
@@ -246,6 +247,7 @@ class EventReader:
         self._num_of: dict[str, int] = {}
         self._seen: set[tuple[Any, ...]] = set()
         self._labels: dict[int, int] = {}  # a number before lines -> how often; numbers of lines never come twice
+        self._times: dict[str, int] = {}  # a line without its numbers -> how often it came
         self._number = 1
         self._rest, self._end = "", ""
         self._near: list[tuple[str, EventFormat]] = []  # hints of the last stretch, in which a line may have begun
@@ -289,6 +291,8 @@ class EventReader:
         if not readers:
             return
         raw = _lines.without_colours(raw[:_LONGEST_LINE])
+        if self._is_frequent(raw) and not any(reader.is_open for reader in readers):
+            return
         rank = _rank_label(raw)
         rank = label if rank is None else rank
         readers = sorted(dict.fromkeys(readers), key=lambda reader: reader.is_general)
@@ -299,6 +303,17 @@ class EventReader:
                 if not (reader.is_general and found):
                     found += reader.read(line)
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
+
+    def _is_frequent(self, raw: str) -> bool:
+        """Did so many lines differ from this one in their numbers only that more of them say nothing new?
+
+        Logs with millions of such lines are read in seconds.
+        """
+        shape = _NUMBER.sub("#", raw)
+        number = self._times.get(shape, 0)
+        if number or len(self._times) < _MOST_EVENTS:
+            self._times[shape] = number + 1
+        return number >= _MOST_ALIKE
 
     def _srun_label(self, raw: str) -> int | None:
         """The rank that `srun --label` printed before a line. Numbers of lines look the same, but never repeat."""

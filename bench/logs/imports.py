@@ -21,7 +21,7 @@ from bench.core.pattern import Pattern
 from bench.core.record import Record
 from bench.logs.archives import ArchiveError, Unpacker, kind_of
 from bench.logs.check import is_by_definition
-from bench.logs.foreign import ForeignRun, Line, Reader
+from bench.logs.foreign import TRUNCATED, ForeignRun, Line, Reader
 from bench.logs.jobs import ImportedJob, ImportOptions, Names, Origin, jobs_of
 from bench.logs.messages import LogCode
 from bench.store import jsonl
@@ -53,7 +53,13 @@ _ZIP = b"PK\x03\x04"  # an archive may store a log as it is, and would then be r
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
 # Troubles that are reported also for a file of a folder: a log may have been lost.
-_UNREAD = (LogCode.FILE_EMPTY, LogCode.FILE_UNREADABLE, LogCode.ARCHIVE_DAMAGED, LogCode.ARCHIVE_TOO_LARGE)
+_UNREAD = (
+    LogCode.FILE_EMPTY,
+    LogCode.FILE_UNREADABLE,
+    LogCode.ARCHIVE_CUT,
+    LogCode.ARCHIVE_DAMAGED,
+    LogCode.ARCHIVE_TOO_LARGE,
+)
 _NO_OPTIONS = ImportOptions()
 
 # The lines of chunks. The second argument is called with each stretch of the text before its lines come.
@@ -71,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The runs of one file. `trouble`: why it has none."""
+    """The runs of one file. `trouble`: why it has none, or lacks its end."""
 
     source: Source
     runs: tuple[ForeignRun, ...] = ()
@@ -145,22 +151,30 @@ def _read(
     try:
         return _read_chunks(source, _Chunks(file), readers, clean, options)
     except ArchiveError as error:
-        if error.most is not None:
-            trouble = Coded.of(LogCode.ARCHIVE_TOO_LARGE, source=source.name, most=error.most)
-        else:
-            trouble = Coded.of(LogCode.ARCHIVE_DAMAGED, source=source.name, kind=error.kind, error=error.error)
-        return Log(source, trouble=trouble)
+        return Log(source, trouble=_archive_trouble(source, error))
+
+
+def _archive_trouble(source: Source, error: ArchiveError) -> Coded:
+    if error.most is not None:
+        return Coded.of(LogCode.ARCHIVE_TOO_LARGE, source=source.name, most=error.most)
+    if error.is_cut:
+        return Coded.of(LogCode.ARCHIVE_CUT, source=source.name, kind=error.kind)
+    return Coded.of(LogCode.ARCHIVE_DAMAGED, source=source.name, kind=error.kind, error=error.error)
 
 
 def _read_chunks(
     source: Source, chunks: _Chunks, readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions
 ) -> Log:
-    """Raises ArchiveError if the file is a damaged archive."""
+    """Raises ArchiveError if the file is a damaged archive. Of one that is cut, the runs before the cut are kept."""
     if chunks.binary:
         return Log(source, trouble=Coded.of(LogCode.FILE_BINARY, source=source.name))
     found = tuple(map(options.applied, runs(chunks, readers, clean)))
     if not chunks.begin:
         return Log(source, trouble=Coded.of(LogCode.FILE_EMPTY, source=source.name))
+    if chunks.cut is not None:
+        trouble = _archive_trouble(source, chunks.cut)
+        whole, last = found[:-1], [replace(run, status=TRUNCATED) for run in found[-1:]]
+        return Log(source, (*whole, *last), chunks.digest.hexdigest(), trouble)
     if not found:
         tools = [reader.tool for reader in readers]
         return Log(source, trouble=Coded.of(LogCode.NOT_RECOGNISED, source=source.name, tools=tools))
@@ -278,11 +292,13 @@ def _may_begin(kind: type[Reader], text: str) -> bool:
 class _Chunks:
     """A file, each chunk as soon as it comes (a pipe may end late); of an archive, what is inside.
 
-    `digest`: of the file as it was read. Raises ArchiveError.
+    `digest`: of the file as it was read. `cut`: the error of an archive without its end. Raises ArchiveError for other
+    damage.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self.digest = file, hashlib.sha256()
+        self.cut: ArchiveError | None = None
         self._pieces = self._read()
         self.begin = next(self._pieces, b"")
 
@@ -312,7 +328,12 @@ class _Chunks:
         while chunk:
             yield from unpacker.feed(chunk)
             chunk = self._next()
-        unpacker.finish()
+        try:
+            unpacker.finish()
+        except ArchiveError as error:
+            if not error.is_cut:
+                raise
+            self.cut = error
 
     def _next(self) -> bytes:
         read = getattr(self._file, "read1", self._file.read)

@@ -18,6 +18,10 @@ class LogCode(Code):
         "archive-damaged",
         "{source} is a damaged {kind} archive ({error}): unpack it by hand, or copy it again",
     )
+    ARCHIVE_CUT = (
+        "archive-cut",
+        "{source} is a {kind} archive without its end: only the results before the cut are read",
+    )
     ARCHIVE_TOO_LARGE = (
         "archive-too-large",
         "{source} unpacks to more than {most:bytes}: unpack it, and name the log inside",

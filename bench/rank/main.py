@@ -96,6 +96,9 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
     except BaseException as error:
         code = _failed(error, process)
     sys.stdout.flush()
+    if process.transport is not None and process.transport.exits_at_once:
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

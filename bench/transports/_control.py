@@ -15,7 +15,7 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank. `name`: the library that carries it."""
+    """The control plane of one rank. `name`: the library that carries it; the rest is that library's Transport."""
 
     name: str
     channel: Channel
@@ -23,6 +23,7 @@ class Control:
     close: Callable[[], None]
     abort: Callable[[int], None]
     lost_contact: Callable[[BaseException], bool]
+    exits_at_once: bool = False
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
@@ -64,7 +65,8 @@ def _gloo(place: RankInfo, options: Options) -> Transport:
 
 def _of(carrier: Transport) -> Control:
     name = type(carrier).__name__.lower()
-    return Control(name, carrier.channel, carrier.sync, carrier.close, carrier.abort, carrier.lost_contact)
+    ends = carrier.close, carrier.abort, carrier.lost_contact, carrier.exits_at_once
+    return Control(name, carrier.channel, carrier.sync, *ends)
 
 
 def _nothing() -> None:

@@ -58,7 +58,7 @@ class CudaCopy(Transport):
         index = _cuda_device.choose(self._cupy, place, options.share_gpu)
         self._device = _cuda_device.take(self._cupy, index)
         self._control = _control.open_control(place, options)
-        self.channel = self._control.channel
+        self.channel, self.exits_at_once = self._control.channel, self._control.exits_at_once
         self._reach = self._meet()
         self._pinned = options.memory == "pinned"
         if not self._pinned:

@@ -53,6 +53,7 @@ class Gloo(Transport):
     keeps_order = False  # torch sorts the ranks of a group
     num_threads = 2  # the caller, and the thread that moves the bytes
     calls_alone = True
+    exits_at_once = True  # torch's threads may abort the process at exit: its exit code would be lost
 
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group. An operation whose peer does not answer ends after `options.timeout_s`.

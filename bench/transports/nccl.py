@@ -53,6 +53,7 @@ class Nccl(Transport):
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
     num_threads = 2  # the caller, and the thread that moves the bytes
+    exits_at_once = True  # torch's threads may abort the process at exit: its exit code would be lost
 
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group, and connect NCCL's ranks by a first call.

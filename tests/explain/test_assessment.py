@@ -74,6 +74,16 @@ def test_some_gpus_of_a_mesh_are_not_accused() -> None:
     assert assess(evidence_of(a_run(2.0, 2), gpu="Tesla V100-SXM2-16GB")).verdict == FAR_TOO_LOW
 
 
+def test_gpus_of_a_mesh_that_have_no_link_to_each_other_are_not_accused() -> None:
+    """The eight V100 of a p3.16xlarge have four linked peers each; alltoall also sends to the other three."""
+    for name in ("alltoall", "sendrecv"):
+        found = assess(evidence_of(replace(a_run(28.0, 8), pattern=name), "p3.16xlarge"))
+        assert not_judged(found, AssessmentCode.MESH_LACKS_LINKS)
+        found = assess(evidence_of(replace(a_run(2.0, 8), pattern=name), "p3.16xlarge"))
+        assert found.verdict == FAR_TOO_LOW
+    assert assess(evidence_of(a_run(28.0, 8), "p3.16xlarge")).verdict in (LOW, FAR_TOO_LOW)
+
+
 def test_unknown_nics_that_would_make_a_result_normal_are_named() -> None:
     found = assess(evidence_of(a_run(300.0, 16, 2), gpu="NVIDIA H100 80GB HBM3"))
     assert (found.verdict, found.why.code) == (ResultVerdict.NORMAL_IF, AssessmentCode.NORMAL_WITH_NICS)

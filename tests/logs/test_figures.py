@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from bench.core.log_traits import log_traits
 from bench.logs import archives, imports
-from bench.logs.foreign import ForeignRun, Line, read_all
+from bench.logs.foreign import TRUNCATED, ForeignRun, Line, read_all
 from bench.logs.readers import _lines
 from tests.logs import corpus
 from tests.logs.reading import codes, translations
@@ -279,12 +280,33 @@ def test_a_compressed_log_is_the_log(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", PACKERS)
 def test_a_damaged_archive_is_named(kind: str, tmp_path: Path) -> None:
     packed = PACKERS[kind](LOGS["all_reduce_bench.txt"][0].encode())
-    for number, data in enumerate((packed[:-30], packed[:20] + b"\0\xff\0" + packed[23:])):
-        path = tmp_path / f"{number}.{kind}"
-        path.write_bytes(data)
-        log = read_file(path)
-        assert log.trouble is not None and log.trouble.code == "archive-damaged" and not log.runs
-        assert log.trouble.facts["source"] == str(path) and log.is_reported
+    path = tmp_path / f"log.{kind}"
+    path.write_bytes(packed[:20] + b"\0\xff\0" + packed[23:])
+    log = read_file(path)
+    assert log.trouble is not None and log.trouble.code == "archive-damaged" and not log.runs
+    assert log.trouble.facts["source"] == str(path) and log.is_reported
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_other_bytes_behind_an_archive_are_ignored(kind: str, tmp_path: Path) -> None:
+    text = LOGS["all_reduce_bench.txt"][0].encode()
+    plain, packed = tmp_path / "a.txt", tmp_path / f"a.txt.{kind}"
+    plain.write_bytes(text)
+    for junk in (bytes(512), b"junk behind the end\n"):
+        packed.write_bytes(PACKERS[kind](text) + junk)
+        assert read_file(packed).runs == read_file(plain).runs
+
+
+def test_the_results_before_the_cut_of_an_archive_are_read(tmp_path: Path) -> None:
+    rows = LOGS["all_reduce_bench.txt"][0]
+    noise = "".join(f"# {random.Random(k).random()}\n" for k in range(200_000))
+    plain, packed = tmp_path / "a.txt", tmp_path / "a.txt.gz"
+    plain.write_text(rows)
+    packed.write_bytes(gzip.compress((rows + noise).encode())[:-1000])
+    log, whole = read_file(packed), read_file(plain)
+    assert log.trouble is not None and log.trouble.code == "archive-cut" and log.is_reported
+    assert [run.rows for run in log.runs] == [run.rows for run in whole.runs]
+    assert log.runs[-1].status == TRUNCATED
 
 
 def test_an_archive_that_expands_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
