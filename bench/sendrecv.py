@@ -15,7 +15,7 @@ from bench.core.program import Exchange, Message, Step
 
 
 class SendRecv(MessagePattern):
-    """A shift by one around the ring."""
+    """Each rank sends to the next rank of the ring and receives from the previous one."""
 
     name = "sendrecv"
 
@@ -24,7 +24,7 @@ class SendRecv(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """To the next rank, from the previous one."""
+        """A message to the next rank, and one from the previous rank."""
         after, before = (member + 1) % shape.num_ranks, (member - 1) % shape.num_ranks
         return (Exchange((Message(after, shape.payload_bytes),), (Message(before, shape.payload_bytes),)),)
 

@@ -79,7 +79,7 @@ def _row(fault: GateFault) -> dict[str, Any]:
 
 
 def _csv_rows(finding: PublicationFinding) -> Iterator[dict[str, Any]]:
-    """A line for each fault, or one line for a rule without faults."""
+    """Yields a line for each fault of a rule; if the rule has no faults, one line."""
     whole: dict[str, Any] = {
         "rule": finding.rule.number,
         "title": finding.rule.template,
