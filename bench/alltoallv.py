@@ -1,4 +1,4 @@
-"""Every rank sends a block of its own size to every rank, according to a matrix of weights.
+"""Every rank sends a block to every rank; a matrix of weights gives the size of each block.
 
 `--matrix` gives the weights row by row: what i sends to j. Without `--matrix`, the weight from i to j is ((j - i) mod
 n) + 1, so every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one

@@ -2,7 +2,7 @@
 
 S is one rank's buffer. Every rank but the root must send S once, combined with what it received. That is S through a
 port and direction for any n, so the bus factor is 1, as in nccl-tests. Between N equal parts, each part but the root's
-sends S, already reduced inside.
+sends S, after a reduction inside the part.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
     mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max

@@ -2,7 +2,7 @@
 
 S is one message. In the time t each port carries S out and S in, so the bus factor is 1, as in nccl-tests: the
 bandwidth is that of one port and direction, not the sum of both. If ranks are numbered node by node, one message leaves
-each node; with `--order interleaved` all do.
+each node; with `--order interleaved` every message leaves its node.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
     mpirun -n 16 python -m bench.sendrecv --sizes 16M --order interleaved

@@ -125,7 +125,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
         return [], None
     try:
         return draw(document, args.plots / run.name), None
-    except (UsageError, ImportError) as error:  # ImportError: an installed matplotlib that does not load
+    except (UsageError, ImportError) as error:  # ImportError: matplotlib is installed but cannot be loaded
         return [], MeasurementError(f"{error}; the results are kept: python -m bench plot {run} --plots DIR")
 
 

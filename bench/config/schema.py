@@ -2,8 +2,8 @@
 
 Each kind of file is described by one `Section`. The module that needs the file declares it, and `load` reads it
 (docs/extending.md). Reading takes two passes. The first finds unknown keys, because a misspelt key explains why a
-required one is missing. The second reads every value as it was typed, by the parser of the command line. Each mistake
-is one UsageError with file, line, column and key. If a file leaves out a key, the section's dataclass keeps its
+required one is missing. The second reads every value as it was typed, with the parser that the command line uses. Each
+mistake is one UsageError with file, line, column and key. If a file leaves out a key, the section's dataclass keeps its
 default.
 """
 

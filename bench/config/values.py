@@ -79,12 +79,12 @@ def port(typed: str) -> int:
 
 
 def instance(typed: str) -> str:
-    """An instance type of the catalogue."""
+    """The name of an instance type of the catalogue."""
     return catalogue.instance(typed).name
 
 
 def link(typed: str) -> str:
-    """A link whose rate can replace the catalogue's."""
+    """The name of a link whose rate a file may set in place of the catalogue's."""
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
