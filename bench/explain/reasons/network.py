@@ -71,7 +71,7 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
 def fewer_nics(evidence: RunEvidence) -> Found | None:
-    """The curve is flat at the rate of one NIC (or a few) of many."""
+    """The curve is flat at the rate of one NIC or a few, although a node has more."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
     used = evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:
@@ -161,7 +161,7 @@ def crossed_nics(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def loss_or_congestion(evidence: RunEvidence) -> Found | None:
-    """The curve collapses with size, and the data cross NICs."""
+    """The curve collapses with size, and data cross NICs."""
     falls = fall(evidence)
     if falls is None or not between_nodes(evidence):
         return None
@@ -221,7 +221,7 @@ def _other_network(evidence: RunEvidence) -> bool:
 
 
 def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
-    """What 1, 2, 4, ... of a known machine's NICs carry, if that is less than what this run may use."""
+    """Rate of 1, 2, 4 or more NICs of a known machine -> words, only below the rate of the NICs this run may use."""
     links = evidence.machine.links
     assert links is not None and links.nic_bytes_per_s is not None
     total = links.num_nics or 1
