@@ -83,7 +83,9 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _uses_part_of_mesh(evidence: RunEvidence) -> bool:
-    """Do only some GPUs of a mesh run, at a rate that PCIe may explain? How many links join these GPUs is then unknown.
+    """Do only some GPUs of a mesh take part, at a rate that PCIe may explain?
+
+    How many links join these GPUs is then unknown.
 
     In a hybrid cube mesh of eight V100, some pairs have two links, some one, and some none (they use PCIe).
     """
@@ -329,7 +331,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
 
 
 def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
-    """The share of a bound that the best row reached."""
+    """The facts about the share of a bound that the best row reached."""
     return {
         "rate": busbw(best),
         "share": busbw(best) / bound.bytes_per_s,

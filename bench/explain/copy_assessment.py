@@ -1,4 +1,4 @@
-"""The verdict on matrices of copies: each direction compared with the same machine's, or with its link."""
+"""The verdict on matrices of copies: each direction is compared with known copies, or with its link's rate."""
 
 from __future__ import annotations
 

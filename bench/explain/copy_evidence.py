@@ -134,7 +134,7 @@ def is_above(test: CopyTest, bound: Bound) -> bool:
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """`13.2 GB/s to 13.5 GB/s`, or one rate if both read the same."""
+    """`13.2 GB/s to 13.5 GB/s`, or one rate if both are printed the same."""
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 

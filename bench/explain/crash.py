@@ -176,7 +176,7 @@ def _attributed(events: Sequence[Event]) -> list[Event]:
 def _once(events: Sequence[Event]) -> list[Event]:
     """Merge the two reports of one process's end, by torchrun's agent and by its table.
 
-    The table's is kept: it has rank and host.
+    The table's report is kept, because it has the rank and the host.
     """
     ended = {(event.pid, event.code) for event in events if "first_observed" in event.facts}
     found = []

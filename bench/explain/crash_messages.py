@@ -106,7 +106,7 @@ ALL_TIMED_OUT = MessageKind(
 FINISHED_LESS = MessageKind(
     "ranks-finished-less",
     Role.ABSENT,
-    "{who} had not finished operation {seq} of communicator {group} by Inspector's records, which {num_waiting} others "
+    "by Inspector's records, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} others "
     "had",
     0.35,
     "compare the flight recorder's dumps, which are exact",

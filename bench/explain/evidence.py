@@ -46,8 +46,8 @@ class RunEvidence:
     """One run of one pattern, with everything that a verdict or reason may rest on.
 
     `rows` have a bandwidth or a time. `doubtful` rows contradict themselves or hold no numbers; they are not among
-    `rows`, so none is ever the best one. `bounds` hold at the best row, tightest first. `transport` is set only if this
-    suite measured the run.
+    `rows`, so none is ever the best one. `bounds` are those at the best row, tightest first. `transport` is set only if
+    this suite measured the run.
     """
 
     run: ForeignRun

@@ -155,8 +155,8 @@ class AssessmentCode(OptionalPartsCode):
     CARDS_THROUGH_HOST = "cards-through-host", f"{_BOUND}, as usual for cards that exchange data through host memory."
     COMPARED_WITH_NIC = (
         "compared-with-nic",
-        "{rate:rate} is {share:.0%} of the line rate of {nic_gbit_per_s:.0f} Gb/s ({nic_rate:rate}), if that is this "
-        "NIC's.",
+        "{rate:rate} is {share:.0%} of the line rate of {nic_gbit_per_s:.0f} Gb/s ({nic_rate:rate}), if this NIC "
+        "has that rate.",
     )
 
     # A topology without a run.
@@ -221,7 +221,7 @@ class DecidingOption(OptionalPartsCode):
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
         "nics",
-        "To judge this result, give the NICs of a node that it used: --nics 8x400G, or name the machine: "
+        "To judge this result, give the NICs that it used on each node: --nics 8x400G, or name the machine: "
         "--instance TYPE<, such as {candidates:list 4}>.",
     )
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."

@@ -1,4 +1,4 @@
-"""Notes about rows: they explain no bandwidth, but are worth knowing before a figure is quoted."""
+"""Notes about rows: they do not explain the bandwidth, but are worth knowing before a figure is quoted."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def few_nvlinks(evidence: CopyEvidence) -> Found | None:
     "through host memory writes with kernels, and is as slow",
 )
 def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
-    """Copies by a kernel are far slower than by the copy engine."""
+    """Copies by a kernel are far slower than copies by the copy engine."""
     engine, kernel = evidence.test("d2h", "ce"), evidence.test("d2h", "sm")
     if engine is None or kernel is None or kernel.matrix.engine != "sm" or kernel.fastest > 0.6 * engine.slowest:
         return None

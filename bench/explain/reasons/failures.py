@@ -82,7 +82,8 @@ def wrong_copies(failed: FailedRun) -> Found | None:
     "no-imex",
     what="the IMEX daemon does not run, or its channel is missing",
     evidence="{failure}",
-    step="start it, and give the container its channel: multinode tests share memory through it, also within one node",
+    step="start the daemon, and give the container its channel: multinode tests use both to share memory, also within "
+    "one node",
 )
 def no_imex(failed: FailedRun) -> Found | None:
     """nvbandwidth could not allocate memory that nodes share."""

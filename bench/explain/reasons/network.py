@@ -84,7 +84,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     if rate > _FILLED * used or evidence.num_nics_in_log > most_in_log:
         return None
     names = _own_nics(evidence, used) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
-    # The bytes that leave a node depend on the algorithm: at least `rate`, and more with a ring.
+    # How fast data leave a node depends on the algorithm: at `rate` at least, and faster with a ring.
     round_a_ring = (evidence.nics_fill or 0.0) * used
     fitting = [(way, full) for way in (rate, round_a_ring) for full in names if 0.85 <= way / full <= 1.01]
     if not fitting:

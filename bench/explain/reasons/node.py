@@ -158,7 +158,7 @@ def no_bridge(evidence: RunEvidence) -> Found | None:
     "nccl-settings",
     what="the environment configures NCCL: {names:list}",
     evidence="{settings}",
-    step="measure again without it",
+    step="measure again without these settings",
 )
 def nccl_settings(evidence: RunEvidence) -> Found | None:
     """The log shows settings that change how fast NCCL can be."""

@@ -241,7 +241,7 @@ def far_nics(evidence: RunEvidence) -> Found | None:
     what="the log does not show which links NCCL uses",
     evidence="{rate:rate} is {share:.0%} of the normal {normal_rate:rate}, and no line of NCCL names a path, a network "
     "or a setting",
-    step="run again with NCCL's own log, which names them, and explain that",
+    step="run again with NCCL's own log, which names them, and give that log to explain",
     fallback=True,
 )
 def nccl_not_shown(evidence: RunEvidence) -> Found | None:
@@ -258,8 +258,8 @@ def nccl_not_shown(evidence: RunEvidence) -> Found | None:
     "slow-part-unknown",
     what="the figures do not show which part is slow",
     evidence="{rate:rate} is {share:.0%} of the normal {normal_rate:rate} over all ranks together",
-    step="<inside?measure each pair of GPUs: one slow GPU or link, or all of them><!inside?measure each node alone, "
-    "then the nodes in pairs: one slow node or NIC, or all of them>",
+    step="<inside?measure each pair of GPUs, to see whether one GPU or link is slow or all are><!inside?measure each "
+    "node alone, then the nodes in pairs, to see whether one node or NIC is slow or all are>",
     host_memory=True,
     fallback=True,
 )
