@@ -1,4 +1,4 @@
-"""A page about a topology that was pasted without a run: links per GPU, their rates, and GPUs that differ."""
+"""A page about a topology that was given without a run: links per GPU, their rates, and GPUs that differ."""
 
 from __future__ import annotations
 
