@@ -74,7 +74,7 @@ def check_region(region: str | None, known: Sequence[Instance]) -> None:
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
-    """The last different price of the same region before this one, with the day on which it was last seen."""
+    """The last earlier price of the same region that differs from `price`, with the day on which it was last seen."""
     before = [
         each
         for each in found.prices

@@ -85,7 +85,10 @@ class Draws:
         return drawn
 
     def predicted(self, name: str, prediction: Prediction) -> Floats:
-        """Seconds of a prediction: the pool's common error is drawn under the pool's name, the rest under `name`."""
+        """Seconds of a prediction.
+
+        The error that all predictions from its pool share is drawn under the pool's name, its own error under `name`.
+        """
         import numpy as np
 
         low, middle, high = prediction.low_s, prediction.middle_s, prediction.high_s

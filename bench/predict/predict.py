@@ -235,7 +235,11 @@ class _Predictor:
         )
 
     def _overhead_evidence(self) -> list[EfficiencyCurve]:
-        """Curves that show the start-up time: the user's of this machine, else all inside or all between nodes."""
+        """The curves whose smallest message shows the start-up time.
+
+        These are the user's curves of this machine. If there are none, all curves inside nodes are used, or, for a
+        cluster with a network, all curves between nodes.
+        """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         near = [each for each in self.evidence.curves if each.overhead is not None and (each.num_nodes > 1) == crossing]
         own = [

@@ -72,11 +72,12 @@ class HeldOutRow:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Errors of the rows that `words` names. `error` and `baseline_error`: median over systems of the median |error|.
+    """Errors of the rows that `words` names.
 
-    `num_better`: the number of systems with a smaller error than the baseline's, of the `num_compared` systems that
-    have a baseline. `covered`: the share of a system's rows that are inside their intervals, as the mean over systems,
-    with the 90 % interval of this mean.
+    `error`, `baseline_error`: the median |error| of each system, then the median over systems. `num_better`: the number
+    of systems with a smaller error than the baseline's, of the `num_compared` systems that have a baseline. `covered`:
+    the share of a system's rows that are inside their intervals, as the mean over systems, with the 90 % interval of
+    this mean.
     """
 
     words: tuple[str, ...]

@@ -164,7 +164,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Is the row shown by its bandwidth rather than its time?"""
+    """Whether the row shows its bandwidth instead of its time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 

@@ -2,8 +2,8 @@
 
 The rows are those of one job, mode and size whose groups are single ranks; each has a rate. The distance of a GPU from
 the median is in robust standard deviations: 1.4826 x the median absolute deviation, which a few slow GPUs do not change
-much, and at least 0.5 % of the median. A GPU is slow if it is more than MATTERS below the median, and if its distance
-is one that the slowest of the same number of equal GPUs would exceed by chance in only one of a thousand runs.
+much, and at least 0.5 % of the median. A GPU is slow if it is more than MATTERS below the median, and further than
+`threshold`: the slowest of the same number of equal GPUs exceeds that by chance in only one of a thousand runs.
 """
 
 from __future__ import annotations

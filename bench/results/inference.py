@@ -60,7 +60,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
     exp(max((t(1 - a/2) + t(0.8)) se sqrt(pi/3), ln(1 + delta) + t(0.8) se sqrt(pi/2))) - 1,
     with se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, t of Welch's degrees of freedom, and a the
     largest p up to alpha that a rank test of so many launches can give. The first term is for the rank test, the second
-    for a ratio beyond delta. The factors with pi are the efficiency that ranks and medians lose against normal means.
+    for a ratio beyond delta. The factors with pi are for the efficiency that ranks and medians lose against means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -122,7 +122,10 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
 
 
 def least_p(num_base: int, num_new: int) -> float:
-    """The smallest p of this many launches: that of one run whose launches are all slower than all of the other."""
+    """The smallest p that this many launches can give.
+
+    It results if all launches of one run are slower than all launches of the other.
+    """
     return 2 / math.comb(num_base + num_new, num_base)
 
 

@@ -1,4 +1,4 @@
-"""The model of a curve: time = latency + size / bandwidth, in pieces where libraries switch protocols (Hockney 1994).
+"""The model of a curve: time = latency + size / bandwidth, in pieces that begin at protocol switches (Hockney 1994).
 
 The fit minimises the squares of relative errors, because with absolute errors the largest sizes would decide. The fit
 finds where pieces begin. A curve that the model does not describe has `Fit.fits` False and no headline. Units are

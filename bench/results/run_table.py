@@ -272,7 +272,7 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Is a row shown instead of an earlier one of the same job, size, group and mode?"""
+    """Whether the later of two rows of the same job, size, group and mode is shown instead of the earlier row."""
     return not later.imported and earlier.verified is not False and later.verified is not False
 
 

@@ -66,7 +66,7 @@ def interval_rank(num_samples: int) -> int | None:
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
     most = int((1 - CONFIDENCE) / 2 * 2**num_samples)
-    below, ways, j = 0, 1, 0  # P(Binomial <= j-1) and the number of ways to j, both times 2^n
+    below, ways, j = 0, 1, 0  # 2^n P(Binomial <= j-1), and 2^n P(Binomial = j)
     while below + ways <= most:
         below += ways
         ways = ways * (num_samples - j) // (j + 1)
