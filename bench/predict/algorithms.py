@@ -104,7 +104,7 @@ def patterns() -> tuple[str, ...]:
 
 
 def load_style(pattern: str) -> str:
-    """The name of the group of patterns that load a port like this one."""
+    """The name of the patterns that load a port in the same way as this one."""
     return next((word for word, members in LOAD_STYLES.items() if pattern in members), pattern)
 
 

@@ -45,7 +45,7 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """The product of the middles of the factors above, and the interval, which comes from draws."""
+    """The line with the product of the middles of all factors above it, and the interval, which comes from draws."""
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
     middle = float(middles.passes_s[0] + middles.update_s[0])

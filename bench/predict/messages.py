@@ -197,8 +197,8 @@ class PageNote(Code):
     )
     COLUMNS = (
         "columns",
-        "no middle (-): these links were never measured, or the measurements differ too much; links: the time by the "
-        "links alone",
+        "no middle (-): these links were never measured, or the measurements differ too much; links: the time that the "
+        "links alone need",
     )
     CLUSTER_LINKS = (
         "cluster-links",

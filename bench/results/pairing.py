@@ -17,7 +17,7 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """The factors that may differ: the named ones and those that follow them. Raises UsageError for an unknown factor.
+    """The named factors, and those that may then differ, too. Raises UsageError for an unknown factor.
 
     `variables`: the environment variables that are factors here.
     """

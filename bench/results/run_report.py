@@ -112,7 +112,7 @@ class LiveTable:
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """What was chosen (once if jobs chose the same), and the facts in which all jobs agree."""
+    """The notes on what each job chose (equal notes once), and the facts in which all jobs agree."""
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]

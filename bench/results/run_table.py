@@ -135,7 +135,7 @@ class RunTable:
         return [*columns, _figure("bound", mode, 6, self._bound, unit="(%)"), *_marks(mode)]
 
     def _name_bound(self, row: Summary) -> None:
-        """Assign the next letter to the bound of a row, if it is shown."""
+        """Assign the next letter to the bound of a row, if the bound is shown."""
         shown = row.mode != "isolated" and row.mode in self.layout.modes and row.verified is not False
         if shown and not (self.layout.like or self.layout.products) and row.bound_fraction is not None:
             key = (row.bound_name or "", row.bound_kind or "")
