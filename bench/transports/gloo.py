@@ -79,7 +79,7 @@ class Gloo(Transport):
                 remedy="check MASTER_ADDR, MASTER_PORT and GLOO_SOCKET_IFNAME",
             ) from None
         self.place = place
-        self.channel = _torch.TorchChannel(self._dist, place)
+        self.channel = _torch.TorchChannel(self._torch, place)
         self._handles: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._dist.group.WORLD}
         self._barrier: Callable[[], Any] = self._dist.barrier
         self._unsupported: dict[tuple[str, str, str], Skip | None] = {}

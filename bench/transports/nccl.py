@@ -133,7 +133,7 @@ class Nccl(Transport):
                 "set NCCL_DEBUG=INFO for details",
                 of_one_rank=True,
             ) from None
-        self.channel = _torch.TorchChannel(self._dist, self.place, self._control)
+        self.channel = _torch.TorchChannel(self._torch, self.place, self._control)
 
     def _check_network(self) -> None:
         """Check the network that NCCL reported on all ranks against `--require`."""
