@@ -88,8 +88,6 @@ def _compared(evidence: RunEvidence) -> Assessment:
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
     """What is unknown of a mesh that may explain the rate: which links join these GPUs, or what unlinked pairs reach.
 
-    How many links join these GPUs is then unknown.
-
     In a hybrid cube mesh of eight V100, some pairs have two links, some one, and some none (they use PCIe).
     """
     machine, ranks = evidence.machine, evidence.num_ranks
