@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """Text whose line breaks (`\\n`) the program placed itself, as a terminal and the log of a CI system may show it."""
+    """Text whose line breaks the program placed itself, as a terminal and the log of a CI system may show it."""
     return "\n".join(map(line, text.split("\n")))
 
 
