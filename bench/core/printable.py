@@ -8,11 +8,15 @@ runs, tags that a page runs, and commands to a CI system. Each function leaves o
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 
-# Controls (C0, DEL, C1), format characters (direction, zero width), lone surrogates, and separators of lines.
-_HIDDEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
+# Unicode's controls (C0, DEL, C1), format characters (directions, zero width, tags), separators of lines, surrogates.
+_FORMAT = (
+    "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001-\U000e007f"
+)
+_HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f{_FORMAT}\ud800-\udfff]")
+_HIDDEN_IN_JSON = re.compile(f"[\x7f-\x9f{_FORMAT}\ud800-\udfff]")  # json.dumps escapes the others itself
 # Commands that a CI system reads in a log: `::error::` of GitHub after blanks; `##[...]`, `##vso[...]` and
 # `##teamcity[...]` anywhere in a line.
 _AT_BEGIN = re.compile(r"^([ \t]*):(?=:[A-Za-z])")
@@ -26,9 +30,7 @@ _BACKTICKS = re.compile(r"`+")
 
 def printable(text: str) -> str:
     """One line of text: each hidden character, and each line break, as a visible escape such as `\\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(_escape(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in text)
+    return text if text.isprintable() else _HIDDEN.sub(_escape, text)
 
 
 def lines(text: str) -> str:
@@ -46,12 +48,7 @@ def line(text: str) -> str:
 
 def json_text(text: str) -> str:
     """A JSON document whose strings hold every hidden character, and commands to a CI system, as JSON's own escapes."""
-    if not text.isascii():
-        text = "".join(
-            letter if letter.isprintable() or unicodedata.category(letter) not in _HIDDEN else _json_escape(letter)
-            for letter in text
-        )
-    return _ANYWHERE.sub(r"\\u0023", text.replace("\x7f", "\\u007f")) if "##" in text else text
+    return _ANYWHERE.sub(r"\\u0023", _HIDDEN_IN_JSON.sub(_json_escape, text))
 
 
 def csv_cell(text: str) -> str:
@@ -109,17 +106,16 @@ def joined(page: Iterable[str]) -> str:
     return "\n".join(map(printable, page))
 
 
-def _escape(letter: str) -> str:
+def _escape(found: re.Match[str]) -> str:
+    letter = found[0]
     code = ord(letter)
     if letter in "\t\n\r":
         return {"\t": "\\t", "\n": "\\n", "\r": "\\r"}[letter]
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _json_escape(letter: str) -> str:
-    if letter == "\n":
-        return letter
-    code = ord(letter)
+def _json_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code - 0x10000 & 0x3FF):04x}"
