@@ -301,6 +301,9 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
         if values.get(name) is not None:
             values[name] = _made(kind, values[name])
     try:
+        contention = values.get("contention")
+        if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):
+            raise ValueError("contention has different numbers of blocks")
         if values.get("samples") is not None:
             values["samples"] = _samples(values["samples"])
         return Record(**{"payload_bytes": 0, **values})

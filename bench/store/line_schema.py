@@ -146,6 +146,19 @@ def keys(required: tuple[str, ...] = (), **shapes: Shape) -> Shape:
     return check
 
 
+def mode(value: Any) -> Misfit | None:
+    """How the rows were timed."""
+    return None if value in ("isolated", "pipelined") else ("", "isolated or pipelined", value)
+
+
+def points(value: Any) -> Misfit | None:
+    """Measured (bytes, rate) pairs, one for each number of bytes."""
+    misfit = each(each(positive, 2, 2))(value)
+    if misfit is None and len({point[0] for point in value}) < len(value):
+        return "", "pairs of different sizes", value
+    return misfit
+
+
 # The names of these fields have another range than their types say.
 _RANGES: dict[str, Shape] = {
     "num_ranks": whole(1),
@@ -156,6 +169,9 @@ _RANGES: dict[str, Shape] = {
     "samples_per_block": whole(1),
     "num_products": whole(1),
     "order": whole(1),
+    "mode": mode,
+    **dict.fromkeys(("alone_s", "product_alone_s", "product_s"), each(positive, 1)),
+    "rates_bytes_per_s": each(number, 1),
     "numa_node": whole(-1),
     "temperature_c": signed,
     "gpus": whole(1),
@@ -258,7 +274,7 @@ _FREE: dict[str, Shape] = {  # the mappings of a header, whose annotations say o
     ),
     "calibration": keys(
         **dict.fromkeys(("message_s", "software_s", "sync_skew_p50_s", "sync_skew_p99_s", "sync_skew_max_s"), number),
-        memcpy=each(each(positive, 2, 2)),
+        memcpy=points,
         clocks=_CLOCKS,
         no_bound_because=text,
     ),
