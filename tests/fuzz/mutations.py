@@ -225,9 +225,9 @@ def _tree(lines: list[bytes], draw: random.Random, others: Sequence[Sequence[byt
     parent = parsed
     for key in path[:-1]:
         parent = parent[key]
-    _change(parent, path[-1], draw)
     out = list(lines)
     try:
+        _change(parent, path[-1], draw)
         out[index] = json.dumps(parsed).encode("utf-8", "surrogatepass")
     except (RecursionError, ValueError):
         return lines
