@@ -54,6 +54,10 @@ class RankRefusal(Code):
         "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "
         "nodes x {ranks_per_node} ranks): start them with mpirun, torchrun, or srun as tasks of one step",
     )
+    AUTO_IGNORES = (
+        "auto-ignores",
+        "{option} is only for {transports:list}, but {transport} was chosen ({why}): leave it out",
+    )
     FOREIGN_LAUNCHER = (
         "foreign-launcher",
         "{variable}={value} means that this is one of several ranks, but its launcher is not supported: start ranks "

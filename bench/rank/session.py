@@ -72,6 +72,8 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
     """
     chosen, why = choose_transport(case, me)
     if (ignored := ignored_option(case, chosen)) is not None:
+        if case.transport == "auto":
+            raise RefusedError.of(RankRefusal.AUTO_IGNORES, **ignored.facts, why=why)
         raise RefusedError.coded(ignored)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
