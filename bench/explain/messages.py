@@ -175,6 +175,15 @@ class AssessmentCode(OptionalPartsCode):
         "topology-without-links",
         "The text shows no NVLink between GPUs, and no link that is slower than the others. No bandwidth was measured.",
     )
+    TOPOLOGY_LACKS_NVLINK = (
+        "topology-lacks-nvlink",
+        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager does not run, or the container or "
+        "virtual machine does not have the devices.",
+    )
+    TOPOLOGY_NEEDS_NO_NVLINK = (
+        "topology-needs-no-nvlink",
+        "{instance} has no NVLink, and no path between GPUs is worse than the others. No bandwidth was measured.",
+    )
 
     # Why a result of copies has its verdict.
     TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
