@@ -177,8 +177,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     TOPOLOGY_LACKS_NVLINK = (
         "topology-lacks-nvlink",
-        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager does not run, or the container or "
-        "virtual machine does not have the devices.",
+        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager does not run, or the container "
+        "or virtual machine does not have the devices.",
     )
     TOPOLOGY_NEEDS_NO_NVLINK = (
         "topology-needs-no-nvlink",
