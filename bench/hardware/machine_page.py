@@ -39,7 +39,7 @@ def nvlink_lines(found: Inventory) -> list[str]:
 
 
 def plain(promise: Promise) -> dict[str, Any]:
-    """A promise as JSON; SI units."""
+    """A promise as plain data for JSON, in SI units."""
     return {
         "what": promise.what,
         "members": list(promise.members),
