@@ -35,7 +35,7 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
 def end_job(job_id: str) -> tuple[int, ...]:
     """End every process of a job on this host: TERM, then KILL for the rest. Returns their ids.
 
-    It searches again after each round, because a launcher that is ended may start helpers.
+    The search is repeated after each round, because a launcher may start helpers while it is being ended.
     """
     ended: dict[int, None] = {}
     for _ in range(3):
@@ -67,7 +67,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """Send SIGUSR1 to the ranks among a job's processes: it would end any other process."""
+    """Send SIGUSR1 only to the ranks among a job's processes, because this signal would end any other process."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:
