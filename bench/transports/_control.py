@@ -38,7 +38,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
     if place.launcher in _OF_MPI:
         try:
             return _of(_mpi(place, options))
-        except AbsentError:  # missing ranks would not arrive over another library either
+        except AbsentError:  # ranks that did not arrive would not arrive over another library either
             raise
         except RefusedError as error:
             reason = f"{error}; "
