@@ -47,7 +47,7 @@ class RecordTraffic:
 
     @property
     def in_gpus(self) -> bool:
-        """Are both ends in GPUs with ports?"""
+        """Are the data in GPUs that have ports?"""
         of_host = moves_host_memory(self.header.transport) and self.header.facts.get("memory") != "device"
         return self.links.peer != "memory" and not of_host
 

@@ -161,7 +161,7 @@ def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> boo
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """The links of a node that uses so many of its GPUs: each GPU has its own NICs, or shares one with neighbours."""
+    """The links of a node that uses `ranks_per_node` GPUs: each has its own NICs, or shares one with neighbours."""
     nics, gpus = links.num_nics, links.gpus
     if nics is None or ranks_per_node >= gpus:
         return links

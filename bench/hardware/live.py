@@ -311,7 +311,7 @@ def _num_links(path: Path) -> int:
 
 
 def _generation(gpus: Sequence[Gpu]) -> int | None:
-    """The NVLink generation, from `NVLink 4.0`."""
+    """The NVLink generation, from a text such as `NVLink 4.0`."""
     for link in (link for each in gpus for link in active_nvlinks(each)):
         word = (link.rate_from or "").removeprefix("NVLink ").partition(".")[0]
         if word.isdigit():

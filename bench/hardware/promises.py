@@ -32,7 +32,7 @@ class Promise:
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """All expected rates of a node, one for all pairs of the same class; empty without GPUs.
+    """All expected rates of a node, with one entry for all pairs of the same class; empty without GPUs.
 
     `instance`: the node's declared type. If its rates and the node's differ, the lower rate counts, as for a run.
     """

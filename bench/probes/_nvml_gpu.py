@@ -129,7 +129,7 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
     """The NUMA node of the host memory near a GPU, from the kernel, else from NVML if it names exactly one.
 
-    nvmlDeviceGetNumaNodeId is not used: it returns the node of the GPU's own memory, on machines where that is a node.
+    nvmlDeviceGetNumaNodeId is not used: it returns the NUMA node of the GPU's own memory, if that memory is a node.
     """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:

@@ -25,7 +25,7 @@ _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?
 class PciFunction:
     """The block of one device. `generation` and `lanes` are the current ones, `max_*` those that this end supports.
 
-    `buses`: first and last bus behind a bridge. `redirects`: does it send transfers between peers up through the host
+    `buses`: first and last bus behind a bridge. `redirects`: does it redirect transfers between peers through the host
     (ACS)? None if the block does not show it.
     """
 

@@ -25,8 +25,8 @@ _KILL_GRACE_S = 2.0
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
     """Processes of this host with BENCH_JOB=`job_id` in their environment, except this one, by id.
 
-    The environment at the start of a program is read, so all descendants are found, also in other sessions or without
-    a parent. Other users' processes cannot be read and are skipped.
+    The variable is read from the environment that a process started with. All descendants are therefore found, even
+    those in other sessions or without a parent. Other users' processes cannot be read and are skipped.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))

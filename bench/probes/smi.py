@@ -57,7 +57,7 @@ _REASONS = re.compile(r"clocks[_ ](?:event|throttle)[_ ]reasons/(?:.*/)?(?:clock
 
 
 def recognises(text: str) -> bool:
-    """Is this the text or the XML form?"""
+    """Is this a report of `nvidia-smi -q`, as text or as XML?"""
     return (
         "<nvidia_smi_log" in text or "==NVSMI LOG==" in text or re.search(r"^Attached GPUs +:", text, re.M) is not None
     )

@@ -63,7 +63,7 @@ def installed(distribution: str) -> str | None:
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a git checkout, with `-dirty` if files differ; None for other folders or without git."""
+    """The commit of a git checkout, with `-dirty` if files differ; None without git or if the folder is no checkout."""
     if not (checkout / ".git").exists():
         return None
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

@@ -109,7 +109,7 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """This rank's readings of a burst of round trips between a pair (reference, client); [] if not in a pair.
+        """This rank's readings of a burst of round trips in a `pair` (reference, client); [] if it has no pair.
 
         The reference rank marks its last message, because only this rank knows how long the burst takes.
         """

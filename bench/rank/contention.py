@@ -65,7 +65,7 @@ class _Block:
 
 
 class ContentionSampler:
-    """Takes samples of rows while aggressors on other ranks disturb them. All ranks call it at the same points."""
+    """Takes samples of rows with and without aggressors on other ranks. All ranks take the same steps."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
         """Split the ranks. Raises UsageError if the transport or the aggressors' pattern does not support it."""

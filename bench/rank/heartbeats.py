@@ -106,7 +106,7 @@ class HeartbeatWriter:
             self._write(None)
 
     def end(self, end: End) -> None:
-        """Write the last beat: how this rank ended."""
+        """Write the last heartbeat: how this rank ended."""
         self._write(end)
 
     def _write(self, ended: End | None) -> None:

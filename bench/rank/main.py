@@ -65,7 +65,7 @@ class _Process:
     transport: Transport | None = None
 
     def report(self, end: End, *, named: bool) -> None:
-        """Print how this rank ended. `named`: with rank and host, because other ranks may have ended differently."""
+        """Print how this rank ended. `named`: also print rank and host, as other ranks may have ended differently."""
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
             host = socket.gethostname()

@@ -100,7 +100,7 @@ class RankRefusal(Code):
 
 
 class RankRemark(Code):
-    """What readers of a results file must know."""
+    """Remarks that readers of a results file need."""
 
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (

@@ -67,7 +67,7 @@ class _Burst:
 
 
 class OverlapSampler:
-    """Takes samples of rows in which a collective overlaps matrix products. All ranks call it at the same points."""
+    """Takes samples of rows in which a collective overlaps matrix products. All ranks take the same steps."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
         """Allocate nothing yet. The transport must be able to overlap (rows.no_overlap_reason)."""
@@ -142,7 +142,7 @@ class OverlapSampler:
         return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
 
     def _chosen(self, collective_s: float) -> _Products:
-        """The matrices whose product takes about 1 / _PART of the time that a sample's collective takes."""
+        """Matrices of such a size that their product takes about 1 / _PART of the time of a sample's collective."""
         most = _MOST_ORDER[self._transport.clock]
         products = self._made(_PROBE_ORDER)
         for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones

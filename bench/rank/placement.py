@@ -83,7 +83,7 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """The NIC of a rank: a host's ranks use the NICs in turn. None if the case names none.
+    """The NIC of a rank: a host's ranks use the NICs in turn. None if the case names no NIC.
 
     Also None with several NICs over MPI: all MPI ranks must reach each other at the start, so a rank cannot be bound to
     one rail.

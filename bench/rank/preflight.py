@@ -1,7 +1,7 @@
 """Check before the first row that the ranks form the requested world and will all measure the same thing.
 
-The controller checks from outside (controller/preflight.py). Only ranks know their world, the variables that reached
-them, the versions that they loaded, and whether bytes pass between all of them.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only ranks know their world, the
+variables that reached them, the versions that they loaded, and whether bytes pass between all of them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RankFacts:
 
 
 def expected(text: str) -> Expected:
-    """From `4x2` (4 nodes of 2 ranks) or `h0,h1x2` (2 ranks on each of those hosts). Raises UsageError."""
+    """Parse `4x2` (4 nodes of 2 ranks) or `h0,h1x2` (2 ranks on each of these hosts). Raises UsageError."""
     nodes, _, ranks = text.rpartition("x")
     hosts = () if nodes.isdecimal() else tuple(nodes.split(","))
     if not nodes or not all(hosts) or not ranks.isdecimal() or 0 in (int(ranks), len(hosts) or int(nodes)):

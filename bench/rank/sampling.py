@@ -148,7 +148,7 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Repeat calls for 50 ms, but no longer than a row's own time (2 s at most)."""
+        """Number of warm-up calls after the first `done` calls: the warm-up repeats calls for 50 ms in total."""
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 

@@ -30,7 +30,7 @@ _MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 
 
 class ReportProgress(Protocol):
-    """Reports what this rank is doing. `within_s`: its timeout, if not the usual one."""
+    """Reports what this rank is doing. `within_s`: the timeout of this activity, if not the usual one."""
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Called between batches, never in a timed region."""

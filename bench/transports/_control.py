@@ -15,7 +15,7 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank. `name`: the library that carries it."""
+    """The control plane of one rank. `name`: the library that it uses."""
 
     name: str
     channel: Channel

@@ -25,7 +25,7 @@ class GateProblem(Code):
 
     NO_KERNELS = "no-kernels", "CuPy cannot compile kernels here ({error})"
     LAUNCH_BLOCKING = "launch-blocking", "CUDA_LAUNCH_BLOCKING makes every launch wait"
-    STAGED = "staged-copies", "the driver stages copies of pinned memory, so they wait for the gate"
+    STAGED = "staged-copies", "the driver stages copies of pinned memory, so issuing them waits for the gate"
     FAILED = "gate-failed", "the gate does not work ({error})"
 
 

@@ -42,7 +42,7 @@ bench_copy(unsigned long long source, unsigned long long target, unsigned long l
 }
 """
 
-# One thread polls a number in host memory until it is the ticket. After the time limit it reports that the limit
+# One thread polls a number in host memory until it equals the ticket. After the time limit it reports that the limit
 # expired.
 GATE = r"""
 extern "C" __global__ void

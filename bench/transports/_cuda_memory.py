@@ -69,7 +69,7 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """The parts of one member's buffers: those for which copies name a place are there, all others on its own GPU."""
+    """The parts of a member's buffers: in the places that copies name, all other bytes on the member's own GPU."""
     parts: list[Part] = []
     stride: dict[Place, int] = {}
     for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):

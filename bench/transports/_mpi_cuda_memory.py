@@ -1,6 +1,6 @@
 """One rank's GPU through CuPy, and buffers on it.
 
-Only CuPy's current stream is used. MPI does not know streams, so each write waits for the stream.
+Only CuPy's current stream is used. MPI does not know streams, so each write waits until the stream is idle.
 """
 
 from __future__ import annotations

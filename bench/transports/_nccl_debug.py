@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass(slots=True)
 class NcclReport:
-    """What NCCL's output on one or several ranks reports. None or empty: not reported.
+    """What NCCL's output reports, for one or several ranks. None or empty: not reported.
 
     `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
     network that NCCL would use between nodes. `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).

@@ -133,7 +133,7 @@ def reserve_bytes(total_bytes: int) -> int:
 
 
 def keep_link_active(torch: Any, device: Any) -> None:
-    """Copy between this GPU and its host for 0.2 s; a first pair of copies determines how many copies that takes.
+    """Copy between this GPU and its host for 0.2 s. A first pair of copies shows how many copies take that long.
 
     Returns when all copies are enqueued; torch keeps their memory until they end. Does nothing without memory for them.
     """

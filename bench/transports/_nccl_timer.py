@@ -58,9 +58,9 @@ class EventTimer:
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """The first buffer set of a replayed batch.
 
-    A batch of as many calls as sets (or more) starts at set 0. A shorter batch starts where the last batch ended if it
-    ends at the last set or before, else at set 0. This limits the number of captured calls and still uses more than
-    half of the sets.
+    A batch with at least as many calls as there are sets starts at set 0. A shorter batch starts where the last batch
+    ended, or at set 0 if too few sets remain. This limits the number of captured calls and still uses more than half of
+    the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 

@@ -46,7 +46,7 @@ class FabricModel:
         return {"model_instance": links.instance, "model_peers": links.peer, **known}
 
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
-        """Seconds of one pass through the steps for each group, with all groups at the same time.
+        """Seconds that each group needs for one pass through its steps, if all groups run at the same time.
 
         `steps[g][m]`: the steps of member m of group g. Step k of every group runs at the same time on the fabric.
         Raises UsageError if a required rate is unknown.
@@ -107,7 +107,7 @@ class FabricModel:
         return min(choices, key=lambda choice: max(choice[0], default=0.0))
 
     def _run(self, phases: Sequence[Phases]) -> list[float]:
-        """Seconds of each group when all run at once, phase by phase; each phase is repeated as often as it says."""
+        """Seconds of each group when all groups run at once, phase by phase, with the repeats of each phase."""
         seconds = [0.0] * len(phases)
         for repeat, at_once in _in_step(phases):
             times = self.fabric.times_s([flow for flows in at_once for flow in flows])

@@ -147,7 +147,7 @@ class MpiCuda(Transport):
         self._mpi.sync()
 
     def before_each(self) -> None:
-        """As Mpi: the stream is already idle."""
+        """The barriers of Mpi; the stream is already idle."""
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
