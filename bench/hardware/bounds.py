@@ -231,7 +231,7 @@ def _nvlink_bounds(
     yield traffic.bound(rate, port_bytes, plain, "reference", message, used)
 
 
-# The bounds of ports on a switch that reduces: (if it reduces, if it does not).
+# For a switch that can reduce: port -> (bound if the switch reduces, bound if it does not).
 _WITH_SWITCH = {
     Limit.NVLINK_PORT: (Limit.NVLINK_PORT_REDUCING, Limit.NVLINK_PORT_NOT_REDUCING),
     Limit.NVLINK_AND_PCIE: (Limit.NVLINK_AND_PCIE_REDUCING, Limit.NVLINK_AND_PCIE_NOT_REDUCING),
