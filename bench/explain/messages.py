@@ -269,6 +269,8 @@ class ResultCode(OptionalPartsCode):
     LOG_REMARKS = "log-remarks", "the log has {num_remarks:n remark}: {remarks}<; and {num_more} more>"
     NO_BANDWIDTH = "no-bandwidth", "no row with a bandwidth"
     FIGURE = "figure", "{figure}"
+    MEASURED = "measured", "measured: {measured}"
+    MEANING = "meaning", "{meaning}"
     MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `bench import --format json` lists"
     BEST = (
         "best-row",
