@@ -119,7 +119,7 @@ def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reaso
     """Every reason that applies to rows, the likeliest first. `only_always`: those shown whatever the verdict is."""
     wanted = []
     for rule in rules():
-        explains = rule.host_memory or not evidence.from_host_memory
+        explains = rule.host_memory or not evidence.by_message_passing
         if rule.looks_at is RunEvidence and explains and (rule.always or not only_always):
             wanted.append(rule)
     found = _likeliest_first([rule for rule in wanted if not rule.fallback], evidence)

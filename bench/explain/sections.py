@@ -243,7 +243,7 @@ def _not_compared(evidence: RunEvidence) -> Coded | None:
         return Coded.of(OthersCode.RANKS_DO_NOT_FIT)
     if evidence.other_gpus:
         return Coded.of(OthersCode.OTHER_MACHINE, instance=evidence.machine.instance)
-    if evidence.from_host_memory:
+    if evidence.by_message_passing:
         return Coded.of(OthersCode.HOST_MEMORY)
     return None
 

@@ -77,6 +77,7 @@ def _run(header: Header) -> ForeignRun:
     """The foreign run without its rows."""
     imported = header.imported
     gpus = header.facts.get("gpus", "")
+    memory = {"memory": header.facts["memory"]} if "memory" in header.facts else {}
     return ForeignRun(
         tool=imported["tool"],
         tool_version=imported["tool_version"],
@@ -90,7 +91,7 @@ def _run(header: Header) -> ForeignRun:
         remarks=tuple(map(Remark.from_dict, imported["remarks"])),
         translations=_translations(imported),
         line=imported["line"],
-        settings=tuple({**header.settings, **header.versions}.items()),
+        settings=tuple({**memory, **header.settings, **header.versions}.items()),
     )
 
 

@@ -336,8 +336,7 @@ def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dic
 
 def _facts(run: ForeignRun) -> dict[str, str]:
     """Where the bytes were: the GPUs, or device memory of a tool that otherwise uses host memory."""
-    library = dict(run.settings).get("library", "")
-    of_gpus = log_traits(run.tool).host_memory and re.search("cuda|rocm|nccl", library, re.I)
+    of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
     return {name: value for name, value in found.items() if value}
 
