@@ -111,9 +111,7 @@ def _import() -> Any:
 def _stored(name: str, results: Path) -> Path | None:
     """The folder or file of one of our runs; None for a log or a folder of logs."""
     path = Path(name)
-    if name == imports.STDIN or (path.is_file() and path.suffix != ".jsonl"):
-        return None
-    if path.is_dir() and not any(path.glob("*.jsonl")):
+    if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
     return path if path.exists() else runs.find(results, name)
 
