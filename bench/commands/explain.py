@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.controller.plan import all_patterns
 from bench.core import plugins
+from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
 from bench.diagnose import fleet_page
@@ -36,7 +37,7 @@ _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown
 _FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
 _LEAST_LOGS = 3  # fewer logs get a page each
 HintedLog = tuple[EventLog, HintReader]
-Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str]]
+Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,15 +165,18 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """The evidence of similar runs, and how the median of each group compares with what is possible."""
+    """The evidence of similar runs, the verdict on the median of each group, and the option that would decide one."""
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
+    decides = None
     for group in fleet.groups:
         middle = group.middle_run
         if middle is not None:
-            standing = _page(by_place[middle.source, middle.line], options, patterns).assessment
-            normal[group.key] = str(standing.verdict)
-    return fleet, verdict_of(fleet), normal
+            median = _page(by_place[middle.source, middle.line], options, patterns)
+            normal[group.key] = str(median.assessment.verdict)
+            if decides is None and median.decides is not None and median.decides.code != median.assessment.why.code:
+                decides = median.decides
+    return fleet, verdict_of(fleet), normal, decides
 
 
 def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
@@ -261,7 +265,8 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
         how = f"{machine.how}; NICs and GPUs of a node as given"
-        machine = replace(machine, links=links, likely=None, how=how)
+        unknown_nics = "" if links is not None and links.nic_bytes_per_s else machine.unknown_nics
+        machine = replace(machine, links=links, likely=None, how=how, unknown_nics=unknown_nics)
     if not options.links or machine.links is None:
         return machine
     links = machine.links.with_rates(dict(options.links))

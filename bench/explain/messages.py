@@ -97,7 +97,7 @@ class AssessmentCode(OptionalPartsCode):
     SIZES_TOO_SMALL_FOR_NIC = (
         "sizes-too-small-for-nic",
         "{rate:rate} says nothing of the NIC: messages of {largest_bytes:bytes}, the largest size, are too small to "
-        "fill one. Measure larger messages (-s 1048576, or all sizes by -a).",
+        "fill one.",
     )
     TOOL_WITHOUT_BOUND = "tool-without-bound", "{figure}: no bound is known, because {missing}."
     TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
@@ -241,6 +241,7 @@ class DecidingOption(OptionalPartsCode):
     )
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
     NUM_NODES = "num-nodes", "To judge this result, give the number of nodes: --num-nodes N."
+    LARGER_MESSAGES = "larger-messages", "To judge this result, measure larger messages: -s 1048576, or -a."
     LARGER_SIZES = "larger-sizes", "To judge this result, measure larger sizes: -e 8G, in steps of 2."
 
 

@@ -55,8 +55,8 @@ def got(evidence: RunEvidence) -> Iterator[Coded]:
     if evidence.small_message_s is not None and not evidence.num_wrong:
         yield Coded.of(ResultCode.SMALL_MESSAGES, time_s=evidence.small_message_s)
     yield Coded.of(ResultCode.MACHINE, machine=machine.how)
-    if machine.unknown and not machine.instance:
-        yield Coded.of(ResultCode.UNKNOWN, unknown=list(machine.unknown))
+    if machine.all_unknown and not machine.instance:
+        yield Coded.of(ResultCode.UNKNOWN, unknown=list(machine.all_unknown))
 
 
 def status_lines(run: ForeignRun) -> Iterator[Coded]:
