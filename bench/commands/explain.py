@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from bench.diagnose.host_evidence import FleetVerdict, verdict_of
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
 from bench.explain.crash import Crash
-from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash
+from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash, without_failure
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader, topology_hints
 from bench.explain.messages import ResultVerdict
@@ -123,6 +124,9 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     troubles = imports.troubles([each.log for each, hints in logs if each.log.runs or not _is_explained(each, hints)])
     has_pages = any(each.log.runs or hints.topology.found for each, hints in logs)
     if not has_pages and not other_crashes([each for each, _ in logs]):
+        hints_of_all = [hint for _, hints in logs for hint in hints.between(0, math.inf)]
+        if (shown := without_failure([each for each, _ in logs], hints_of_all)) is not None:
+            raise UsageError("; ".join([*troubles, shown.text]))
         troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # The user's number of nodes overrides the log's; the number of ranks does not.

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bench.explain.crash import Crash, crash_of
+from bench.core.codes import Coded
+from bench.explain.crash import Crash, crash_of, words
+from bench.explain.crash_messages import CrashCode
+from bench.explain.log_hints import Hint
 from bench.logs.events import flight_recorder
-from bench.logs.failure_events import LARGEST_DOCUMENT, Event, document_events, may_be_document
+from bench.logs.failure_events import LARGEST_DOCUMENT, Event, Role, document_events, may_be_document
 from bench.logs.foreign import OK, ForeignRun
 from bench.logs.imports import Log
 
 _HEAD = 4096
+_MARKED = ("no_rdma", "refused", "no_nvls")  # hints of what NCCL could not use
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,17 @@ class EventLog:
     def between(self, first: float, last: float) -> list[Event]:
         """The events in lines `first` to before `last`."""
         return [event for event in self.events if first <= event.line < last]
+
+
+def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | None:
+    """What logs show that hold neither a result nor a failure; None if they hold nothing. `hints`: those of all."""
+    marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
+    states = [words(event) for each in logs for event in each.events if event.role == Role.STATE]
+    shown = [*dict.fromkeys(marked), *dict.fromkeys(states)]
+    if not shown:
+        return None
+    sources = [each.log.source.name for each in logs if each.events or len(logs) == 1]
+    return Coded.of(CrashCode.NO_FAILURE, sources=sources or [each.log.source.name for each in logs], shown=shown)
 
 
 def file_events(path: Path | None, name: str) -> tuple[Event, ...]:

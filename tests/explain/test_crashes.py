@@ -19,7 +19,10 @@ from bench.__main__ import main
 from bench.core.errors import EXIT_USAGE, EXIT_VERDICT
 from bench.explain import crash_page
 from bench.explain.crash import Crash, crash_of
-from bench.explain.crash_logs import file_events
+from bench.explain.crash_logs import EventLog, file_events, without_failure
+from bench.explain.crash_messages import CrashCode
+from bench.explain.log_hints import Hint
+from bench.logs import imports
 from bench.logs.failure_events import Event, EventReader
 from bench.logs.readers import _lines
 from tests.logs.corpus import needs_corpus, real
@@ -313,3 +316,19 @@ def test_an_exception_under_torchrun_is_found_live(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
     crash = crash_of(events_of(done.stdout + done.stderr))
     assert answer(crash)[:2] == ("python-error", 1)
+
+
+def test_one_dump_alone_says_what_it_shows_and_what_is_missing() -> None:
+    path = CRASHES / "absent_rank0.json"
+    shown = without_failure([EventLog(imports.Log(imports.Source(str(path), path)), file_events(path, str(path)))], ())
+    assert shown is not None and shown.code == CrashCode.NO_FAILURE
+    assert shown.facts["sources"] == [str(path)] and len(shown.facts["shown"]) >= 1
+    assert main(["explain", str(path)]) == EXIT_USAGE
+
+
+def test_what_nccl_could_not_use_is_shown_without_a_failure() -> None:
+    log = EventLog(imports.Log(imports.Source("nccl.log", None)), ())
+    hints = (Hint("no_rdma", "GPU Direct RDMA Disabled", 5), Hint("network", "IB", 3))
+    shown = without_failure([log], hints)
+    assert shown is not None and shown.facts["shown"] == ["GPU Direct RDMA Disabled (line 5)"]
+    assert without_failure([log], hints[1:]) is None
