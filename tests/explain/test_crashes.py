@@ -332,3 +332,20 @@ def test_what_nccl_could_not_use_is_shown_without_a_failure() -> None:
     shown = without_failure([log], hints)
     assert shown is not None and shown.facts["shown"] == ["GPU Direct RDMA Disabled (line 5)"]
     assert without_failure([log], hints[1:]) is None
+
+
+def test_inspector_files_belong_to_the_job_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though their figures are read, they are no runs of their own that failed or went well."""
+    timed_out = (
+        "[rank{0}]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=13, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds"
+    )
+    (tmp_path / "job.log").write_text("\n".join(map(timed_out.format, (0, 1, 3))) + "\n")
+    for rank in range(4):
+        record = json.loads(inspector(rank, 9 if rank == 2 else 12))
+        record["coll_perf"] |= {"coll_msg_size_bytes": 4096, "coll_exec_time_us": 20}
+        (tmp_path / f"host{rank}-pid{rank}.log").write_text(json.dumps(record) + "\n")
+    assert main(["explain", str(tmp_path), "--format", "json"]) == EXIT_VERDICT
+    document = json.loads(capsys.readouterr().out)
+    (crash,) = document["crashes"]
+    assert len(document["pages"]) == 4 and crash["absent_ranks"] == [2]

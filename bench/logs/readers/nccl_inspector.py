@@ -183,6 +183,7 @@ class NcclInspector(Reader):
     def __init__(self) -> None:
         self._document: JsonCollector | None = None
         self._first_key = ""
+        self._line = 0  # of the first record
         self._runs: dict[tuple[str, int, str], InspectorRun] = {}
         self._notes = RunNotes()
         self._num_operations = self._num_left_out = self._num_without_time = 0
@@ -208,6 +209,7 @@ class NcclInspector(Reader):
             if not is_whole and not first:
                 return
             self._document = JsonCollector(line.number)
+            self._line = self._line or line.number
             self._first_key = first[1] if first else ""
         if text and self._document.feed(text):
             self._end_document()
@@ -219,14 +221,21 @@ class NcclInspector(Reader):
             self._notes.lose(self._document.line, InspectorCode.DOCUMENT_CUT)
             self._document = None
         if self._num_without_time:
-            self._notes.remark(None, InspectorCode.NO_TIME, num=self._num_without_time)
+            note = self._notes.remark if self._runs else self._notes.lose
+            note(None, InspectorCode.NO_TIME, num=self._num_without_time)
         if self._num_left_out:
             most = _MOST_OPERATIONS
             self._notes.lose(None, InspectorCode.RECORDS_LEFT_OUT, num=self._num_left_out, most=most)
         runs, self._runs = list(self._runs.values()), {}
+        notes, self._notes = self._notes, RunNotes()
+        self._num_operations = self._num_left_out = self._num_without_time = 0
+        if not runs and notes.cuts:
+            yield ForeignRun(
+                self.tool, status=notes.status(), failure=notes.failure(), remarks=notes.all_remarks(), line=self._line
+            )
         for run in runs:
             if run is runs[0]:  # what is lost of a file is reported once
-                run.remarks, run.cuts = self._notes.remarks, self._notes.cuts
+                run.remarks, run.cuts = notes.remarks, notes.cuts
             yield run.run(self.tool)
 
     def _end_document(self) -> None:
