@@ -866,10 +866,9 @@ _add(
 )
 
 
-def _inspected(
-    rank: int, operation: str, seq: int, size: int, micros: float, *, num_ranks: int = 4, **more: Any
-) -> dict[str, Any]:
+def _inspected(rank: int, operation: str, seq: int, size: int, micros: float, **more: Any) -> dict[str, Any]:
     """A record of a finished collective as NCCL's Inspector writes it; `more` is for the figures."""
+    num_ranks = 4
     payload = size * num_ranks if operation in ("AllGather", "ReduceScatter") else size
     factor = (2 if operation == "AllReduce" else 1) * (num_ranks - 1) / num_ranks
     algbw = round(payload / 1e3 / micros, 6) if micros else 0
