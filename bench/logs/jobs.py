@@ -21,6 +21,7 @@ from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, NamedFigure, 
 from bench.logs.messages import LogCode
 from bench.logs.records import failure_of, of_figure, of_matrix, of_row, rank_of
 
+UNKNOWN = "unknown"  # the pattern of rows whose operation the log does not state
 FIGURES = "figures"  # the pattern of a job whose figures are neither rows by size nor pairs
 # Patterns of matrices by their direction, if no byte crosses a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
@@ -163,7 +164,12 @@ def jobs_of(
 def _bounding(
     run: ForeignRun, options: ImportOptions, per_node: int | None
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log."""
+    """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log.
+
+    None bounds the operations of a running job, whose times include other things.
+    """
+    if log_traits(run.tool).of_running_job:
+        return {}, {}
     of_hosts = log_traits(run.tool).host_memory
     if options.own is not None:
         return options.own.links.with_rates(dict(options.links)).to_dict(), {}
@@ -200,7 +206,7 @@ def _rows_header(
         origin,
         options,
         remarks,
-        pattern=run.pattern or "unknown",
+        pattern=run.pattern or UNKNOWN,
         dtype=dtype or "",
         reduce_op=reduce_op or "",
         root=root,
@@ -330,8 +336,7 @@ def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dic
 
 def _facts(run: ForeignRun) -> dict[str, str]:
     """Where the bytes were: the GPUs, or device memory of a tool that otherwise uses host memory."""
-    library = dict(run.settings).get("library", "")
-    of_gpus = log_traits(run.tool).host_memory and re.search("cuda|rocm|nccl", library, re.I)
+    of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
     return {name: value for name, value in found.items() if value}
 

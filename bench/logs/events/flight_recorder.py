@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.logs.failure_events import DocumentFormat, Event, EventLine, MessageKind, Role, event_of, numbers
 
-RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations of group {group}")
+RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations< of group {group}>")
 _RANK = re.compile(r"rank[_.-]?(\d{1,6})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?!.*\d)")
 _MOST_RECORDS = 2_000  # of one group
