@@ -1,4 +1,4 @@
-"""Every rank ends with the blocks of all ranks, in rank order.
+"""At the end, every rank has the blocks of all ranks, in rank order.
 
 S is the whole output: n blocks of S/n. Each rank needs the n - 1 blocks of the others, so (n-1)/n S must come in
 through its port. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, each part needs the blocks of the

@@ -1,8 +1,8 @@
-"""Every rank ends with the reduction of all ranks' buffers.
+"""At the end, every rank has the reduction of all ranks' buffers.
 
-S is one rank's buffer. Each of its elements exists n times. It takes n - 1 transfers to combine them, and n - 1 to send
-the result to the ranks that lack it: 2(n-1) S bytes over n ports, or 2(n-1)/n S through each port and direction. The
-bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. A network that reduces by itself (NVLS, SHARP) needs fewer
+S is one rank's buffer. Each element exists on n ranks. It takes n - 1 transfers to combine these n values, and n - 1 to
+send the result to the ranks that lack it: 2(n-1) S bytes over n ports, or 2(n-1)/n S through each port and direction.
+The bus factor is 2(n-1)/n, as in nccl-tests' PERFORMANCE.md. A network that reduces by itself (NVLS, SHARP) needs fewer
 transfers, so its bus bandwidth may exceed a port's.
 
 Between N equal parts (nodes) the same count holds with N in place of n, because a part can reduce before it sends.

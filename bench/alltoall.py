@@ -1,9 +1,9 @@
 """Every rank sends a different block to every rank.
 
 S is one rank's whole send buffer: n blocks of S/n, one of which the rank keeps. The other n - 1 must leave through its
-port: (n-1)/n S per port and direction. The bus factor is (n-1)/n, as in nccl-tests. Nothing can be combined on the
-way. A part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in total. An alltoall
-therefore loads a network more than any other collective.
+port: (n-1)/n S per port and direction. The bus factor is (n-1)/n, as in nccl-tests. The network cannot combine blocks
+on the way. A part of m = n/N ranks sends (N-1)/N of each of its m buffers to other parts, m (N-1)/N S in total. An
+alltoall therefore loads a network more than any other collective.
 
     mpirun -n 16 python -m bench.alltoall -b 1K -e 64M
     mpirun -n 16 python -m bench.alltoall --sizes 16M --topology rail
@@ -21,7 +21,7 @@ class AllToAll(BlockPattern):
     name = "alltoall"
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """A block for each member, a block from each member."""
+        """One block to send to each member, one block to receive from each member."""
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -29,7 +29,7 @@ class AllToAll(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """From each member, its block for this one."""
+        """The block that each member sends to this member."""
         block = shape.block_bytes
         return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
 

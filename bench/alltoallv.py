@@ -1,12 +1,12 @@
-"""Every rank sends a block of its own size to every rank, according to a matrix of weights.
+"""Every rank sends a block to every rank; a matrix of weights gives the size of each block.
 
-`--matrix` gives the weights row by row: what i sends to j. Without it, i sends j the weight ((j - i) mod n) + 1, so
-every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one rank sends
-or receives, in bytes really moved. Blocks are multiples of 16 bytes in proportion to their weights, at least 16 bytes
-for a weight above zero, and as large as the requested size allows.
+`--matrix` gives the weights row by row: what i sends to j. Without `--matrix`, the weight from i to j is ((j - i) mod
+n) + 1, so every rank sends and receives the same total in blocks of n different sizes. S is the largest total that one
+rank sends or receives, in bytes really moved. Blocks are multiples of 16 bytes in proportion to their weights, at least
+16 bytes for a weight above zero, and as large as the requested size allows.
 
-The bus factor is (n-1)/n by nccl-tests' convention, exact if the blocks are equal. The traffic across the boundary of a
-rank or node is counted from the blocks themselves, and the bounds use that count.
+The bus factor is (n-1)/n by nccl-tests' convention; it is exact if all blocks are equal. The traffic across the
+boundary of a rank or node is counted from the blocks themselves, and the bounds use that count.
 
     mpirun -n 4 python -m bench.alltoallv -b 1K -e 64M
     mpirun -n 3 python -m bench.alltoallv --sizes 16M --matrix "0,1,1;8,0,1;8,1,0"
@@ -30,7 +30,7 @@ BLOCK_BYTES = 16
 
 
 class AllToAllV(Pattern):
-    """Send a row of the blocks, receive a column."""
+    """Each rank sends a row of the matrix of blocks and receives a column."""
 
     name = "alltoallv"
 
@@ -48,7 +48,7 @@ class AllToAllV(Pattern):
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """The blocks of this member's row, the blocks of its column."""
+        """This member's row of blocks to send, its column of blocks to receive."""
         sent, received = self._split(shape, member)
         return sum(sent), sum(received)
 
@@ -58,7 +58,7 @@ class AllToAllV(Pattern):
         return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """From each member its block for this one, one after the other."""
+        """The blocks that the members send to this member, in member order, one after the other."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         _, received = self._split(shape, member)
         offsets = accumulate(received, initial=0)
@@ -75,7 +75,7 @@ class AllToAllV(Pattern):
         return busiest_boundary(flows, shape.num_ranks, num_parts)
 
     def bus_factor(self, shape: Shape) -> float | None:
-        """(n-1)/n for any weights, to be comparable with nccl-tests."""
+        """(n-1)/n whatever the weights are, to be comparable with nccl-tests."""
         return (shape.num_ranks - 1) / shape.num_ranks if shape.num_ranks > 1 else None
 
     def _split(self, shape: Shape, member: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -87,8 +87,8 @@ class AllToAllV(Pattern):
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
     """The largest blocks whose rows and columns all stay within `most_bytes`; the smallest if none do.
 
-    Blocks grow with a scale: 16 * floor(scale * weight / (16 * M)), M the largest row or column of the weights. The
-    least scale of a payload is taken: it keeps the proportions, and payload(payload(x)) == payload(x).
+    Blocks grow with a scale: 16 * floor(scale * weight / (16 * M)), M the largest row or column of the weights. Several
+    scales can give the same payload; the smallest is used, so payload(payload(x)) == payload(x).
     """
     ranks = range(num_ranks)
     weights = matrix or tuple(tuple((j - i) % num_ranks + 1 for j in ranks) for i in ranks)

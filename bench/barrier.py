@@ -1,7 +1,7 @@
 """No rank continues before every rank has arrived; no data moves.
 
-S is 0 whatever size is requested, so there is no bandwidth and no bus factor, only the time. Its floor is ceil(log2 n)
-messages one after the other, because after k steps a rank can have heard from 2^k ranks.
+S is 0 whatever size is requested, so there is no bandwidth and no bus factor, only the time. The floor of the time is
+ceil(log2 n) messages one after the other, because after k steps a rank can know of at most 2^k ranks that they arrived.
 
     mpirun -n 16 python -m bench.barrier
     mpirun -n 16 python -m bench.barrier --mode isolated --topology node

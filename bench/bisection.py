@@ -16,7 +16,7 @@ from bench.core.skips import SkipCode
 
 
 class Bisection(MessagePattern):
-    """One partner in the other half."""
+    """Each rank exchanges messages with one partner in the other half."""
 
     name = "bisection"
 

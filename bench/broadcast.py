@@ -1,7 +1,7 @@
-"""The root's buffer ends at every rank.
+"""At the end, every rank has a copy of the root's buffer.
 
-S is that buffer. Every rank but the root must receive S through its port. The root need not send it more than once,
-because the others can pass it on. That is S through a port and direction for any n, so the bus factor is 1, as in
+S is that buffer. Every rank but the root must receive S through its port. The root need not send S more than once,
+because the other ranks can pass it on. That is S through a port and direction for any n, so the bus factor is 1, as in
 nccl-tests. Between N equal parts, each part but the root's must receive S once.
 
     mpirun -n 16 python -m bench.broadcast -b 8 -e 128M
@@ -33,7 +33,7 @@ class Broadcast(Pattern):
         return () if member == shape.root else (Copied(shape.root, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S, into every part but the root's."""
+        """S, which enters every part except the root's part."""
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:

@@ -1,8 +1,8 @@
-"""The root ends with the blocks of all ranks, in rank order.
+"""At the end, the root has the blocks of all ranks, in rank order.
 
-S is the root's whole output: n blocks of S/n. All but its own block must come in through the root's port, (n-1)/n S;
-every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, the root's part
-receives the blocks of the N - 1 others: (N-1)/N S.
+S is the root's whole output: n blocks of S/n. All blocks except the root's own must come in through the root's port:
+(n-1)/n S. Every other port carries less. The bus factor is (n-1)/n, as in nccl-tests. Between N equal parts, the root's
+part receives the blocks of the N - 1 others: (N-1)/N S.
 
     mpirun -n 16 python -m bench.gather -b 1K -e 64M
     mpirun -n 16 python -m bench.gather --sizes 16M --root 5

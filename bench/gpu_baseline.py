@@ -1,10 +1,10 @@
-"""Every rank multiplies two square matrices by itself: the peak compute rate of each GPU, all GPUs at once.
+"""Every rank multiplies two square matrices; all GPUs compute at once, which shows the peak rate of each GPU.
 
-S is one factor, and the product: matrices of `order` rows. The order is the largest multiple of 64 whose order x order
-elements fit into the requested size. One product takes 2 x order^3 operations and 3 S of memory traffic, so from a few
-MiB on only arithmetic limits it. Nothing crosses a link, so there is no bus bandwidth. Rows show FLOP/s and the dense
-rate of the data sheet. Each rank has its own row while all compute, so a slow GPU is visible; `--topology "single
-ranks"` takes one GPU of each node at a time.
+S is the size of one matrix: each of the two factors and the product is a matrix of `order` rows. The order is the
+largest multiple of 64 whose order x order elements fit into the requested size. One product takes 2 x order^3
+operations and 3 S of memory traffic, so from a few MiB on only arithmetic limits it. Nothing crosses a link, so there
+is no bus bandwidth. Rows show FLOP/s and the dense rate of the data sheet. All ranks compute at once, and each has its
+own row, so a slow GPU is visible; `--topology "single ranks"` takes one GPU of each node at a time.
 
 `-d` gives the type. float32 is multiplied in float32, or with `--tf32 1` on tensor cores. Factors and product are exact
 integers that look like noise (core/products.py), and every element is compared.
@@ -21,7 +21,7 @@ from bench.core.sweep import order_of
 
 
 class GpuBaseline(Pattern):
-    """A product on each rank, independent of the others."""
+    """A product on each rank; ranks do not depend on each other."""
 
     name = "gpu_baseline"
     factors = frozenset({"tf32"})

@@ -1,9 +1,10 @@
 """Every rank copies between its host's memory and its GPU, over PCIe (or NVLink-C2C).
 
-S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from it, `two-way` both at once on two streams; t
-ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the driver pin the memory, which
-copies everything once more. `--topology single ranks` takes one GPU of each node at a time, `groups of 1` all at once
-with a row for each. The default takes all at once and counts the slowest.
+S is one copy. `--direction h2d` (or one-way) copies to the GPU, `d2h` from the GPU, and `two-way` in both directions at
+once, on two streams; t ends with the later copy, and the bandwidth is per direction. `--memory pageable` lets the
+driver pin the memory, which copies everything once more. `--topology single ranks` takes one GPU of each node at a
+time, `groups of 1` all GPUs at once with a row for each. By default all GPUs copy at once, and the slowest GPU's time
+counts.
 
 Each byte crosses the GPU's link once, so the bus factor is 1.
 
@@ -18,7 +19,7 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class HostDevice(Pattern):
-    """Copies on each rank, independent of the others."""
+    """Copies on each rank; ranks do not depend on each other."""
 
     name = "host_device"
     transport = "cuda_copy"
@@ -27,7 +28,7 @@ class HostDevice(Pattern):
     factors = frozenset({"memory"})
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """One S for each direction. With both, the first S goes to the GPU and the second comes from it."""
+        """S for each direction. In two-way mode the first S goes to the GPU, and the second S comes from the GPU."""
         num_bytes = shape.payload_bytes * len(self._ways(shape))
         return num_bytes, num_bytes
 
@@ -41,7 +42,7 @@ class HostDevice(Pattern):
         return (CopyStep(tuple(copies)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """What was sent, in the same place."""
+        """The data that was sent, at the same place in the buffer."""
         return (Copied(member, 0, shape.payload_bytes * len(self._ways(shape))),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

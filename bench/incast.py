@@ -1,6 +1,6 @@
 """All ranks send to the root at the same time.
 
-S is the total that the root receives: n - 1 equal blocks of S/(n-1), in multiples of 16 bytes. All of them enter
+S is the total that the root receives: n - 1 equal blocks of S/(n-1), each a multiple of 16 bytes. All of them enter
 through the root's one port, so the bus factor is 1. The bandwidth is the rate of that port while n - 1 senders compete
 for it: the worst case for a switch's buffers and for congestion control.
 
@@ -22,7 +22,7 @@ class Incast(MessagePattern):
     rooted = True
 
     def payload(self, requested_bytes: int, shape: Shape) -> int:
-        """n - 1 blocks of multiples of 16 bytes."""
+        """S: n - 1 equal blocks, each a multiple of 16 bytes."""
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Every rank copies within its GPU's memory: the bandwidth of that memory.
+"""Every rank copies within its GPU's memory, which shows the bandwidth of that memory.
 
-S is one copy. Each byte is read and written through the memory's one port, so the bus factor is 2, and the bandwidth
-is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine. `--topology "groups
-of 1"` gives a row for each GPU while all copy; `single ranks` takes one GPU of each node at a time.
+S is one copy. Each byte is read and written through the only port of the memory, so the bus factor is 2, and the
+bandwidth is comparable with the memory's peak. `--engine sm` copies by a kernel instead of the copy engine. `--topology
+"groups of 1"` gives a row for each GPU while all copy; `single ranks` takes one GPU of each node at a time.
 
     python -m bench.local_copy --sizes 256M
     torchrun --nproc-per-node 8 -m bench.local_copy --engine sm --topology "groups of 1"
@@ -15,7 +15,7 @@ from bench.core.program import Copied, Copy, CopyStep, Expected, Step
 
 
 class LocalCopy(Pattern):
-    """A copy on each rank, independent of the others."""
+    """A copy on each rank; ranks do not depend on each other."""
 
     name = "local_copy"
     transport = "cuda_copy"

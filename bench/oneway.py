@@ -5,9 +5,9 @@ arrived. `--mode pipelined` sends W messages (`--window`, fewer if W messages wo
 acknowledgement; t is that time divided by W.
 
 Ranks of one host read one clock. Clocks of different hosts are compared before and after each chunk of samples by
-round-trip messages. How a round trip divides into its two ways is unknown, so the interval is widened by the bound of
-that comparison: about half of its shortest round trip. A row whose bound exceeds 10 % of its time is marked
-`clock-limited` and has no bandwidth. The sum of both directions of a pair does not depend on clocks.
+round-trip messages. How long each direction of a round trip took is unknown, so the interval of a row is widened by the
+comparison's error bound: about half of the shortest round trip. A row whose error bound exceeds 10 % of its time is
+marked `clock-limited` and has no bandwidth. The sum of both directions of a pair does not depend on clocks.
 
 A message crosses each of the two ports once, so the bus factor is 1.
 
@@ -29,7 +29,7 @@ class OneWayPattern(MessagePattern):
     one_way = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send; every message arrives in its own part of the receive buffer."""
+        """S to send; to receive, a separate part of the buffer for each message."""
         if member == 0:
             return shape.payload_bytes, 0
         return 0, shape.payload_bytes * self.operations(shape) if member == 1 else 0
@@ -44,7 +44,7 @@ class OneWayPattern(MessagePattern):
         return ()
 
     def operations(self, shape: Shape) -> int:
-        """Messages in flight together."""
+        """How many messages are in flight at the same time."""
         if shape.mode != "pipelined":
             return 1
         return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))

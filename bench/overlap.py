@@ -3,11 +3,11 @@
 S is one rank's buffer, and the bus factor is 2(n-1)/n, as for allreduce. Blocks of three kinds alternate: the allreduce
 alone, products alone, and both, released together. They give two results: the slowdown of the allreduce by the
 products, and the slowdown of the products by the allreduce. The row's time is that of the allreduce with products. In
-isolated mode it is one call at a time, in pipelined mode several back to back.
+isolated mode a sample is one allreduce, in pipelined mode several back to back.
 
-The matrices are multiplied in bfloat16 on GPUs and in float32 on hosts. Their order is chosen for each size so that a
-product takes about a quarter of one allreduce (rank/overlap.py), and is recorded. At least two ranks are needed,
-because one rank alone moves no bytes.
+The matrices are multiplied in bfloat16 on GPUs and in float32 on hosts. The order of the matrices is recorded; it is
+chosen for each size so that a product takes about a quarter of the time of one allreduce (rank/overlap.py). At least
+two ranks are needed, because one rank alone moves no bytes.
 
     torchrun --nproc-per-node 8 -m bench.overlap --sizes 64M
     torchrun --nproc-per-node 2 -m bench.overlap --transport gloo --sizes 1M --mode isolated

@@ -46,11 +46,11 @@ class PeerCopy(Pattern):
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S per direction, if it crosses at all."""
+        """S per direction if the two GPUs are in different parts, else 0."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """(the member that runs it, the copy). If one process holds both ends, both buffers are its own."""
+        """The copies, each as (member that runs it, copy). If one process holds both ends, it owns both buffers."""
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:
             by = source if shape.access == "write" else target

@@ -2,7 +2,7 @@
 
 S is one message. `--mode isolated` is the classic ping-pong, and t is half the round trip. `--mode pipelined` keeps W
 messages in flight and then waits for one small acknowledgement; t is that time divided by W. W is `--window`, or less
-if W messages would exceed 64 MiB. With `--direction two-way` both members send at once.
+if that many messages would exceed 64 MiB. With `--direction two-way` both members send at once.
 
 A message crosses each of the two ports once, so the bus factor is 1. Two-way bandwidth is per direction as well, not
 the sum of both. If nodes hold several ranks, members 0 and 1 are on one node: `--topology rail` takes ranks of
@@ -18,7 +18,7 @@ from bench.core.pattern import PairPattern
 
 
 class PingPong(PairPattern):
-    """The program of two members, on the requested groups."""
+    """The program of two members, run by members 0 and 1 of each requested group."""
 
     name = "pingpong"
 

@@ -1,8 +1,8 @@
-"""The root ends with the reduction of all ranks' buffers.
+"""At the end, the root has the reduction of all ranks' buffers.
 
 S is one rank's buffer. Every rank but the root must send S once, combined with what it received. That is S through a
 port and direction for any n, so the bus factor is 1, as in nccl-tests. Between N equal parts, each part but the root's
-sends S, already reduced inside.
+sends S, after a reduction inside the part.
 
     mpirun -n 16 python -m bench.reduce -b 8 -e 128M
     mpirun -n 16 python -m bench.reduce --sizes 64M --root 5 -o max
@@ -35,7 +35,7 @@ class Reduce(Pattern):
         return (Reduced(0, shape.payload_bytes),) if member == shape.root else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S, out of every part but the root's."""
+        """S, which leaves every part except the root's part."""
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:

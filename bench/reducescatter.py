@@ -1,8 +1,9 @@
-"""Every rank ends with one block of the reduction of all ranks' buffers.
+"""At the end, every rank has one block of the reduction of all ranks' buffers.
 
 S is the whole input: n blocks of S/n. An element of the result needs n - 1 contributions from other ranks, so (n-1) S
-bytes move in total, (n-1)/n S through each port and direction. The bus factor is (n-1)/n, as in nccl-tests; it is the
-first half of an allreduce. Between N equal parts, each of which reduces before it sends, (N-1)/N S cross.
+bytes move in total, (n-1)/n S through each port and direction. The bus factor is (n-1)/n, as in nccl-tests; a
+reducescatter is the first half of an allreduce. Between N equal parts, each of which reduces before it sends, (N-1)/N S
+cross.
 
     mpirun -n 16 python -m bench.reducescatter -b 1K -e 64M
     torchrun --nproc-per-node 8 -m bench.reducescatter --transport nccl --sizes 256M -d bfloat16 -o avg

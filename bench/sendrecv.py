@@ -2,7 +2,7 @@
 
 S is one message. In the time t each port carries S out and S in, so the bus factor is 1, as in nccl-tests: the
 bandwidth is that of one port and direction, not the sum of both. If ranks are numbered node by node, one message leaves
-each node; with `--order interleaved` all do.
+each node; with `--order interleaved` every message leaves its node.
 
     mpirun -n 16 python -m bench.sendrecv -b 8 -e 128M
     mpirun -n 16 python -m bench.sendrecv --sizes 16M --order interleaved
@@ -15,7 +15,7 @@ from bench.core.program import Exchange, Message, Step
 
 
 class SendRecv(MessagePattern):
-    """A shift by one around the ring."""
+    """Each rank sends to the next rank of the ring and receives from the previous one."""
 
     name = "sendrecv"
 
@@ -24,7 +24,7 @@ class SendRecv(MessagePattern):
         return shape.payload_bytes, shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """To the next rank, from the previous one."""
+        """A message to the next rank, and one from the previous rank."""
         after, before = (member + 1) % shape.num_ranks, (member - 1) % shape.num_ranks
         return (Exchange((Message(after, shape.payload_bytes),), (Message(before, shape.payload_bytes),)),)
 

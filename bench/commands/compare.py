@@ -64,7 +64,7 @@ def _fraction(text: str) -> float:
 
 
 def _command(paths: list[Path]) -> str:
-    """A command that measures these scenarios on these clusters with enough launches for a verdict."""
+    """The command that measures the scenarios of these runs again, with enough launches for a verdict."""
     words = []
     for path in paths:
         if path.is_dir() and (path / "plan.json").exists():

@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the verdict; 1 if something is slow."""
+    """Print the verdict. Returns 1 if something is slow."""
     if args.run and args.cluster:
         raise UsageError("give a run to read or a --cluster to measure, not both")
     if args.model and not args.cluster:
@@ -73,7 +73,7 @@ def _folders(results: Path) -> set[Path]:
 
 
 def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> int:
-    """Print the verdict on a run. `failed`: why jobs of the run failed, if any did."""
+    """Print the verdict on a run. `failed`: why jobs of the run failed; None if no job failed."""
     document = _document(path)
     try:
         cases = pair_evidence.diagnosed(document["headers"], document["summaries"])
@@ -97,7 +97,7 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
 
 
 def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
-    """The folder of a new run, and why jobs of it failed, if any did."""
+    """Measure the cluster. Returns the folder of the new run, and why jobs failed (None if no job failed)."""
     ran = run.started(args)
     if ran.failed and not runs.jobs_in(ran.folder):
         raise run.nothing_measured(ran)
@@ -106,7 +106,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Headers by job, summaries and notes, as plain data. Raises UsageError if the path is not one of the inputs."""
+    """The headers by job, summaries and notes, as plain data. Raises UsageError if the path is not a possible input."""
     if path.is_file():
         try:
             parsed = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """Seconds that the jobs took, including their starts, if the run recorded them."""
+    """The seconds that the jobs took, including their starts; None if the run did not record them."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

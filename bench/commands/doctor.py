@@ -1,12 +1,12 @@
 """Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
 
 `python -m bench doctor --cluster lab` prints one line per host and a remedy for every problem that would stop a run.
-Then comes a page about each machine: its hardware, the expected rates of its links, and their faults. The exit code is
-3 if a run would be refused, 1 if a machine's links have a fault, else 0.
+Then it prints a page about each machine: its hardware, the expected rates of its links, and their faults. The exit code
+is 3 if a run would be refused, 1 if a machine's links have a fault, else 0.
 
 `--load` copies for some seconds during the check, because idle links report lower rates. `--facts FILE` checks another
 machine from a results file, or from its output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv`. `--instance
-TYPE` compares with the catalogue's entry of that type.
+TYPE` compares the machine with the catalogue's entry of that type.
 """
 
 from __future__ import annotations

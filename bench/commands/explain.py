@@ -106,7 +106,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """The module of `bench import` (not a valid identifier); explain reads the same logs with the same options."""
+    """The module `bench.commands.import` (`import` is a Python keyword); explain reads the same logs and options."""
     return plugins.load("command", "import")
 
 
@@ -140,7 +140,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 def _runs(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> list[tuple[str, ForeignRun]]:
-    """All runs with the names of their files, and with the ranks and nodes that the user gives."""
+    """All runs with the names of their files. The ranks and nodes that the user gives are filled in."""
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
         for run in each.log.runs:
@@ -169,7 +169,7 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """The evidence of similar runs, the verdict on the median of each group, and the option that would decide one."""
+    """Judge similar runs. Returns them, their verdict, that on each group's middle run, and what would decide one."""
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
     decides = None
@@ -193,7 +193,7 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 
 
 def _read_source(source: imports.Source) -> HintedLog:
-    """One file, read once for its runs, hints and events. A dump is read again as a document."""
+    """Read one file once for its runs, hints and events. A dump is read a second time, as a document."""
     hints, events = HintReader(), EventReader()
 
     def lines(chunks: Iterable[bytes], look: Callable[[str], None]) -> Iterator[Line]:
@@ -213,7 +213,7 @@ def _read_source(source: imports.Source) -> HintedLog:
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each run of each log, and whether the run is complete and correct.
+    """Yields a page for each run of each log, and whether the run is complete and correct.
 
     A topology in a file without runs is evidence for all runs.
     """
@@ -231,7 +231,7 @@ def _log_pages(
 
 
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
-    """A page for each topology if no log has a run, and whether its links are as they should be."""
+    """Yields a page for each topology if no log has a run, and whether the topology's links are as they should be."""
     if any(each.log.runs for each, _ in logs):
         return
     for each, hints in logs:
@@ -240,7 +240,7 @@ def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -
 
 
 def _is_explained(log: EventLog, hints: HintReader) -> bool:
-    """Does a file without runs contain something else to explain: a failure or a topology?"""
+    """Whether a file without runs contains something else to explain: a failure or a topology."""
     return bool(log.events or hints.topology.found)
 
 
@@ -265,7 +265,7 @@ def _page(
 
 
 def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
-    """The machine with what bench.yaml and the user's options say about its links."""
+    """The machine, whose links are changed to what bench.yaml and the user's options say."""
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
         how = f"{machine.how}; NICs and GPUs of a node as given"
@@ -280,7 +280,7 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """A page for each job of ours and each imported run, and whether the run is complete and correct."""
+    """Yields a page for each job or imported run of a stored result, and whether it is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         print(f"bench: warning: {sentence}", file=sys.stderr)

@@ -81,13 +81,13 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """`bench import`, whose name is no identifier."""
+    """The module `bench.commands.import`, whose name is a keyword of Python."""
     return plugins.load("command", "import")
 
 
 @contextlib.contextmanager
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
-    """The run to judge: as named, or logs of other tools as a run in a folder that is deleted afterwards."""
+    """The run to judge: the named run, or a temporary folder with the run that is imported from other tools' logs."""
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)
     if path.is_dir():
@@ -107,7 +107,7 @@ def _only(rules: Sequence[str]) -> str:
 
 
 def _check(junit: Path | None) -> None:
-    """Raise UsageError before anything is judged if the file cannot be written."""
+    """Raise UsageError if the file cannot be written; called before anything is judged."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
         raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 
@@ -175,7 +175,7 @@ def _demand(demand: JudgedDemand) -> dict[str, Any]:
 
 
 def unit(demand: JudgedDemand) -> str:
-    """The unit of `got` and `limit` of a demand."""
+    """The unit of a demand's two figures, `got` and `limit`."""
     if demand.limit.of:
         return "ratio"
     return "bytes_per_s" if demand.limit.metric in RATES else "s"

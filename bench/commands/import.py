@@ -25,7 +25,7 @@ from bench.results import output
 from bench.results.run_report import RunReport
 from bench.results.summary import DocumentBuilder
 
-# Limits of shown rows, for tables and for programs, besides rows with wrong data. A run stores all rows.
+# How many rows are shown in tables, and to programs; rows with wrong data are always shown. A run stores all rows.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
 _MOST_WORLDS = 4  # most numbers named in one sentence
 
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, name: str) -> Path:
-    """The logs as a run in `results`, under this name. Raises UsageError if no log holds a run."""
+    """Store the logs as a run of this name in `results`. Raises UsageError if no log holds a run."""
     logs, troubles = _read(paths, options)
     runs = [run for log in logs for run in log.runs]
     for sentence in (*troubles, *ignored_options(runs, options)):
@@ -100,7 +100,7 @@ def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, 
 
 
 def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
-    """The logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
+    """Returns the logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
     readers = imports.readers()
     logs = [imports.read(source, readers, _lines.results, options) for source in imports.sources(paths)]
     troubles = imports.troubles(logs)
@@ -120,7 +120,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
-    """The site's own instance type of this name in bench.yaml; None if the catalogue's is meant."""
+    """The instance type of this name that bench.yaml defines; None for a name of the catalogue, or no name."""
     if name is None or name in catalogue.instances():
         return None
     site = clusters.load_site(config_paths.config_file(config))
@@ -139,7 +139,7 @@ def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) 
 
 
 def is_correct(run: ForeignRun) -> bool:
-    """Whether the run succeeded without wrong elements."""
+    """Whether the run succeeded and has no wrong elements."""
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 

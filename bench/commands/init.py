@@ -115,7 +115,7 @@ def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes,
 
 
 def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
-    """(number of lines before the new entry, its indentation)."""
+    """Where the new entry goes: (number of lines before it, its indentation)."""
     lines = old.splitlines()
     if before is None or "clusters" not in before.value:
         return len(lines), 2
@@ -129,7 +129,7 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
 
 
 def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> None:
-    """Raise UsageError unless the new file reads back as the old content and the new entry."""
+    """Check that the new file has the old content and the new entry. Raises UsageError if not."""
     wanted = yaml_file.read("\n".join(entry).encode(), path).value
     wanted = value | {"clusters": (value.get("clusters") or {}) | wanted}
     try:

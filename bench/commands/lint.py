@@ -1,4 +1,4 @@
-"""Check that a run is fit to publish; short for `gate RUN --rules publication`. Exit code 1 if it breaks a rule."""
+"""Check that a run is fit to publish (`gate RUN --rules publication`). Exit code 1 if the run breaks a rule."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _row(fault: GateFault) -> dict[str, Any]:
 
 
 def _csv_rows(finding: PublicationFinding) -> Iterator[dict[str, Any]]:
-    """A line for each fault, or one line for a rule without faults."""
+    """Yields a line for each fault of a rule; if the rule has no faults, one line."""
     whole: dict[str, Any] = {
         "rule": finding.rule.number,
         "title": finding.rule.template,

@@ -140,7 +140,7 @@ def _instances() -> Iterator[Entry]:
         yield Entry("instance", name, f"{found.provider}: {gpus}, {network}")
 
 
-# Kind -> its entries, in the order of the whole list.
+# The entries of each kind; kinds are in the order in which `bench list` prints them.
 _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,

@@ -54,6 +54,6 @@ def _rows(job: Job) -> str:
 
 
 def estimate(planned: Plan) -> str:
-    """One line: the total time, and the budget for measuring."""
+    """One line with the total time and the budget for measuring."""
     budget = f"; budget for measuring {format_duration(planned.budget_s)} a launch" if planned.budget_s else ""
     return f"estimate: {format_duration(planned.estimate_s)} in all, including the start of ranks{budget}"

@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Draw, and print the paths of the files."""
+    """Draw the figures and print the paths of their files."""
     path = report.path_of(args)
     drawn = draw(collect.document(path), args.plots / path.stem)
     if not drawn:

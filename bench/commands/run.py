@@ -43,7 +43,7 @@ _SCENARIO = "main"
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `bench run`."""
     _plan.add_plan_arguments(parser)
-    parser.set_defaults(scenario=None)  # None shows --resume that the user named no scenario
+    parser.set_defaults(scenario=None)  # None: the user named no scenario, which --resume needs to know
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def nothing_measured(ran: RunResult) -> BenchError:
-    """The error if all jobs failed before their first row, with each reason once."""
+    """The error to raise if all jobs failed before their first row. It names each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
@@ -120,12 +120,12 @@ def draw(document: Document, folder: Path) -> list[Path]:
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
-    """(plots, why there are none or None). A failure to plot does not affect the results."""
+    """Draw. Returns (the plots, the error if drawing failed). A failure to plot does not affect the results."""
     if args.no_plots:
         return [], None
     try:
         return draw(document, args.plots / run.name), None
-    except (UsageError, ImportError) as error:  # ImportError: an installed matplotlib that does not load
+    except (UsageError, ImportError) as error:  # ImportError: matplotlib is installed but cannot be loaded
         return [], MeasurementError(f"{error}; the results are kept: python -m bench plot {run} --plots DIR")
 
 
@@ -185,7 +185,7 @@ def _resumed(args: argparse.Namespace) -> RunResult:
 
 
 def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
-    """The site of a stored plan, inspected again from this machine."""
+    """The site of a stored plan, as this machine sees it now."""
     tools = {job["tool"] for job in stored["jobs"] if job.get("tool")}
     return plan.site_of(controller.cluster_of(stored["cluster"]), tools, args.tool_path)
 
@@ -202,7 +202,7 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
 
 @contextlib.contextmanager
 def _progress() -> Iterator[tuple[controller.Say, controller.Say]]:
-    """(say, tick): print a line that stays; show the current state, on a terminal only."""
+    """Two functions: one prints a line that stays; the other shows the current state, on a terminal only."""
     if not sys.stderr.isatty():
         yield _say, lambda state: None
         return

@@ -102,7 +102,7 @@ def _selected(
 
 
 def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Instance, int]]:
-    """(instance, nodes) in the order of the command line. Raises UsageError for an unknown name."""
+    """Each machine and number of nodes, in the order of the command line. Raises UsageError for an unknown name."""
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]
     if args.explain is not None and args.explain not in names:

@@ -1,4 +1,4 @@
-"""Compare predictions with every published measurement, and yours: each system is predicted from the other systems."""
+"""Compare predictions with all published measurements and yours. Each system is predicted from the other systems."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from bench.core.units import parse_rate
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One entry of bench.yaml: where ranks run. `links` in bytes per second, instead of the catalogue's rates.
+    """One entry of bench.yaml: where ranks run. `links`: rates in bytes per second that replace the catalogue's.
 
-    `site_instance`: the instance type, if bench.yaml defines it; `differs`: why ranks cannot know that type.
+    `site_instance`: the instance type, if bench.yaml defines it; `differs`: why ranks cannot use that type.
     `ranks_per_node` None: one per GPU (of the instance type if named), otherwise one per CPU of this machine, but at
-    least 2. `launcher` "auto": the transport's own.
+    least 2. `launcher` "auto": the usual launcher of the transport.
     """
 
     name: str
@@ -104,7 +104,7 @@ def _cluster(name: str, keys: Mapping[str, Any], own: Mapping[str, OwnInstance])
 
 
 def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
-    """Check that each host is named once, that all nodes have one, and that the launcher takes hosts."""
+    """Check that no host is named twice, that there is a host for each node, and that the launcher accepts hosts."""
     if not hosts:
         return
     if launcher != "auto" and plugins.load("launcher", launcher).LAUNCHER.remote:
@@ -118,7 +118,7 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
 
 
 def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
-    """Check that a host is in only one rack and, if `hosts:` is given, is named there."""
+    """Check that no host is in two racks and, if `hosts:` is given, that it names each host of a rack."""
     rack_of: dict[str, str] = {}
     for rack, hosts in racks.items():
         for host in hosts:

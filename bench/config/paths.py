@@ -14,24 +14,24 @@ PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
 
 
 def config_file(given: Path | None = None) -> Path:
-    """`given`, or bench.yaml of the working directory, or the package's."""
+    """The path `given`, else bench.yaml in the working directory, else the package's bench.yaml."""
     if given is not None:
         return given
     return Path("bench.yaml") if Path("bench.yaml").exists() else PACKAGE_ROOT / "bench.yaml"
 
 
 def scenarios_folder() -> Path:
-    """scenarios/ of the working directory, or the package's."""
+    """scenarios/ in the working directory, else the package's folder."""
     return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
 
 
 def rules_folder() -> Path:
-    """rules/ of the working directory, or the package's."""
+    """rules/ in the working directory, else the package's folder."""
     return Path("rules") if Path("rules").is_dir() else PACKAGE_ROOT / "rules"
 
 
 def workloads_folder() -> Path:
-    """workloads/ of the working directory, or the package's."""
+    """workloads/ in the working directory, else the package's folder."""
     return Path("workloads") if Path("workloads").is_dir() else PACKAGE_ROOT / "workloads"
 
 

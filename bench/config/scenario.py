@@ -20,9 +20,9 @@ from bench.core.units import parse_duration
 class Measurement:
     """One entry of a scenario's `measure`. Every combination of its values is measured.
 
-    `transports` None: those that suit the machine. `nodes` None: all of the cluster's. `least_ranks`: smaller worlds
-    are left out. `values`: the values to try of each factor that the entry names; others have their default. `env`:
-    the values to try of each environment variable. `tools`: other benchmarks to run as well.
+    `transports` None: those that suit the machine. `nodes` None: all nodes of the cluster. `least_ranks`: smaller
+    worlds are not measured. `values`: the values to try of each factor that the entry names; other factors have their
+    default. `env`: the values to try of each environment variable. `tools`: other benchmarks to run as well.
     """
 
     patterns: tuple[str, ...]
@@ -41,7 +41,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What to measure. `budget_s`: for one launch of all jobs; `max_s`: for one row.
+    """What to measure. `budget_s`: seconds for one launch of all jobs; `max_s`: seconds for one row.
 
     `launches`: how often each job runs. `text`: the file verbatim, kept with the results.
     """
@@ -63,7 +63,7 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 
 
 def _content(varied: Factor) -> Content:
-    """How a factor is read: as the tuple of its values. A factor that cannot be varied has one value."""
+    """The reader of a factor: it returns a tuple of values. A factor that cannot be varied has one value."""
     if varied.several:
         return Values(varied.parse, varied.split)
     if varied.merge is None:

@@ -2,8 +2,8 @@
 
 Each kind of file is described by one `Section`. The module that needs the file declares it, and `load` reads it
 (docs/extending.md). Reading takes two passes. The first finds unknown keys, because a misspelt key explains why a
-required one is missing. The second reads every value as it was typed, by the parser of the command line. Each mistake
-is one UsageError with file, line, column and key. If a file leaves out a key, the section's dataclass keeps its
+required one is missing. The second reads every value as it was typed, with the parser that the command line uses. Each
+mistake is one UsageError with file, line, column and key. If a file leaves out a key, the section's dataclass keeps its
 default.
 """
 
@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 
 class KeyMistake(UsageError):
-    """A value contradicts another one. Raise this in a section's `make`; the error points at `key`.
+    """A value contradicts another one. A section's `make` raises this; the message then points at `key`.
 
-    `at_value`: point at the value, not at the key.
+    `at_value`: the message points at the value, not at the key.
     """
 
     def __init__(self, key: str | tuple[str | int, ...], message: str, at_value: bool = False) -> None:
@@ -40,7 +40,7 @@ class KeyMistake(UsageError):
 
 
 class Content(ABC):
-    """What a file may hold at one place, and how it is read."""
+    """What a file may contain at one place, and how this is read."""
 
     def check_keys(self, file: YamlFile, loc: Loc) -> None:  # noqa: B027  # a scalar has no keys
         """Raise UsageError for the first unknown key at or below `loc`."""
@@ -85,7 +85,7 @@ class Values(Content):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a section. `names`: as files write it, the first of them in errors; empty: the field's name."""
+    """One key of a section. `names`: its spellings in files (errors show the first); empty: the field's name."""
 
     content: Content
     names: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section(Content):
-    """A mapping with known keys. `keys`: field name -> key; `make` gets the fields that the file sets."""
+    """A mapping with known keys. `keys`: field name -> key; `make` is called with the fields that the file sets."""
 
     keys: Mapping[str, Key]
     make: Callable[..., Any] = dict
@@ -125,7 +125,7 @@ class Section(Content):
         return build(file, loc, partial(self.make, **found), typed_as)
 
     def key_names(self) -> Iterator[str]:
-        """All keys here and in the sections below, as errors name them."""
+        """All keys of this section and of the sections inside it, as errors name them."""
         for field, key in self.keys.items():
             yield _names(field, key)[0]
             if isinstance(key.content, Section):
@@ -137,9 +137,9 @@ class Section(Content):
 
 @dataclass(frozen=True, slots=True)
 class NamedEntries(Content):
-    """A mapping whose keys are names that the user chose. `name` reads each name, `value` what belongs to it.
+    """A mapping whose keys are names that the user chose. `name` reads each name, `value` reads the name's value.
 
-    `named`: combines a name and its value, for values that know their name.
+    `named`: combines a name and its value into one object, if that object should contain its name.
     """
 
     name: Parse
@@ -186,7 +186,7 @@ class Entries(Content):
 
 @dataclass(frozen=True, slots=True)
 class Either(Content):
-    """A mapping read by `mapping`, or anything else read by `other`."""
+    """Either a mapping, which `mapping` reads, or something else, which `other` reads."""
 
     mapping: Content
     other: Content
@@ -204,18 +204,18 @@ class Either(Content):
 
 
 def load(path: Path, kind: Section) -> Any:
-    """What a file of this kind holds, as its section makes it. Raises UsageError for the first mistake."""
+    """Read a file of this kind. Returns what `make` of its section returns. Raises UsageError for the first mistake."""
     return read(yaml_file.load(path), kind)
 
 
 def read(file: YamlFile, kind: Section) -> Any:
-    """As `load`, for a file that is already parsed."""
+    """The same as `load`, for a file that is already parsed."""
     kind.check_keys(file, ())
     return kind.read(file, ())
 
 
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
-    """`make()`, with the place of the section at `loc` in its errors. `typed_as`: field -> its key in the file."""
+    """Returns `make()`; its errors get the place of the section at `loc`. `typed_as`: field -> its key in the file."""
     try:
         return make()
     except KeyMistake as mistake:
@@ -226,7 +226,7 @@ def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any
 
 
 def scalar(parse: Parse, typed: object) -> Any:
-    """`parse` of a scalar (or of a key, which may be a number). Raises UsageError for a list or mapping."""
+    """Apply `parse` to a scalar (or to a key, which may be a number). Raises UsageError for a list or mapping."""
     if isinstance(typed, int):
         return parse(str(typed))
     if not isinstance(typed, str):

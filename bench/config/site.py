@@ -16,9 +16,10 @@ from bench.hardware.catalogue import Instance, Price
 
 @dataclass(frozen=True, slots=True)
 class OwnInstance:
-    """One entry of bench.yaml's `instances`: the differences from `like`, or from the catalogue's type of this name.
+    """One entry of bench.yaml's `instances`: how it differs from the type `like`, or from the catalogue's type of this
+    name.
 
-    `links`: bytes per second by link; `price`: dollars per hour on `price_date`.
+    `links`: the rate of each link in bytes per second; `price`: dollars per hour on `price_date`.
     """
 
     name: str
@@ -38,7 +39,7 @@ class OwnInstance:
 
 @dataclass(frozen=True, slots=True)
 class InstanceTypes:
-    """All instance types by name, the site's own last. `own`: the names in bench.yaml."""
+    """All instance types by name; the site's own types are last. `own`: the names in bench.yaml."""
 
     instances: Mapping[str, Instance]
     own: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class InstanceTypes:
 
 
 def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> InstanceTypes:
-    """The catalogue with a site's changes. Raises UsageError naming `path` and the incomplete entry."""
+    """The catalogue with the changes that a site makes. Raises UsageError naming `path` and the incomplete entry."""
     known = {name: catalogue.instance(name) for name in catalogue.instances()}
     for name, entry in own.items():
         try:
@@ -71,7 +72,7 @@ def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> Instanc
 
 
 def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
-    """An entry as an instance type. Raises UsageError if it is incomplete."""
+    """The instance type that an entry describes. Raises UsageError if it is incomplete."""
     base = entry.like or (entry.name if entry.name in known else None)
     if base is None and (entry.gpu is None or entry.gpus is None):
         raise UsageError(
@@ -114,7 +115,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
     """What ranks are given for a cluster's instance type: (the catalogue's type, rates that replace the type's, a
     problem).
 
-    The problem, if any: the type differs in more than rates and price. Only predictions can use such a type. Raises
+    There is a problem if the type differs in more than rates and price. Only predictions can use such a type. Raises
     UsageError for an unknown name.
     """
     if name is None or name not in own:
@@ -141,7 +142,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
 
 
 def _bare(entry: OwnInstance) -> Instance:
-    """A machine whose entry names only its GPUs."""
+    """An instance type of which the entry names only the GPUs, and no similar type."""
     assert entry.gpu is not None and entry.gpus is not None
     latency = catalogue.yaml_file("links")["latency"]
     seconds = {f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")}

@@ -19,7 +19,7 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """A list of words unchanged; a single text is split as a shell does."""
+    """The words of a value: a list is returned unchanged, a single text is split as a shell splits it."""
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -29,7 +29,7 @@ def words(typed: object) -> list[Any]:
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:
-    """A parser for texts that match this form as a whole."""
+    """A parser that accepts only texts of this form (a regular expression for the whole text)."""
 
     def parse(typed: str) -> str:
         if re.fullmatch(form, typed, re.ASCII) is None:
@@ -53,7 +53,7 @@ def hosts(typed: str) -> tuple[str, ...]:
 
 
 def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """The hosts of several such texts, in order."""
+    """The hosts of several such texts, in the order of the texts."""
     return sum(parsed, ())
 
 
@@ -65,7 +65,7 @@ def text(typed: str) -> str:
 
 
 def variable(typed: str) -> str:
-    """The value of an environment variable: any text, also the empty one, without zero bytes."""
+    """The value of an environment variable: any text without zero bytes; it may be empty."""
     if "\0" in typed:
         raise UsageError("a variable cannot hold a zero byte")
     return typed
@@ -79,12 +79,12 @@ def port(typed: str) -> int:
 
 
 def instance(typed: str) -> str:
-    """An instance type of the catalogue."""
+    """The name of an instance type of the catalogue."""
     return catalogue.instance(typed).name
 
 
 def link(typed: str) -> str:
-    """A link whose rate can replace the catalogue's."""
+    """The name of a link whose rate a file may set in place of the catalogue's."""
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
@@ -129,32 +129,32 @@ def _number(typed: str) -> float | None:
 
 
 def pattern(typed: str) -> str:
-    """A pattern, a file at the root of the package."""
+    """The name of a pattern: a file at the root of the package."""
     return plugins.check("pattern", typed)
 
 
 def judged_pattern(typed: str) -> str:
-    """A pattern that a run may hold: one of this suite, or copies that only other tools measure."""
+    """The name of a pattern that a run may have: one of this suite, or a copy that only other tools measure."""
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """A direction that rows may have: one of this suite, or one of another tool's matrices."""
+    """A direction that rows may have: one of this suite, or one that another tool's matrices have."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 
 def transport(typed: str) -> str:
-    """A transport, without auto."""
+    """The name of a transport; auto is not accepted."""
     return plugins.check("transport", typed)
 
 
 def tool(typed: str) -> str:
-    """Another benchmark, a file of logs/readers/."""
+    """The name of another benchmark: a file in logs/readers/."""
     return plugins.check("tool", typed)
 
 
 def launcher(typed: str) -> str:
-    """auto, or a file of launchers/."""
+    """The word auto, or the name of a file in launchers/."""
     return typed if typed == "auto" else plugins.check("launcher", typed)
 
 
@@ -164,7 +164,7 @@ def ranks_per_node(typed: str) -> int | None:
 
 
 def transports(chosen: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Several parsed transports; None for auto. Raises UsageError for auto together with others."""
+    """Several parsed transports; None for auto. Raises UsageError if auto is listed with other transports."""
     if "auto" in chosen and len(chosen) > 1:
         raise UsageError("auto chooses the transports: leave out the others, or leave out auto")
     return None if chosen == ("auto",) else chosen

@@ -1,8 +1,9 @@
-"""The strict YAML reader: the core schema of YAML 1.2, with the place of every value.
+"""The strict YAML reader. It follows the core schema of YAML 1.2 and records the place of every value.
 
 PyYAML follows YAML 1.1, where `off` and `NO` are booleans, `10:30` is a number in base sixty, `012` is octal, `1e-3` is
-text, and the last of two equal keys silently wins. This module uses only PyYAML's parser. What a word means follows the
-tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: every value is written where it is used.
+text, and the last of two equal keys silently wins. This module uses only PyYAML's parser. The type of an unquoted word
+follows the tables of YAML 1.2.2, section 10.3. Anchors, aliases and tags are refused: every value is written where it
+is used.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _MOST_DEPTH = 50  # far more than any file of ours, far less than Python's stack
-_MOST_DIGITS = 4000  # Python refuses to read longer whole numbers
+_MOST_DIGITS = 4000  # Python refuses to read whole numbers with more digits
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The place of a value and of its key (line and column from 1), and a scalar's text as typed."""
+    """The place of a value and of its key (line and column, counted from 1); for a scalar also its text as typed."""
 
     line: int
     column: int
@@ -77,18 +78,18 @@ class YamlFile:
         return self.places[loc].text
 
     def present(self, loc: Loc) -> Loc:
-        """The longest beginning of `loc` that the file holds."""
+        """The longest part of `loc`, from its start, that exists in the file."""
         while loc not in self.places:
             loc = loc[:-1]
         return loc
 
     def fail(self, loc: Loc, message: str, key: bool = False) -> UsageError:
-        """The error to raise about the value at `loc` (or its key): `FILE:LINE:COLUMN: dotted.key: message`."""
+        """The error to raise for the value at `loc` (or for its key): `FILE:LINE:COLUMN: dotted.key: message`."""
         return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), message))))
 
 
 def find(kind: str, name_or_path: str, folder: Path) -> Path:
-    """The path of a file given by its name in `folder`, or by its path. Raises UsageError with the nearest name."""
+    """The path of a file, given by its name in `folder` or by its path. Raises UsageError with the nearest name."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
@@ -177,7 +178,7 @@ class _Reader:
         return self._scalar(event)
 
     def _refuse(self, event: Any) -> None:
-        """Raise when this is an alias, or carries an anchor or a tag."""
+        """Raise an error if this is an alias, or has an anchor or a tag."""
         import yaml
 
         if isinstance(event, yaml.AliasEvent):
@@ -243,7 +244,7 @@ def _error(path: Path, line: int, column: int, message: str) -> UsageError:
 
 
 def _position(before: bytes) -> tuple[int, int]:
-    """Line and column, from 1, of the character after these bytes."""
+    """Line and column, counted from 1, of the character after these bytes."""
     start_of_line = before.rfind(b"\n") + 1
     return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
 

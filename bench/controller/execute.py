@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -29,6 +30,7 @@ from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
+from bench.core.wire import SECRET_VARIABLE
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, runs
@@ -211,13 +213,13 @@ def _start(
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
     command = shlex.join([*words, *([] if job.tool else reports)])
     script = "\n".join(["set -e", *job.setup, f"exec {command}"])
-    env = {**os.environ, **job.env, "BENCH_JOB": job_id}
+    env = {**os.environ, **job.env, "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # For hosts.py, which reaches the other hosts: a login there has none of these variables.
     env["BENCH_PYTHON"] = sys.executable
-    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", "PYTHONPATH"])
+    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, "PYTHONPATH"])
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(

@@ -19,25 +19,25 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
 from bench.logs.foreign import OK, ForeignRow
 
-# As a share of the best published result.
+# The lowest share of the best published result that is low, not far too low.
 _LOW_OF_OTHERS = 0.5
-# Shares of a bound, used if no result is known: rings of GPUs reach 0.7 to 0.8 of a port, NICs 0.65 to 0.95.
+# Shares of a bound, used if no result is known: rings of GPUs reach 0.7 to 0.8 of a port's rate, NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
-_NORMAL_OF_RING = 0.75  # of NICs round a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
+_NORMAL_OF_RING = 0.75  # of the NICs' rate in a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
 TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known results were held back
-# Of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
+# The normal share of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
 _LEAST_OF_NIC = 64 << 10  # bytes; smaller messages need not fill a NIC
 _LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
 _ROUTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")  # by NCCL, along the links that exist
-_LEAST_OF_PCIE = 0.3  # GPUs without a link of their own exchange data through PCIe switches at least so fast
-_MAY_BE = 0.15  # if others came this close on a machine, the user may try it
+_LEAST_OF_PCIE = 0.3  # of PCIe's rate: GPUs that no NVLink joins exchange data through PCIe switches at least this fast
+_MAY_BE = 0.15  # the page proposes a machine if others came this close on it
 _MOST_CANDIDATES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The verdict, why (a code with its facts and words), and the ratio that it rests on (None: none)."""
+    """A verdict, its reason (a code with facts and words), and the ratio on which it rests, if it rests on one."""
 
     verdict: ResultVerdict
     why: Coded
@@ -45,7 +45,7 @@ class Assessment:
 
 
 def not_judged(code: AssessmentCode, ratio: float | None = None, /, **facts: Any) -> Assessment:
-    """No verdict, and why."""
+    """The assessment of a result that cannot be judged, and why."""
     return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(code, **facts), ratio)
 
 
@@ -75,7 +75,7 @@ def assess(evidence: RunEvidence) -> Assessment:
 
 
 def _compared(evidence: RunEvidence) -> Assessment:
-    """Against published results, or against the bound."""
+    """The verdict against published results, or against the bound."""
     by_others = _compared_with_others(evidence)
     if by_others is not None and by_others.verdict in (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT):
         return by_others
@@ -89,7 +89,7 @@ def _compared(evidence: RunEvidence) -> Assessment:
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
     """What is unknown of a mesh that may explain the rate: which links join these GPUs, or what unlinked pairs reach.
 
-    The eight V100 of a hybrid cube mesh are joined by two links, by one or by none (through PCIe).
+    In a hybrid cube mesh of eight V100, some pairs have two links, some one, and some none (they use PCIe).
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -113,14 +113,17 @@ def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
-    """Why the log is not from the machine the user named; None if nothing shows that. `others`: GPUs that it lacks."""
+    """Why the log is not from the machine the user named; None if nothing shows that.
+
+    `others`: GPUs not in that machine.
+    """
     if not others:
         return None
     return Coded.of(AssessmentCode.OTHER_MACHINE, instance=machine.instance, gpu=machine.gpu, other_gpus=list(others))
 
 
 def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
-    """The verdict on a rate above a hard bound. `facts`: where it was measured (of ABOVE_BOUND)."""
+    """The verdict on a rate above a hard bound. `facts`: more facts of ABOVE_BOUND, which say where it was measured."""
     ratio = rate / bound.bytes_per_s
     why = Coded.of(
         AssessmentCode.ABOVE_BOUND,
@@ -145,7 +148,10 @@ def tightest(evidence: RunEvidence) -> Bound | None:
 
 
 def bound_to_show(evidence: RunEvidence) -> Bound | None:
-    """The bound to name: without a bridge if it is unknown whether two cards have one, and none is needed."""
+    """The bound to name.
+
+    If it is unknown whether two cards have a bridge and the rate needs none: the one without a bridge.
+    """
     if not evidence.bridge_unknown:
         return tightest(evidence)
     without = [bound for bound in evidence.bounds if bound.code == ExplainLimit.WITHOUT_BRIDGE]
@@ -153,7 +159,7 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
 
 
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
-    """The verdict for a ratio. `normal`: the least normal ratio; `low`: the least that is not far too low."""
+    """The verdict for a ratio. `normal`: the lowest normal ratio; `low`: the lowest ratio that is not far too low."""
     if ratio >= normal:
         return ResultVerdict.NORMAL
     return ResultVerdict.LOW if ratio >= low else ResultVerdict.FAR_TOO_LOW
@@ -165,14 +171,14 @@ def verdict_by_others(ratio: float) -> ResultVerdict:
 
 
 def times_best(ratio: float) -> float | None:
-    """The ratio if it is so far above the best known result that the page warns; else None."""
+    """The ratio to the best known result if it is so high that the page warns; otherwise None."""
     return ratio if ratio > TOO_MANY_TIMES else None
 
 
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
-    """Is a rate between cards above PCIe, and may one bridge join more than two of them?
+    """Is a rate between cards above PCIe's, and may one bridge join more than two cards?
 
-    Then the number of links of a pair is unknown.
+    The number of links between two cards is then unknown.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -181,7 +187,7 @@ def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
 
 
 def _obstacle(evidence: RunEvidence) -> Coded | None:
-    """Why these rows cannot be judged at all; None if they may be."""
+    """Why these rows cannot be judged at all; None if nothing prevents it."""
     if evidence.num_wrong:
         return Coded.of(AssessmentCode.WRONG_DATA)
     if evidence.rows and evidence.num_ranks is None:
@@ -200,7 +206,10 @@ def _obstacle(evidence: RunEvidence) -> Coded | None:
 
 
 def _nics_unknown(evidence: RunEvidence) -> Assessment:
-    """Across nodes with unknown NICs: what others reached depends on theirs, however many results there are."""
+    """The verdict across nodes with unknown NICs.
+
+    What others reached depends on their NICs, so their results do not decide.
+    """
     best = evidence.best
     assert best is not None
     if (decided := _of_any_machine(evidence)) is not None:
@@ -221,7 +230,7 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
 
 
 def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
-    """The verdict that holds whatever the machine is; None if it depends on the machine."""
+    """The verdict if it is the same for every machine; None if it depends on the machine."""
     found = of_any_machine(evidence)
     if found is None:
         return None
@@ -283,7 +292,7 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
 
 
 def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
-    """The rate that an acceptance check requires of an allreduce over a whole node."""
+    """Whether the run reaches the rate that an acceptance check requires of an allreduce over a whole node."""
     best = evidence.best
     if best is None or (best.payload_bytes or 0) < 1 << 30 or evidence.run.pattern != "allreduce":
         return {}
@@ -337,7 +346,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
 
 
 def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
-    """The share of a bound that the best row reached."""
+    """The facts about the share of a bound that the best row reached."""
     return {
         "rate": busbw(best),
         "share": busbw(best) / bound.bytes_per_s,
@@ -348,7 +357,7 @@ def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
 
 
 def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
-    """A run on unknown links."""
+    """The assessment of a run on unknown links."""
     if evidence.transport is not None:
         facts: dict[str, Any] = {}
         if evidence.bounds:
@@ -369,7 +378,7 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 
 
 def _candidates(evidence: RunEvidence) -> list[str]:
-    """The instance types on which others came close."""
+    """The instance types on which others came close to this run's rate."""
     best, run = evidence.best, evidence.run
     if best is None or not run.pattern or not evidence.num_ranks or evidence.by_message_passing:
         return []
@@ -396,7 +405,7 @@ def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
-    """The least share of a bound that is normal."""
+    """The lowest share of a bound that is normal."""
     if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:

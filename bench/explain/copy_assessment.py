@@ -1,4 +1,4 @@
-"""The verdict on matrices of copies: each direction compared with the same machine's, or with its link."""
+"""The verdict on matrices of copies: each direction is compared with known copies, or with its link's rate."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from bench.hardware.reference import CopyReference
 from bench.logs.foreign import FAILED, TRUNCATED
 
 ONE_WAY = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}  # direction -> its name in reference.yaml
-# What copies reach of a link. On the NVLink-C2C of a GH200, copies from its own host reach 0.82 to 0.92, and copies
-# back 0.66 and 0.69 (NVIDIA/nvbandwidth's logs).
+# The share of a link's rate that copies usually reach. On the NVLink-C2C of a GH200, copies from its own host reach
+# 0.82 to 0.92, and copies back 0.66 and 0.69 (NVIDIA/nvbandwidth's logs).
 _USUAL_OF_C2C, _USUAL_OF_PORT = (0.65, "65 to 90 %"), (0.86, "80 to 90 %")
 _NORMAL_OF_USUAL, _LOW_OF_USUAL = 0.9, 0.6
 _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
 _OUTLIER = 0.8  # of the median; a card or pair below it is slow for a reason of its own (reasons/copies.py: slow-pairs)
-_PAIRS_DIFFER = 1.2  # the fastest pair over the slowest, from which on pairs have different links
+_PAIRS_DIFFER = 1.2  # from this ratio of the fastest to the slowest pair on, pairs have different links
 _PCIE_LINKS = ((3, 8), (3, 16), (4, 8), (4, 16), (5, 8), (5, 16), (6, 16))
 _NORMAL_OF_PCIE = 0.7  # copies by a copy engine reach 75 to 90 % of a link's raw rate
 _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL)
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """The verdict of the worst direction."""
+    """The verdict on the copies: that of the direction with the worst verdict."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -68,7 +68,7 @@ def direction_name(test: CopyTest) -> str:
 
 
 def _obstacle(evidence: CopyEvidence) -> Coded | None:
-    """Why the copies cannot be judged at all; None if they may be."""
+    """Why the copies cannot be judged at all; None if nothing prevents it."""
     if evidence.run.status == FAILED:
         return Coded.of(AssessmentCode.TOOL_FAILED)
     other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))
@@ -92,7 +92,7 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 
 
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
-    """The PCIe links with which host copies of a machine with unknown links are normal; None if there are none."""
+    """The verdict on host copies over unknown links: normal with certain PCIe links. None if they fit no PCIe link."""
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
         return None
@@ -115,7 +115,7 @@ def _links_unknown(machine: LogMachine) -> Assessment:
 
 
 def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
-    """Two GPUs without peer access: each byte crosses the link of one, then that of the other."""
+    """The verdict on copies without peer access: each byte crosses the link of one GPU, then that of the other."""
     if not test.bounds:
         return _links_unknown(machine)
     bound = test.bounds[-1]
@@ -127,9 +127,9 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """The verdict on a direction's slowest pair, compared with the same machine's, or else with its link.
+    """The verdict on one direction, against copies on the same machine; without them, against the link's rate.
 
-    Machines with the same GPU on the same link may show that copies reach less of it.
+    If machines with the same GPU on the same link show that copies reach less of this link, that counts as normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -146,7 +146,7 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 
 
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
-    """The verdict against the hard bound of its path; None if there is none, or it does not hold for single pairs."""
+    """The verdict against the hard bound of the path; None without a bound, or if it does not hold for single pairs."""
     if not test.bounds:
         return None
     # Pairs of a mesh may have fewer links than the best connected pair.
@@ -161,7 +161,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
         rate, end = (
             median(test.rates.values()),
             "the median",
-        )  # no outlier: one card does not decide
+        )  # without an outlier, the slowest card does not decide
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
     ratio = rate / (share * bound.bytes_per_s)  # the share that copies usually reach counts as 100 %
     why = Coded.of(
@@ -179,10 +179,10 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 
 
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
-    """If the machine is not named: the verdict against the best result with this GPU on the same PCIe link.
+    """The verdict against the best result with this GPU on the same PCIe link, for a machine that is not named.
 
-    The link is that of the machines that fit the log, or the fastest that the GPU supports. Bridges between two cards
-    are unknown, so such pairs are not compared.
+    This link is that of the machines that fit the log, or else the fastest that the GPU supports. Whether bridges join
+    cards is unknown, so pairs of cards that support a bridge are not compared.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -198,9 +198,10 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 
 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
-    """The verdict against another machine's copies, by the slowest pairs of both.
+    """The verdict against another machine's copies. The slowest pair is compared with the slowest pair.
 
-    If only the other machine's pairs differ, by the fastest pairs: our log may hold only the pairs with most links.
+    If only the other machine's pairs differ, the fastest pairs are compared: our log may hold only the pairs with the
+    most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -1,4 +1,4 @@
-"""CopyEvidence: what the verdict and the reasons about matrices of copies may look at."""
+"""CopyEvidence: everything that the verdict and the reasons about matrices of copies use."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _PATHS = {
     "through_host": ("through host", False),
     "through_host_sum": ("through host", True),
 }
-# Directions without bounds: both ways at once, and through a buffer of the driver.
+# Directions without bounds: copies both ways at once, and copies of pageable memory through a buffer of the driver.
 _UNBOUNDED = ("bidirectional", "h2d_pageable", "d2h_pageable")
 # The share of a link's raw rate that copies of hundreds of MB reach; packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _SLOWEST_NVLINK = 30e9
-# What copies reach of the NVLinks of one pair (24.2 and 48.4 of 25 and 50 GB/s: SpareCores on p3 and p3dn).
+# The share of the rate of one pair's NVLinks that copies reach (24.2 of 25 and 48.4 of 50 GB/s: SpareCores on p3 and
+# p3dn).
 _LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
 _ROUNDING = 0.002
-_MOST_NVLINKS_OF_PAIR = 6  # with more, any rate would fit some number
+_MOST_NVLINKS_OF_PAIR = 6  # with more NVLinks, any rate would fit some number of them
 _USUAL_NVLINK = 2  # generations 2, 3 and 4 have one rate
 _OF_ANOTHER_LINK = 1.5  # times the rate of host copies: faster copies do not use a link like the host's
 
@@ -74,12 +75,12 @@ class CopyEvidence:
     hints: tuple[Hint, ...] = ()
 
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
-        """The test of a direction by an engine, or by an unknown one; writes before reads."""
+        """The test of a direction by `engine` or by an unknown engine; tests of writes are preferred."""
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
 
     def named(self, name: str) -> CopyTest | None:
-        """The test of a name."""
+        """The test whose matrix has this name."""
         return next((test for test in self.tests if test.matrix.name == name), None)
 
     def hint(self, kind: str) -> Hint | None:
@@ -118,7 +119,7 @@ def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = 
 
 
 def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
-    """Bytes per second of each pair; of several sizes the fastest."""
+    """Bytes per second of each pair, at its fastest size."""
     rates: dict[tuple[str, str], float] = {}
     for cell in matrix.cells:
         if cell.value is not None:
@@ -133,13 +134,16 @@ def is_above(test: CopyTest, bound: Bound) -> bool:
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """`13.2 GB/s to 13.5 GB/s`, or one rate if both read the same."""
+    """`13.2 GB/s to 13.5 GB/s`, or one rate if both are printed the same."""
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 
 
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
-    """The PCIe links on which copies reach this rate. If there are none and `ports` is true, NVLink ports instead."""
+    """The PCIe links on which copies reach this rate.
+
+    If no PCIe link fits and `ports` is true, the NVLink ports instead.
+    """
     fitting = []
     for generation in range(3, newest + 1):
         for lanes in (4, 8, 16):
@@ -154,10 +158,10 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 
 
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
-    """The number of NVLinks of one pair that a rate fits ("2 NVLinks of 25 GB/s"); None if it fits no whole number.
+    """How many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
-    The NVLinks are of the GPU's generation if its links join single pairs. If the GPU is unknown, the usual generation
-    is assumed, provided that host copies show a slower PCIe link.
+    The NVLinks' generation is the GPU's; without NVLinks between pairs, the answer is None. If the GPU is unknown, the
+    usual generation is assumed, provided that host copies show a slower PCIe link.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK
@@ -176,7 +180,10 @@ def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
 
 
 def wiring(machine: LogMachine) -> str | None:
-    """How the machine, or each machine that it may be, connects its GPUs to PCIe; None if they differ."""
+    """How the machine connects its GPUs to PCIe.
+
+    If the machine is one of several candidates that differ in this: None.
+    """
     names = (machine.instance,) if machine.instance else machine.candidates
     links = {instance(name).pcie for name in names}
     if len(links) != 1 or (link := links.pop()) is None:

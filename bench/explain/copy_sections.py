@@ -24,7 +24,7 @@ def title(evidence: CopyEvidence) -> str:
 
 
 def got(evidence: CopyEvidence) -> Iterator[Coded]:
-    """A line for each direction (the copy engine's, if it was measured), then the times of loads."""
+    """A line for each direction (by the copy engine, if it was measured), then the latencies."""
     yield from status_lines(evidence.run)
     for direction, name in COPY_DIRECTIONS.items():
         tests = [test for test in evidence.tests if test.direction == direction]
@@ -44,7 +44,7 @@ def got(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def possible(evidence: CopyEvidence) -> Iterator[Coded]:
-    """The bounds of each path, with the fraction that each direction reaches."""
+    """The bounds of each path, with the fraction of each bound that each direction reaches."""
     empty = True
     for directions in _TOGETHER:
         tests = [test for direction in directions if (test := evidence.test(direction)) is not None]
@@ -88,7 +88,7 @@ def _range(test: CopyTest) -> dict[str, object]:
 
 
 def _no_bound(evidence: CopyEvidence, test: CopyTest) -> Coded:
-    """Which links the rate fits, if the links are unknown."""
+    """Why no bound is known, and which links the rate fits."""
     own = gpu(evidence.machine.gpu) if evidence.machine.gpu else None
     name = direction_name(test)
     if own and own.c2c:

@@ -1,8 +1,8 @@
-"""What failed first: separates the cause from its consequences, by the events of all files of one job.
+"""What failed first: separates the cause from its consequences, using the events in all files of one job.
 
-A rank is accused only where a message names it. Each cause is the earliest message of its kind; a message is a
-consequence if the same rank had waited or lost a connection before, if the launcher ended the process, or if another
-rank is known to have failed before.
+A rank is accused only if a message names it. Each cause is the earliest message of its kind; a message is a consequence
+if the same rank had waited or lost a connection before, if the launcher ended the process, or if another rank is known
+to have failed before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HARD = (
     "node-lost",
     "host-out-of-memory",
     "mpi-abort",
-)  # never follow from the rank's own waiting
+)  # these never follow from the rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 _WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
 
@@ -85,7 +85,7 @@ class Crash:
 def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
     """What failed; None if no message says that something did.
 
-    `failed`: the job is known to have failed, so its last stage tells where it hung even without a message.
+    `failed`: the job is known to have failed. Even without a message, its last stage then shows where it hung.
     """
     num_ranks = _num_ranks(events)
     events = _attributed(events)
@@ -150,7 +150,10 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 
 
 def _attributed(events: Sequence[Event]) -> list[Event]:
-    """The events, with ranks and hosts that other lines state for their processes; reports of one end become one."""
+    """The events, with the ranks and hosts that other lines state for the same processes.
+
+    Repeated reports are merged.
+    """
     ranks: dict[tuple[str | None, int], set[int]] = {}
     hosts: dict[int, set[str]] = {}
     for event in events:
@@ -171,7 +174,10 @@ def _attributed(events: Sequence[Event]) -> list[Event]:
 
 
 def _once(events: Sequence[Event]) -> list[Event]:
-    """Merge an end that the agent logs and its table repeats: keep the table's, which has the rank and the host."""
+    """Merge the two reports of one process's end, by torchrun's agent and by its table.
+
+    The table's report is kept, because it has the rank and the host.
+    """
     ended = {(event.pid, event.code) for event in events if "first_observed" in event.facts}
     found = []
     for event in events:
@@ -182,7 +188,7 @@ def _once(events: Sequence[Event]) -> list[Event]:
 
 
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
-    """Give the only error without a rank to the only process that ended first without an error of its own."""
+    """Assign the only error without a rank to the only process that ended first without an error of its own."""
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
     nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
     ended = [event for event in events if event.role == Role.ENDED and event.rank not in {*explained, None}]
@@ -195,7 +201,7 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
 
 
 def _behind(events: Sequence[Event]) -> list[Event]:
-    """Ranks that had not enqueued the work in which others timed out; likewise ranks that RAS saw behind."""
+    """Events: ranks that had not enqueued the work in which others timed out, and ranks behind by NCCL's RAS."""
     found = []
     timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
     stuck = _first([event for event in timeouts if event.seq is not None])
@@ -225,7 +231,10 @@ def _behind(events: Sequence[Event]) -> list[Event]:
 
 
 def _slowest_finished(events: Sequence[Event]) -> list[Event]:
-    """Ranks that Inspector saw behind. Its records are written at intervals, so alone they prove nothing."""
+    """Ranks that are behind in the records of NCCL's Inspector.
+
+    The records are written at intervals, so they alone prove nothing.
+    """
     finished = [event for event in events if event.kind is nccl_inspector.FINISHED and event.seq is not None]
     found = []
     for group in dict.fromkeys(event.group for event in finished):
@@ -248,7 +257,7 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
 
 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
-    """Ranks that reported no timeout in the operation in which most others did; or the finding that all timed out."""
+    """An event: some ranks reported no timeout in an operation in which most others did, or all ranks timed out."""
     codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
     timeouts = [event for event in events if event.code in codes and event.rank is not None]
     explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
@@ -284,7 +293,7 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
 
 
 def _hung(events: Sequence[Event]) -> list[Event]:
-    """Where NCCL's initialisation stopped, by the last stage of each process; empty if no stage is known."""
+    """An event: where NCCL's initialisation stopped, by the last stage of each process. Empty if no stage is known."""
     stages = [event for event in events if event.kind is nccl_init.STAGE]
     if not stages:
         return []
@@ -303,7 +312,7 @@ def _hung(events: Sequence[Event]) -> list[Event]:
 
 
 def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
-    """(causes, consequences). If all events are consequences, nothing else is known, so they count as causes.
+    """(causes, consequences). If all events are consequences, no cause is known, so these are returned as causes.
 
     `reporters`: the ranks that printed why they failed.
     """
@@ -323,7 +332,7 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
-    """Errors and ends of ranks that earlier in the same file had waited or lost a connection."""
+    """The ids of errors and ends of ranks that had waited or lost a connection earlier in the same file."""
     follows = set()
     waited: set[tuple[str, int]] = set()
     for event in sorted(events, key=lambda event: (event.source, event.line)):
@@ -338,7 +347,7 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 
 
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
-    """Ends of processes that followed another end, and ends that the rank's own message explains."""
+    """The ids of ends of processes that followed another end, and of ends that the rank's own message explains."""
     observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
     follows = set()
     first_of: dict[str, Event] = {}
@@ -356,19 +365,19 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 
 
 def _is_before(event: Event, other: Event) -> bool:
-    """Is it known to be at least a second before the other, or before it in the same file?"""
+    """Is the event known to be at least a second before the other, or on an earlier line of the same file?"""
     if event.time_s is not None and other.time_s is not None:
         return event.time_s + 1 < other.time_s
     return event.source == other.source and event.line < other.line
 
 
 def _order(event: Event) -> tuple[float, str, int]:
-    """By time if the line has one, then by file and line."""
+    """The sort key: time if the line has one, then file and line."""
     return (event.time_s if event.time_s is not None else float("inf"), event.source, event.line)
 
 
 def _first(events: Sequence[Event]) -> Event | None:
-    """The earliest: by time if all have one, else by the sequence number or the line."""
+    """The earliest event: by time if all have one, otherwise by file and line."""
     if not events:
         return None
     if all(event.time_s is not None for event in events):
@@ -377,7 +386,7 @@ def _first(events: Sequence[Event]) -> Event | None:
 
 
 def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
-    """Each kind of cause once, by its earliest message, the likeliest first."""
+    """One (event, weight) per kind of cause, its earliest message; the likeliest first."""
     by_code: dict[str, list[Event]] = {}
     for event in causes:
         by_code.setdefault(event.code, []).append(event)
@@ -391,7 +400,7 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
 
 
 def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) -> tuple[int, ...]:
-    """The ranks that never came, as named by the likeliest message about absent ranks."""
+    """The ranks that never came, according to the likeliest message about absent ranks."""
     if first.role == Role.ABSENT:
         return first.ranks or ((first.rank,) if first.rank is not None else ())
     named = [event for event in (*causes, *followed) if event.role == Role.ABSENT and event.ranks]
@@ -399,7 +408,7 @@ def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) ->
 
 
 def _facts(event: Event) -> dict[str, Any]:
-    """The facts of a message, with its fields, without what is unknown."""
+    """The facts and fields of a message, without those that are unknown."""
     fields = {
         "rank": event.rank,
         "host": event.host,
@@ -441,7 +450,10 @@ _UNNAMED = {
 
 
 def words(event: Event) -> str:
-    """What a message means, filled in. A field that the text lacks is a question mark."""
+    """The meaning of a message in words.
+
+    If the text lacks a field, the words say so, for example with a question mark.
+    """
     facts = _facts(event)
     try:
         return fill_present(event.kind.what, facts)

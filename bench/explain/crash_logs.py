@@ -23,7 +23,7 @@ _MARKED = ("no_rdma", "refused", "no_nvls")  # hints of what NCCL could not use
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """One file: its runs, and the events in its text or, if it is a dump, in the document."""
+    """One file: its runs and its events. A dump is read as one document, any other file as text."""
 
     log: Log
     events: tuple[Event, ...]
@@ -34,7 +34,7 @@ class EventLog:
         return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
 
     def between(self, first: float, last: float) -> list[Event]:
-        """The events in lines `first` to before `last`."""
+        """The events from line `first` to the line before `last`."""
         return [event for event in self.events if first <= event.line < last]
 
 
@@ -50,7 +50,7 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
 
 
 def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
-    """The events of a file that is one document; none if it is not, or cannot be read."""
+    """The events of a file that is one document; none if the file is no document or cannot be read."""
     if path is None:
         return ()
     try:
@@ -64,9 +64,9 @@ def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
 
 
 def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: float, end: float) -> Crash | None:
-    """What failed in one run, from the lines `begin` to before `end`; None if it ended well or nothing shows it.
+    """What failed in one run, from line `begin` to before `end`; None if the run ended well or nothing shows a cause.
 
-    Files without a run belong to the only job there is, if there is only one.
+    If there is only one job, files without a run belong to it.
     """
     if run.status == OK:
         return None
@@ -90,8 +90,8 @@ def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
 def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
     """The files of each job.
 
-    Named files are one job. In a folder, logs whose names differ in numbers only are one job; if there is one such job
-    in a folder, dumps and kernel logs there belong to it.
+    Files that the user named are one job. In a folder, logs whose names differ only in numbers are one job; if a folder
+    has one such job, the dumps and kernel logs in the folder belong to it.
     """
     named = [log for log in logs if not log.log.source.found]
     jobs = [named] if named else []
@@ -109,7 +109,7 @@ def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
 
 
 def _is_evidence_only(log: EventLog) -> bool:
-    """Is it a dump or a kernel log, which belongs to a job that has logs of its own?"""
+    """Is the file a dump or a kernel log, which belongs to a job with other logs?"""
     dumped = (flight_recorder.RECORDS, nccl_inspector.FINISHED)
     return all(event.kind in dumped or "xid" in event.facts for event in log.events)
 

@@ -20,11 +20,11 @@ class CrashCode(OptionalPartsCode):
     )
     DUMPS_MISSING = (
         "dumps-missing",
-        "There is no dump of {who}: it was not written, or not given.",
+        "There is no dump of {who}: it was not written, or was not given to explain.",
     )
     WAITED_FOR_UNKNOWN = (
         "waited-for-unknown",
-        "The text does not show which rank did not come. Dumps of all ranks decide: set TORCH_FR_BUFFER_SIZE=2000 "
+        "The text does not show which rank never came. Dumps of all ranks show it: set TORCH_FR_BUFFER_SIZE=2000 "
         "(before torch 2.9 TORCH_NCCL_TRACE_BUFFER_SIZE=2000) and TORCH_NCCL_DUMP_ON_TIMEOUT=1, then explain the "
         "folder.",
     )
@@ -34,7 +34,7 @@ class CrashCode(OptionalPartsCode):
     )
     END_UNKNOWN = (
         "end-unknown",
-        "The text does not show which end failed. NCCL_DEBUG=WARN on all ranks, with the output of each rank, decides.",
+        "The text does not show which end failed. The output of all ranks with NCCL_DEBUG=WARN shows it.",
     )
     RANK_UNKNOWN = (
         "rank-unknown",
@@ -43,7 +43,7 @@ class CrashCode(OptionalPartsCode):
     )
     REASON_UNKNOWN = (
         "reason-unknown",
-        "The text does not show why rank {rank} ended: its own output decides (torchrun --log-dir DIR --tee 3).",
+        "The text does not show why rank {rank} ended: its own output shows it (torchrun --log-dir DIR --tee 3).",
     )
     CALL_UNKNOWN = (
         "call-unknown",
@@ -69,7 +69,7 @@ RECORDED_LAG = MessageKind(
 RECORDED_STUCK = MessageKind(
     "all-ranks-inside",
     Role.NETWORK,
-    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} alike, and none "
+    "all {num_ranks} recorded ranks called operation {seq} ({operation}) of group {group} in the same way, and none "
     "finished it: the "
     "network or the library hangs",
     0.6,
@@ -81,7 +81,7 @@ WITHOUT_DUMP = MessageKind(
     Role.ABSENT,
     "{who} wrote no dump, and the {num_waiting} others of {num_ranks} agree up to operation {seq} ({operation})",
     0.5,
-    "look at what these ranks did: they ended first, or hung so that they could not write",
+    "look at what these ranks did: they ended before the others, or hung and could not write a dump",
     "py-spy dump --pid PID",
 )
 SILENT = MessageKind(
@@ -111,7 +111,7 @@ ALL_TIMED_OUT = MessageKind(
 FINISHED_LESS = MessageKind(
     "ranks-finished-less",
     Role.ABSENT,
-    "{who} had not finished operation {seq} of communicator {group} by Inspector's records, which {num_waiting} others "
+    "by Inspector's records, {who} had not finished operation {seq} of communicator {group}, but {num_waiting} others "
     "had",
     0.35,
     "compare the flight recorder's dumps, which are exact",

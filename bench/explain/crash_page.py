@@ -1,4 +1,4 @@
-"""The crash page as text, Markdown and lines of a longer page: the first rank, why, what followed, what is unknown."""
+"""The crash page as text and Markdown: which rank failed first and why, what followed, what is unknown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def first_line(crash: Crash) -> str:
 
 
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """The page, a line each, not yet wrapped."""
+    """The lines of the page, not yet wrapped."""
     if with_title:
         yield f"# {title(crash)}"
     yield from ("", "What failed first")
@@ -65,7 +65,7 @@ def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
 
 
 def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """The same with headings, lists and code."""
+    """The lines of the page in Markdown, with headings, lists and code."""
     if with_title:
         yield from (f"# {title(crash)}", "")
     yield from ("## What failed first", "")
@@ -83,7 +83,7 @@ def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
 
 
 def _remarks(crash: Crash) -> Iterator[tuple[str, tuple[Coded, ...]]]:
-    """The sections of remarks that are not empty."""
+    """(heading, lines) of each section of remarks that is not empty."""
     if crash.consequences:
         yield "What followed from it", crash.consequences
     if crash.unknown:

@@ -1,6 +1,6 @@
-"""Flight records of several ranks, compared: different calls, ranks that are behind, operations that none finished.
+"""Compares flight records of several ranks: different calls, ranks that are behind, operations that no rank finished.
 
-Gloo never updates the states of its operations. So unfinished operations are read only for groups whose records also
+Gloo never updates the states of its operations. Unfinished operations therefore count only in groups whose records also
 hold finished ones.
 """
 
@@ -46,7 +46,7 @@ def dumped(events: Sequence[Event]) -> tuple[int, ...]:
 
 
 def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
-    """Sequence number -> the first record that has it."""
+    """Sequence number -> the first record with this number."""
     found: dict[int, Record] = {}
     for seq, operation, sizes, dtypes, state in records:
         found.setdefault(seq, (operation, sizes, dtypes, state))
@@ -54,7 +54,7 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """The first difference of one group: calls that differ, else ranks that are behind, else what no rank finished."""
+    """The first difference in a group: different calls, else ranks that are behind, else what no rank finished."""
     first = max(min(found) for found in calls.values())  # the recorder keeps the last operations only
     last = {rank: max(found) for rank, found in calls.items()}
     for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):
@@ -84,7 +84,7 @@ def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mappi
 def _without_dump(
     group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event], expected: Sequence[int]
 ) -> Iterator[Event]:
-    """The few ranks that wrote no dump, if all others agree."""
+    """An event about the ranks that wrote no dump, if they are few and all others agree."""
     lacking = tuple(rank for rank in expected if rank not in events)
     if not calls or not lacking or len(lacking) * 2 >= len(expected):
         return
@@ -95,7 +95,7 @@ def _without_dump(
 
 
 def _signature(record: Record) -> tuple[str, str, str]:
-    """What must be the same on all ranks: the operation; for some operations also sizes and types."""
+    """What must be the same on all ranks: the operation and, for some operations, the sizes and types."""
     operation, sizes, dtypes, _ = record
     return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
 
@@ -103,7 +103,9 @@ def _signature(record: Record) -> tuple[str, str, str]:
 def mismatch(
     report: Event, group: str | None, seq: int | None, signatures: Mapping[int, tuple[str, str, str]]
 ) -> Event:
-    """Who called what, by rank: (operation, sizes, types). Ranks are accused only if more agree than differ.
+    """An event that says which rank called what.
+
+    `signatures`: by rank, (operation, sizes, types). Ranks are accused only if one call has more ranks than any other.
 
     `report`: the message or dump that shows it.
     """
@@ -143,7 +145,7 @@ def _event(
     facts: Mapping[str, Any],
     ranks: tuple[int, ...],
 ) -> Event:
-    """A finding as an event of the first of its ranks."""
+    """A finding as an event; the event's rank is set only if the finding is about one rank."""
     rank = ranks[0] if len(ranks) == 1 else None
     return Event(
         kind,

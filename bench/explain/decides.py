@@ -28,7 +28,7 @@ _OPTIONS = {
 
 
 def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
-    """The option that would decide, or why no option can. None for a result that is judged with certainty."""
+    """The option that would decide, or why no option can. None if the result is judged with certainty."""
     if assessment.verdict not in (ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.NORMAL_IF):
         return None
     for code, option in _OPTIONS.items():

@@ -20,18 +20,18 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference
 from bench.logs.foreign import ForeignRow, ForeignRun
 
-# Up to this size a time is latency; from LARGE_BYTES on, bandwidth.
+# Up to SMALL_BYTES a time shows latency; from LARGE_BYTES on, bandwidth.
 SMALL_BYTES = 1024
 LARGE_BYTES = 64 << 20
-LARGE_SIZE_BYTES = LARGE_BYTES * 16  # from here on curves rise hardly or no more, on any links
-_RISING = 0.05  # of the bandwidth at the last step; less is flat
+LARGE_SIZE_BYTES = LARGE_BYTES * 16  # from this size on, curves hardly rise, on any links
+_RISING = 0.05  # a curve rises if its last step adds at least this share of bandwidth
 NIC_RATES = (12.5e9, 25e9, 50e9, 100e9)  # bytes per second each way of the NICs on sale: 100 to 800 Gb/s
 
 _NETWORK = (Limit.NETWORK, Limit.NETWORK_REDUCING, Limit.DOMAINS, Limit.DOMAINS_REDUCING, Limit.NIC_IN_USE)
 
 
 class ExplainLimit(Code):
-    """Bounds that only `explain` makes: the code for `Bound.code`, and the name."""
+    """Bounds that only `explain` computes: for each the code (`Bound.code`) and the name."""
 
     WITHOUT_BRIDGE = "without-bridge", "{bound} without NVLink bridge"  # if no bridge joins two cards
 
@@ -46,8 +46,8 @@ class RunEvidence:
     """One run of one pattern, with everything that a verdict or reason may rest on.
 
     `rows` have a bandwidth or a time. `doubtful` rows contradict themselves or hold no numbers; they are not among
-    `rows`, so none is ever the best one. `bounds` hold at the best row, tightest first. `transport` is set only if this
-    suite measured the run.
+    `rows`, so none is ever the best one. `bounds` are those at the best row, tightest first. `transport` is set only if
+    this suite measured the run.
     """
 
     run: ForeignRun
@@ -60,12 +60,12 @@ class RunEvidence:
     above: tuple[tuple[ForeignRow, Bound], ...] = ()  # rows above a hard bound
     references: tuple[Reference, ...] = ()
     hints: tuple[Hint, ...] = ()
-    nic_use: LinkUse | None = None  # the NICs as the usual algorithm uses them; of the machine, or of those that fit
+    nic_use: LinkUse | None = None  # how the usual algorithm uses the NICs of the machine, or of the machines that fit
     nic_share: float | None = None  # bytes that must leave a node / bytes that the bus bandwidth counts
     modelled: bool = False
     transport: str | None = None
     doubtful: tuple[ForeignRow, ...] = ()
-    misfit: Coded | None = None  # why the ranks cannot have run on as many nodes as the user says
+    misfit: Coded | None = None  # why the ranks cannot have run on the number of nodes that the user gave
 
     @property
     def best(self) -> ForeignRow | None:
@@ -95,7 +95,7 @@ class RunEvidence:
 
     @property
     def rate_by_size(self) -> dict[int, float]:
-        """Payload -> the best bus bandwidth of its rows (0 without any)."""
+        """Payload -> the best bus bandwidth of its rows (0 if none has one)."""
         rates: dict[int, float] = {}
         for row in self.rows:
             size = row.payload_bytes or 0
@@ -104,7 +104,7 @@ class RunEvidence:
 
     @property
     def flat_from_bytes(self) -> int | None:
-        """The size from which on all bandwidths are within 5 % of the best; None for fewer than three such sizes."""
+        """The size from which on every bandwidth is within 5 % of the best; None if fewer than three sizes are."""
         if self.best is None:
             return None
         rates = self.rate_by_size
@@ -136,7 +136,7 @@ class RunEvidence:
 
     @property
     def too_short(self) -> bool:
-        """Does the curve still rise, or has it too few sizes to tell? It is then not compared with an asymptote."""
+        """Does the curve still rise, or has it too few sizes to tell? Its best rate is then no final bandwidth."""
         few = len({row.payload_bytes for row in self.rows}) < 3
         return self.rising or (few and self.largest_bytes < LARGE_SIZE_BYTES)
 
@@ -147,7 +147,7 @@ class RunEvidence:
 
     @property
     def nics_known(self) -> bool:
-        """Are the NICs that carry this run known, from the machine or from all machines that it may be?
+        """Are the NICs that carry this run known, from the machine or because all candidate machines have the same?
 
         One rank per node of an unknown machine may use one NIC or all.
         """
@@ -158,7 +158,7 @@ class RunEvidence:
 
     @property
     def bridge_unknown(self) -> bool:
-        """Is it unknown whether a bridge joins two cards, at a rate that needs none?"""
+        """Is it unknown whether a bridge joins the two cards, and is the rate possible without a bridge?"""
         links, best = self.machine.links, self.best
         if links is None or links.peer != "nvlink_pairs" or (self.num_ranks, self.num_nodes) != (2, 1):
             return False
@@ -169,7 +169,7 @@ class RunEvidence:
 
     @property
     def nccl_sees_nvlink(self) -> bool:
-        """Did NCCL's search for paths end with NVLink?"""
+        """Does the log say that NCCL's search for paths ended with NVLink?"""
         search = self.hint("search")
         return search is not None and search.value.endswith("type NVL")
 
@@ -198,7 +198,7 @@ class RunEvidence:
 
     @property
     def crosses_nics(self) -> bool:
-        """Must data go through NICs? Nodes of one NVSwitch network need none, or few."""
+        """Must data go through NICs? Between nodes of one NVSwitch network, few data or none do."""
         links = self.machine.links
         return (self.num_nodes or 1) > 1 and (links is None or links.nvlink_nodes == 1)
 
@@ -216,7 +216,7 @@ class RunEvidence:
 
     @property
     def least_nic_bytes_per_s(self) -> float | None:
-        """Bytes per second each way through one node's NICs at the best row, if only the necessary bytes leave it."""
+        """Bytes per second each way through one node's NICs at the best row, if only necessary bytes leave the node."""
         if self.best is None or self.nic_share is None or not self.crosses_nics:
             return None
         return busbw(self.best) * self.nic_share
@@ -230,7 +230,7 @@ class RunEvidence:
 
     @property
     def network_bytes_per_s(self) -> float | None:
-        """What all NICs of a node carry each way: of the machine, or of those that fit the log; None if unknown."""
+        """The rate of all NICs of a node, each way, on the machine or on those that fit the log; None if unknown."""
         links = self.machine.likely or self.machine.links
         if links is None or links.nic_bytes_per_s is None or links.num_nics is None:
             return None
@@ -238,12 +238,12 @@ class RunEvidence:
 
     @property
     def used_nics_bytes_per_s(self) -> float | None:
-        """What the NICs that this run uses on a node carry each way: each GPU sends through its own."""
+        """The summed rate, each way, of the NICs that this run uses on a node: each GPU sends through its own NICs."""
         return None if self.nic_use is None else self.nic_use.num_links * self.nic_use.rate
 
     @property
     def nics_fill(self) -> float | None:
-        """The share of these NICs that the best row fills if its data go the usual way: round a ring, for example."""
+        """The share of `used_nics_bytes_per_s` that the best row fills if its data go the usual way, as in a ring."""
         if self.best is None or self.nic_use is None:
             return None
         return busbw(self.best) / self.nic_use.busbw_bytes_per_s

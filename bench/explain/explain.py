@@ -32,7 +32,7 @@ _ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound still ge
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The answer, in the order in which it is printed; rates in bytes per second. `share`: of the bound `bound`."""
+    """The answer, in the order in which it is printed; rates in bytes per second. `share`: best rate / `bound`."""
 
     title: str
     line: int  # line of the log at which the run begins
@@ -60,7 +60,7 @@ def page(
     hints: Sequence[Hint] = (),
     num_nodes: int | None = None,
 ) -> Page:
-    """The page about one run of a foreign tool. `pattern`: the one that the run names, None if it has none."""
+    """The page about one run of a foreign tool. `pattern`: the pattern that the run names, or None."""
     if figures_page.has_no_bound(run, machine):
         return _figures_page(run, machine)
     if (run.matrices or log_traits(run.tool).copies) and not run.rows:
@@ -98,7 +98,7 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """Why the run failed; and why it is not faster, if the verdict requires a reason."""
+    """The reasons why the run failed and, if the verdict requires them, the reasons why it is not faster."""
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:

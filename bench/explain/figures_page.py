@@ -20,7 +20,7 @@ _MOST_ROWS = 3
 def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
     """Is there nothing that the run's figures could be compared with?
 
-    A machine that the user named bounds rows of a known pattern, unless a running job was recorded.
+    Rows of a known pattern have a bound if the user named the machine, unless a running job was recorded.
     """
     if run.matrices:
         return False
@@ -52,7 +52,7 @@ def measured_words(run: ForeignRun) -> str:
 
 
 def first(run: ForeignRun) -> str:
-    """The figure for the title: the best row's, else the first figure."""
+    """The figure for the title: that of the best row or, without rows, the verdicts or the first figure."""
     best = best_row(run)
     if best is not None:
         return _of_row(best)
@@ -72,7 +72,7 @@ def best_row(run: ForeignRun) -> ForeignRow | None:
 
 
 def why(run: ForeignRun) -> Coded:
-    """Why no bound is known: the reason that its reader declares."""
+    """Why no bound is known: the reason that the tool's reader declares."""
     return log_traits(run.tool).without_bound or Coded.of(MissingCode.FIGURES_ONLY)
 
 
@@ -96,18 +96,18 @@ def got(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(run: ForeignRun) -> Iterator[Coded]:
-    """No bound, and why."""
+    """One line: no bound is known, and why."""
     missing = why(run)
     yield Coded.of(BoundCode.NO_BOUND, why=missing.text, why_code=missing.code)
 
 
 def others() -> Iterator[Coded]:
-    """No published results."""
+    """One line: published results of this tool are not collected."""
     yield Coded.of(OthersCode.NOT_COLLECTED)
 
 
 def assess_figures(run: ForeignRun) -> Assessment:
-    """No verdict; the tool's own, if it has one."""
+    """The assessment: failed if the tool's own tests failed, otherwise not judged."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
         reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)

@@ -20,7 +20,7 @@ from bench.logs.foreign import ForeignRow, ForeignRun
 
 # busbw / algbw of n ranks is f (n-1)/n.
 _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
-_MOST_RANKS_OF_MESSAGES = 2048  # fewer than for an import, which lays out the messages of each size only once
+_MOST_RANKS_OF_MESSAGES = 2048  # fewer than in an import, which computes the messages of each size only once
 _MOST_GPUS = 16  # of one node on the market
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # the pods of a Kubernetes set: name-0, name-1
@@ -33,7 +33,7 @@ def gathered(
     hints: Sequence[Hint] = (),
     num_nodes: int | None = None,
 ) -> RunEvidence:
-    """The evidence about a foreign run. `pattern`: the one it names; `num_nodes`: as the user says."""
+    """The evidence about a foreign run. `pattern`: the pattern it names; `num_nodes`: the number that the user gave."""
     rows = []
     doubtful = []
     for row in run.rows:
@@ -98,14 +98,14 @@ def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
 
 
 def _is_doubtful(row: ForeignRow) -> bool:
-    """Does a row contradict itself, as its reader says, or hold no numbers?"""
+    """Does the row contradict itself (its reader says so), or lack numbers?"""
     figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
     infinite = any(figure is not None and not math.isfinite(figure) for figure in figures)
     return bool(row.contradicts or row.unreadable or infinite)
 
 
 def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow:
-    """A row with the bandwidths that follow from its time, if the tool printed none."""
+    """The row. If the tool printed no bandwidths, those that follow from the time are added."""
     algbw = row.algbw_bytes_per_s
     if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
         return row
@@ -118,14 +118,14 @@ def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow
 
 
 def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
-    """The bytes that must cross each boundary; unknown if the world is too large to lay out its messages."""
+    """The bytes that must cross each boundary; unknown if the world is too large to compute all its messages."""
     if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
         return Traffic(None, None, None, 1)
     return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
 
 
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
-    """The number of ranks, as the log states it or derived from busbw / algbw, and how it was derived."""
+    """(the number of ranks, as stated in the log or derived from busbw / algbw; how it was derived)."""
     if run.num_ranks is not None:
         return run.num_ranks, None
     factor = _FACTORS.get(run.pattern or "")
@@ -150,7 +150,7 @@ def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Cod
 def _nodes(
     run: ForeignRun, machine: LogMachine, ranks: int | None, given: int | None
 ) -> tuple[int | None, Coded | None]:
-    """The number of nodes, and how it is known if the log does not state it."""
+    """(the number of nodes; how it is known if the log does not state it)."""
     if given is not None:
         return given, Coded.of(CountCode.NODES_GIVEN, num_nodes=given)
     in_log = run.num_nodes or (len(run.hosts) or None)
@@ -168,7 +168,10 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """A doubt about the nodes: numbered hosts, each with at most half as many ranks as a node has GPUs, may be pods."""
+    """A doubt about the number of nodes: numbered hosts with few ranks may be pods.
+
+    Few: at most half as many ranks per host as a node has GPUs.
+    """
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
     num = len(run.hosts)
@@ -184,7 +187,7 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
 
 def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
-    """Why the ranks cannot have run on as many nodes as the user says; None if they can."""
+    """Why the ranks cannot have run on the number of nodes that the user gave; None if they can."""
     ranks = evidence.num_ranks
     if given is None or ranks is None:
         return None

@@ -1,8 +1,8 @@
-"""Verdicts by inequality, where the machine or its NICs are unknown: what holds for any machine, or for which machines.
+"""Verdicts if the machine or its NICs are unknown: what holds for any machine, or for which machines it holds.
 
 A result near the best published one with this GPU is normal whatever the NICs are. A result below what the slowest
-machine would give is low. Between the two the verdict depends on the machine, so it names the machines on which the
-result would be normal.
+machine would give is low. Between these limits the verdict depends on the machine, so the page names the machines on
+which the result would be normal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_NAMED = 3
 
 
 def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any], float] | None:
-    """What holds for any machine with this GPU: (NEAR_BEST_OF_ANYONE or BELOW_SLOWEST, its facts, the ratio).
+    """The verdict for any machine with this GPU: (NEAR_BEST_OF_ANYONE or BELOW_SLOWEST, its facts, the ratio).
 
     None if neither holds.
     """
@@ -56,7 +56,7 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
 
 
 def fitting_nics(evidence: RunEvidence) -> list[float]:
-    """The rates of NICs on sale (bytes per second) with which this run would be normal, one for each of its GPUs."""
+    """Rates of NICs on sale (bytes per second) with which this run would be normal, if each of its GPUs has one NIC."""
     links = evidence.machine.links
     found = []
     for rate in NIC_RATES:
@@ -70,10 +70,10 @@ def fitting_nics(evidence: RunEvidence) -> list[float]:
 
 
 def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
-    """Machines on which the run would be normal, and on which it would be low: "p5.48xlarge (48 %)".
+    """(machines on which the run would be normal, machines on which it would be low), such as "p5.48xlarge (48 %)".
 
-    Normal: 65 % or more of what the links allow or others reached, and not far above it. The closest come
-    first, at most three each.
+    Normal: 65 % or more of what the links allow or others reached, and not far above it. Each list has at most three
+    machines, the closest to 100 % first.
     """
     best = evidence.best
     assert best is not None
@@ -106,7 +106,7 @@ def _published(evidence: RunEvidence) -> Iterator[Any]:
 
 
 def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """(the busbw that its links allow this run, name) of each instance type that can have held it."""
+    """(the busbw that the type's links allow, name) of each instance type on which this run fits."""
     for name in instances():
         found = instance(name)
         if evidence.machine.gpu in (None, found.gpu) and _can_hold(found, evidence):
@@ -116,7 +116,7 @@ def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
 
 
 def _rate_of_slowest_nic(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """The same of a node with one NIC of 10 Gb/s, which anybody may have bought."""
+    """(busbw, name) as above for a node with one 10 Gb/s NIC: the slowest NIC that a machine may have."""
     links = evidence.machine.links
     if links is not None and evidence.crosses_nics:
         rate = _usual_rate(evidence, _with_nics(links, 1, 1.25e9))

@@ -1,4 +1,4 @@
-"""Hints: what NCCL and CUDA print about themselves between the rows of a log (NCCL_DEBUG=INFO)."""
+"""Reads hints: what NCCL and CUDA print about themselves between the rows of a log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.explain.topology import Topology, TopologyReader
 
-# Kind -> how NCCL (2.4 to 2.30) words it, from the first word of its message. The group is the hint's value.
+# Kind -> NCCL's words (2.4 to 2.30) for it, from the first word of the message. The named group is the hint's value.
 _WORDS = {
     "network": r"Using network (?P<network>\S[^\[]*?)\s*$",
     "nics": r"NET/\S+ ?: Using (?P<nics>\[0\].*)",
@@ -37,7 +37,7 @@ _LONGEST_MESSAGE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One message in a run's log: its kind, the part that matters, and the first line that has it."""
+    """One message in a run's log: its kind, its value (the part that matters), and the first line that has it."""
 
     kind: str
     value: str
@@ -46,7 +46,7 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class TopologyHint(Hint):
-    """The topology of a node, of this log or of a file given with it. Kind `topology`; `value`: the program."""
+    """The topology of a node, from this log or a file given with it. Kind: `topology`; `value`: the program."""
 
     topology: Topology
 
@@ -78,7 +78,7 @@ class HintReader:
             self._keep_match(number, _MESSAGE.match(message))
 
     def between(self, first: int, last: float) -> tuple[Hint, ...]:
-        """The hints in lines `first` to before `last`, each once, in order; topologies hold for the whole log."""
+        """The hints from line `first` to before `last`, each once, in order, and all topologies of the log."""
         found = []
         for (kind, value), lines in self._lines.items():
             line = next((line for line in lines if first <= line < last), None)
@@ -88,7 +88,7 @@ class HintReader:
         return tuple(sorted(found, key=lambda hint: hint.line))
 
     def _read_plain(self, number: int, text: str) -> None:
-        """A line that is not NCCL's own."""
+        """Read a line without NCCL's prefix."""
         self.topology.read(number, text)
         if "device" in text and (rank := _RANK.search(text[:_LONGEST_MESSAGE])):
             self._keep_rank(number, *rank.groups())
@@ -100,7 +100,10 @@ class HintReader:
             self._keep_match(number, _DEVICE.match(text))
 
     def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
-        """Two ranks on one host, device and bus share a GPU. The bus alone is printed shortened and proves nothing."""
+        """Keep a hint if two ranks share a GPU: the same host, device and bus.
+
+        A bus id is printed shortened, so it alone is no proof.
+        """
         if len(self._rank_at) >= _MOST_RANKS:
             return
         other = self._rank_at.setdefault((host, device, bus), rank)
@@ -124,6 +127,6 @@ class HintReader:
 
 
 def _path(message: str) -> str:
-    """P2P/IPC of "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1"; empty for a channel without a path."""
+    """The path of a channel: `P2P/IPC` of "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1"; empty without a path."""
     path = message.rpartition(" via ")[2].partition(" comm ")[0].strip()
     return path if path.startswith(_PATHS) and path != message else ""

@@ -12,7 +12,7 @@ class ResultVerdict(Code):
     ONLY_RESULT = (
         "like-the-only-result",
         "like the only known result",
-    )  # itself far below its bound
+    )  # that result is itself far below its bound
     LOW = "low", "low"
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"
@@ -44,7 +44,7 @@ _WARNING = (
 class AssessmentCode(OptionalPartsCode):
     """Why a result has its verdict, or cannot have one."""
 
-    # What keeps a run from being judged.
+    # Why a run cannot be judged.
     WRONG_DATA = "wrong-data", "Some received data were wrong, so no time or bandwidth counts."
     NUM_RANKS_UNKNOWN = "num-ranks-unknown", "The log does not state the number of ranks: give it with --num-ranks."
     NUM_NODES_UNKNOWN = "num-nodes-unknown", "The log does not state the number of nodes: give it with --num-nodes."
@@ -54,8 +54,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     UNEVEN_NODES = (
         "uneven-nodes",
-        "{num_ranks} ranks ran on {num_nodes:n node}, not as many on each: the node with the fewest ranks decides, and "
-        "its NICs in use are unknown. Measure with as many ranks on every node.",
+        "{num_ranks} ranks ran on {num_nodes:n node}, with unequal numbers per node: the node with the fewest ranks "
+        "limits the rate, and its NICs in use are unknown. Measure with the same number of ranks on every node.",
     )
     TOO_MANY_RANKS = (
         "too-many-ranks-per-node",
@@ -82,7 +82,7 @@ class AssessmentCode(OptionalPartsCode):
     OWN_MACHINE_UNKNOWN = (
         "own-machine-unknown",
         "<{rate:rate} is {share:.0%} of {bound} ({bound_rate:rate}). >No published result of such a machine is known, "
-        "and neither are its links: give --instance or `links:` to the run. Or compare with an earlier run of the same "
+        "and its links are unknown: give --instance or `links:` to the run. Or compare with an earlier run of the same "
         "machine: python -m bench compare.",
     )
     NICS_UNKNOWN = (
@@ -118,8 +118,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     MESH_LINKS_UNKNOWN = (
         "mesh-links-unknown",
-        "{rate:rate} may be normal: the {gpu} of such a machine are joined by two links, by one or by none, and the "
-        "log does not say which of them ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
+        "{rate:rate} may be normal: pairs of {gpu} in such a machine have two links, one or none, and the log does "
+        "not say which GPUs ran. Measure all GPUs of the node, or look at nvidia-smi topo -m.",
     )
     MESH_LACKS_LINKS = (
         "mesh-lacks-links",
@@ -160,8 +160,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     NORMAL_ON_MACHINES = (
         "normal-on-machines",
-        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}> (share of what others "
-        "reached or the links leave). To decide, name the machine: --instance TYPE.",
+        "{rate:rate} would be normal on {machines:list}<, and low on {low_machines:list}> (percentages: this "
+        "rate as a share of what others reached or the links allow). To decide, name the machine: --instance TYPE.",
     )
     COMPARED_WITH_BOUND = (
         "compared-with-bound",
@@ -170,8 +170,8 @@ class AssessmentCode(OptionalPartsCode):
     CARDS_THROUGH_HOST = "cards-through-host", f"{_BOUND}, as usual for cards that exchange data through host memory."
     COMPARED_WITH_NIC = (
         "compared-with-nic",
-        "{rate:rate} is {share:.0%} of the line rate of {nic_gbit_per_s:.0f} Gb/s ({nic_rate:rate}), if that is this "
-        "NIC's.",
+        "{rate:rate} is {share:.0%} of the line rate of {nic_gbit_per_s:.0f} Gb/s ({nic_rate:rate}), if this NIC "
+        "has that rate.",
     )
 
     # A topology without a run.
@@ -185,8 +185,17 @@ class AssessmentCode(OptionalPartsCode):
         "topology-without-links",
         "The text shows no NVLink between GPUs, and no link that is slower than the others. No bandwidth was measured.",
     )
+    TOPOLOGY_LACKS_NVLINK = (
+        "topology-lacks-nvlink",
+        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager does not run, or the container "
+        "or virtual machine does not have the devices.",
+    )
+    TOPOLOGY_NEEDS_NO_NVLINK = (
+        "topology-needs-no-nvlink",
+        "{instance} has no NVLink, and no path between GPUs is worse than the others. No bandwidth was measured.",
+    )
 
-    # The same of copies.
+    # Why a result of copies has its verdict.
     TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
     GPU_COUNTS_DIFFER = (
         "gpu-counts-differ",
@@ -219,8 +228,8 @@ class AssessmentCode(OptionalPartsCode):
     )
     COPY_COMPARED_WITH_LINK = (
         "copy-compared-with-link",
-        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound by {bound} ({bound_rate:rate}), "
-        "of which copies reach {usual}.",
+        "{direction}, {rate:rate} at {end}, is {bound_share:.0%} of the bound by {bound} ({bound_rate:rate}); "
+        "copies usually reach {usual} of it.",
     )
     COPY_COMPARED = (
         "copy-compared-with-machine",
@@ -236,7 +245,7 @@ class DecidingOption(OptionalPartsCode):
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
         "nics",
-        "To judge this result, give the NICs of a node that it used: --nics 8x400G, or name the machine: "
+        "To judge this result, give the NICs that it used on each node: --nics 8x400G, or name the machine: "
         "--instance TYPE<, such as {candidates:list 4}>.",
     )
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
@@ -372,7 +381,7 @@ class ExplainNote(OptionalPartsCode):
     ABOVE_PORT = (
         "above-port",
         "{rate:rate} on a port of {port_rate:rate} is more than rings reach, and may exceed the port: with NVLS the "
-        "switch adds, while busbw still counts 2(n-1)/n of the payload",
+        "switch adds the data, while busbw still counts 2(n-1)/n of the payload",
     )
     PLACEMENTS_DIFFER = (
         "placements-differ",
@@ -400,7 +409,7 @@ class ExplainNote(OptionalPartsCode):
     )
     SUM_OF_TWO_WAYS = (
         "sum-of-two-ways",
-        "two-way figures between GPUs are the sum of both directions: half of one goes each way",
+        "two-way figures between GPUs are the sum of both directions: half of a figure goes each way",
     )
 
 

@@ -1,4 +1,4 @@
-"""Notes about rows: they explain no bandwidth, but are worth knowing before a figure is quoted."""
+"""Notes about rows: they do not explain the bandwidth, but are worth knowing before a figure is quoted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _placements_differ(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements(evidence: RunEvidence) -> Iterator[float]:
-    """In place / out of place, for each large size that has both."""
+    """Rate in place / rate out of place, for each large size that has both."""
     rates: dict[tuple[int, str | None], dict[bool, float]] = {}
     for row in evidence.rows:
         if (row.payload_bytes or 0) >= LARGE_BYTES and busbw(row):

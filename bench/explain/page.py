@@ -27,7 +27,9 @@ _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.ex
 
 
 def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """All pages as text, separated by a rule; more than a few pages are cut to the verdict and the likeliest reason.
+    """All pages as text, separated by a line.
+
+    If there are more than three, each shows only its verdict and likeliest reason.
 
     `crashes`: what failed in jobs whose files hold no run; their pages come last.
     """
@@ -42,7 +44,7 @@ def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 
 
 def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """The same with headings, lists and commands in code."""
+    """All pages as Markdown, with headings, lists and commands in code."""
     blocks = ["\n".join(_markdown(page, len(pages) > 1)) for page in pages]
     blocks += ["\n".join(crash_page.markdown(crash)) for crash in crashes]
     return "\n\n".join(blocks)
@@ -55,7 +57,7 @@ def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mappin
 
 
 def _plain(page: Page) -> dict[str, Any]:
-    """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`, and so on."""
+    """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`; the other lists likewise."""
     plain = asdict(replace(page, crash=None))
     plain["crash"] = page.crash.to_dict() if page.crash is not None else None
     del plain["assessment"], plain["notes"]
@@ -84,7 +86,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _short(page: Page) -> Iterator[str]:
-    """A page among many: only the run, the verdict and the likeliest reason."""
+    """A page among many, shortened to the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
     if page.decides is not None and page.decides.code != page.assessment.why.code:
         yield from _wrapped(f"  {page.decides.text}", "  ")
@@ -198,7 +200,7 @@ def _shown_reasons(page: Page) -> Sequence[Reason]:
 
 
 def _crash_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of the crash page, wrapped; evidence and commands stay whole."""
+    """Lines of the crash page, wrapped; evidence and commands are not wrapped."""
     for line in lines:
         indent = len(line) - len(line.lstrip())
         yield from _wrapped(line, " " * (indent + 2)) if indent in (2, 0) and line else [line]

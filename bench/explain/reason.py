@@ -23,7 +23,7 @@ _LIKELY = 0.7  # with a reason of this weight, no fallback reason is shown
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """What the reasons of a failure look at: the run, and how many of its rows have wrong elements."""
+    """What the conditions of a failure's reasons use: the run, and how many of its rows have wrong elements."""
 
     run: ForeignRun
     num_wrong_rows: int = 0
@@ -32,7 +32,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason: its code and facts; for people what it is, the evidence and the next step with a command."""
+    """One likely reason: its code and facts; and in words: what it is, the evidence, the next step with a command."""
 
     code: str
     facts: Mapping[str, Any]
@@ -48,7 +48,7 @@ class Found:
     """What a reason's function returns if the reason applies.
 
     `weight`, 0 to 1, orders reasons: near 1 if the log itself states the reason, 0.6 if the figures fit and nothing
-    contradicts it, less if several reasons are possible. `command`: what the user may run next.
+    contradicts the reason, less if several reasons are possible. `command`: what the user may run next.
     """
 
     weight: float
@@ -106,7 +106,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Every reason of every file in `reasons/`, by file and then as they are written there."""
+    """Every reason of every file in `reasons/`, ordered by file and then as in the file."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():
@@ -116,7 +116,10 @@ def rules() -> tuple[ReasonRule[Any], ...]:
 
 
 def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reason, ...]:
-    """Every reason that applies to rows, the likeliest first. `only_always`: those shown whatever the verdict is."""
+    """Every reason that applies to rows, the likeliest first.
+
+    `only_always`: only those shown whatever the verdict is.
+    """
     wanted = []
     for rule in rules():
         explains = rule.host_memory or not evidence.by_message_passing

@@ -1,4 +1,4 @@
-"""Bounds on a foreign run, at its best row: those of its links, and what follows from the algorithm."""
+"""Bounds on a foreign run at its best row: those of its links, and those that follow from the algorithm."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IF_LIKELY = ", if it is one of the machines named above"
 
 
 def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic) -> tuple[Bound, ...]:
-    """Hard bounds and references at a row, tightest first. They bound rates, so they are valid at every size."""
+    """Hard bounds and references at a row, tightest first. These are bounds on rates, so they hold at every size."""
     machine = evidence.machine
     assert machine.links is not None
     found = [*_bounds(evidence, pattern, row, traffic, machine.links)]
@@ -51,12 +51,12 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """A bound of a machine that fits the log: only a reference."""
+    """The bound of a machine that fits the log, as a reference: it is not certain that the run used this machine."""
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
-    """The NICs as a library with rings uses them for large data; of the machine, or of those that fit the log."""
+    """How a library with rings uses the NICs for large data, on the machine or on those that fit the log."""
     links = evidence.machine.likely or evidence.machine.links
     if links is None or not evidence.crosses_nics or evidence.by_message_passing:
         return None
@@ -75,7 +75,7 @@ def _usual_use(evidence: RunEvidence, pattern: str, links: NodeLinks, kind: str 
 def _bounds(
     evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic, links: NodeLinks
 ) -> tuple[Bound, ...]:
-    """The bounds by links of this row, as if it were a record of this suite."""
+    """The bounds that the links give for this row, computed as for a record of this suite."""
     header = Header(
         job="",
         case=(),
@@ -115,7 +115,10 @@ def _bounds(
 def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
-    """What the links leave if the library sends the usual way. A row above it shows that the library does better."""
+    """The rate that the links allow if the library sends the usual way.
+
+    A row above it shows that the library does better.
+    """
     if links.reduces and not evidence.crosses_nics:  # a switch that reduces needs no rings inside a node
         return
     use = _usual_use(evidence, pattern, links)
@@ -123,7 +126,7 @@ def _usual_bound(
     if use is None or use.busbw_bytes_per_s >= 0.999 * hard:
         return
     above = busbw(row) * (1 - _ROUNDING) - HALF_DIGIT > use.busbw_bytes_per_s
-    if above and not evidence.crosses_nics:  # NVLink carries it, so the PCIe link between pairs is not what bounds
+    if above and not evidence.crosses_nics:  # NVLink carries the traffic: PCIe is not its bound
         return
     source, verified = links.sources.get(use.source, "unknown"), links.verified.get(use.source, False)
     yield Bound(use.busbw_bytes_per_s, use.limit.template, "traffic", use.why, source, verified, use.limit)

@@ -36,7 +36,7 @@ def tool_name(run: ForeignRun) -> str:
 
 
 def got(evidence: RunEvidence) -> Iterator[Coded]:
-    """Wrong data and lost lines first, then the best figure, the small-message time and the machine."""
+    """Wrong data and lost lines come first, then the best figure, the small-message time and the machine."""
     best, machine = evidence.best, evidence.machine
     if evidence.modelled:
         yield Coded.of(ResultCode.MODELLED)
@@ -60,7 +60,7 @@ def got(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def status_lines(run: ForeignRun) -> Iterator[Coded]:
-    """How the run ended, which tests it waived, and what its reader remarked."""
+    """How the run ended, which tests the tool waived, and what the log's reader remarked."""
     if run.status != OK:
         truncated = run.status == TRUNCATED
         failure = run.failure.text if run.failure else None
@@ -92,7 +92,7 @@ def possible(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def bound_line(bound: Bound, **facts: Any) -> Coded:
-    """A bound. `facts`: what was reached of it (BoundCode.BOUND)."""
+    """One line about a bound. `facts`: more facts of BoundCode.BOUND, such as the share that was reached."""
     return Coded.of(
         BoundCode.BOUND,
         bound=bound.name,
@@ -107,7 +107,7 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 
 
 def others(evidence: RunEvidence) -> Iterator[Coded]:
-    """Published results of the same shape; those with a known limitation only if ours is as slow."""
+    """Published results of the same shape. Results with a known limitation are shown only if this run is as slow."""
     obstacle = _not_compared(evidence)
     if obstacle is not None:
         yield obstacle
@@ -152,7 +152,7 @@ def _wrong_data(evidence: RunEvidence) -> Coded:
 
 
 def _excluded(evidence: RunEvidence) -> Coded:
-    """The rows that do not count."""
+    """One line about the rows that do not count."""
     first = evidence.doubtful[0]
     why = first.contradicts.text if first.contradicts else None
     if why is None and first.unreadable:
@@ -202,7 +202,7 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 
 
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
-    """The bound to name first, then others; across nodes the network's are the only references."""
+    """The bound to name first, then the others. Across nodes, only references on the network are shown."""
     first = bound_to_show(evidence)
     found = []
     for bound in evidence.bounds:
@@ -236,7 +236,7 @@ def _missing(evidence: RunEvidence) -> Coded:
 
 
 def _not_compared(evidence: RunEvidence) -> Coded | None:
-    """Why published results say nothing about this run; None if they may."""
+    """Why published results say nothing about this run; None if they may be compared with it."""
     if evidence.num_wrong:
         return Coded.of(OthersCode.WRONG_DATA)
     if evidence.misfit:

@@ -25,13 +25,16 @@ class Shortfall:
 
     @property
     def share(self) -> float:
-        """The rate over the normal one."""
+        """Rate / normal rate."""
         return self.rate / self.normal
 
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A curve that collapses: its peak, and its last size with the better of in place and out of place."""
+    """A curve that collapses: its peak and its last size.
+
+    At each size the better of in place and out of place counts.
+    """
 
     peak_bytes: int
     peak_rate: float
@@ -40,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """How far the run is below normal; None if its verdict is not low or far too low."""
+    """How far the run is below normal; None if its verdict is neither low nor far too low."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)
@@ -56,17 +59,18 @@ def shortfall(evidence: RunEvidence) -> Shortfall | None:
 
 
 def between_nodes(evidence: RunEvidence) -> bool:
-    """Do data cross NICs? If the number of nodes is unknown: are there more ranks than a node has GPUs?"""
+    """Do data cross NICs? With an unknown number of nodes: are there more ranks than any node has GPUs?"""
     if evidence.num_nodes is None and evidence.machine.links is None:
         return (evidence.num_ranks or 0) > _MOST_GPUS
     return evidence.crosses_nics
 
 
 def fall(evidence: RunEvidence) -> Fall | None:
-    """Where the curve collapses with size; None if it does not, or by no more than noise.
+    """Where the curve collapses with size; None if it does not collapse, or by no more than noise.
 
-    A curve collapses if its last two figures are below 60 % of the peak, and the peak is no single outlier. The two
-    figures are at two sizes, or in place and out of place at the only larger size.
+    A curve collapses if its last two figures are below 60 % of the peak, and the peak is no single outlier. These two
+    figures are at two sizes above the peak's; if there is only one such size, they are its in-place and out-of-place
+    figures.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

@@ -1,4 +1,4 @@
-"""Size matches: our bandwidth and that of each published result, at one size that both have."""
+"""Compares our bandwidth with that of each published result, at a size that both have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.hardware.reference import Reference
 
 @dataclass(frozen=True, slots=True)
 class SizeMatch:
-    """A published result and ours at a payload of `size_bytes`; both rates in bytes per second."""
+    """A published result and ours at the same payload, `size_bytes`. `theirs` and `ours` are in bytes per second."""
 
     reference: Reference
     size_bytes: int
@@ -25,12 +25,12 @@ class SizeMatch:
 
     @property
     def ratio(self) -> float:
-        """Our rate over the published one."""
+        """Our rate / the published rate."""
         return self.ours / self.theirs
 
 
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
-    """Each result without a known limitation, at a size where it can be compared; the fastest first.
+    """A match for each published result without a known limitation, at a comparable size; the fastest first.
 
     Small sizes, and sizes at which our curve still rises, count only if no other size can be compared.
     """
@@ -49,9 +49,10 @@ def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
 
 
 def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
-    """At our best size, as far as their sizes reach; None if no size is comparable.
+    """The match at our best size, or at the published size that is closest to it; None if no size is comparable.
 
-    A smaller size represents ours only if our curve is flat there, both are within a factor of two, or both are large.
+    A smaller size than our best one is comparable only if our curve is flat there, if the two sizes are within a factor
+    of two, or if both are large.
     """
     best, flat_from = evidence.best, evidence.flat_from_bytes
     assert best is not None and best.payload_bytes
@@ -78,7 +79,7 @@ def rate_at(curve: Mapping[int, float], size: int) -> float:
 
 
 def curve_of(reference: Reference) -> Mapping[int, float]:
-    """The known points of a result: its curve in curves.yaml, or its own few points."""
+    """The known points of a result (size -> rate): its curve in curves.yaml, or else its own few points."""
     return _curves().get(_key(reference), reference.busbw)
 
 

@@ -28,7 +28,10 @@ _MOST_HOSTS = 4  # that are named
 
 
 def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
-    """The runs that were imported, each once, with the rows and matrices of all its jobs, and one job's header."""
+    """(run, header) of each imported run.
+
+    The run has the rows and matrices of all its jobs; the header is one job's.
+    """
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
     for _, header, records in jobs:
         if not header.imported:
@@ -47,7 +50,7 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 
 
 def stored_machine(header: Header) -> LogMachine | None:
-    """The machine that the user named at import; None if the user named none, so only the log tells."""
+    """The machine that the user named at import; None if the user named none, so only the log can show it."""
     if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None
@@ -56,7 +59,7 @@ def stored_machine(header: Header) -> LogMachine | None:
 
 
 def measured(jobs: StoredJobs) -> Iterator[tuple[str, RunEvidence]]:
-    """The suite's own jobs over whole groups, by name, each launch by itself. Pairs are for `diagnose`."""
+    """(name, evidence) of each launch of the suite's own jobs. Pairs are left out: `diagnose` judges them."""
     own = [job for job in jobs if not job[1].imported]
     summaries = {}
     for job, header, records in own:
@@ -103,7 +106,7 @@ def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
 
 
 def _failure(imported: Mapping[str, Any]) -> Coded | None:
-    """Why an imported run did not end well; files of older versions hold no code."""
+    """Why an imported run did not end well. Files of older versions hold no code for this."""
     if imported["failure"] is None:
         return None
     return Coded(imported.get("failure_code") or UNCODED, imported.get("failure_facts") or {}, imported["failure"])
@@ -146,7 +149,7 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 
 def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
-    """The rows of all conflicts: pairs of rows that cannot both be right."""
+    """The keys of all rows that are in a conflict: two rows that cannot both be right."""
     keys = set()
     for conflict in found:
         for row in (conflict.first, conflict.second):
@@ -196,7 +199,7 @@ def _own_evidence(
 
 
 def _links(header: Header) -> NodeLinks | None:
-    """The links that the run was given, or the PCIe links that its GPUs reported."""
+    """The links that the user gave for the run or, without them, the PCIe links that the GPUs reported."""
     if header.links:
         return NodeLinks.from_dict(header.links)
     gpus = _gpus(header)
@@ -211,13 +214,13 @@ def _links(header: Header) -> NodeLinks | None:
 
 
 def _gpu_model(header: Header) -> str | None:
-    """The model of all GPUs that the nodes reported; None if they differ."""
+    """The GPU model that all nodes reported; None if their GPUs differ."""
     models = {gpu_printed(str(gpu.get("name"))) for gpu in _gpus(header)}
     return models.pop() if len(models) == 1 and not moves_host_memory(header.transport) else None
 
 
 def _gpus(header: Header) -> list[Mapping[str, Any]]:
-    """The GPUs that all nodes reported."""
+    """The GPUs of all nodes, as each node reported them."""
     return [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
 
 

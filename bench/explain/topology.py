@@ -1,6 +1,6 @@
-"""The topology in or beside a log: tables of `nvidia-smi topo -m`, and NVLinks by `nvidia-smi nvlink -s`.
+"""Reads the topology in a log or in a file given with it: `nvidia-smi topo -m` tables, `nvidia-smi nvlink -s` links.
 
-A topology is evidence for the reasons of a run. Pasted without a run, it gets a page of its own (topology_page.py).
+A topology is evidence for the reasons of a run. If it is given without a run, it gets its own page (topology_page.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Topology:
     inventory: Inventory
 
     def facts(self, file: str = "") -> dict[str, Any]:
-        """The same as the facts of a node."""
+        """The devices in the form of a node's facts."""
         return asdict(self.inventory) | {"told_by": self.program, "file": file}
 
     def findings(self, instance: str | None = None) -> tuple[HealthFinding, ...]:
@@ -45,7 +45,7 @@ class Topology:
 
 
 class TopologyReader:
-    """Keeps the lines of topology tables from all lines of a log, a section for each node. Memory is bounded."""
+    """Keeps those lines of a log that belong to topology tables, in one section per node. Memory is bounded."""
 
     def __init__(self) -> None:
         """No line read yet."""
@@ -67,7 +67,7 @@ class TopologyReader:
             self._keep(number, text)
 
     def _is_part(self, text: str) -> bool:
-        """Is it the row of an adapter, the state of a link, or the command above a table?"""
+        """Is the line an adapter's row, the state of a link, or the command above a table?"""
         if self._columns and text.split(maxsplit=1)[0] in self._columns:
             return True
         if text.startswith("Link ") or "links are in" in text:
@@ -76,7 +76,7 @@ class TopologyReader:
 
     @cached_property
     def found(self) -> tuple[Topology, ...]:
-        """The topology of each node that could be read. Ask only after the last line."""
+        """The topology of each node whose text could be read. To be used only after the last line was read."""
         found = []
         for line, lines in self._sections:
             text = "\n".join(lines)
@@ -117,7 +117,7 @@ class TopologyReader:
 
 
 def near_adapters(inventory: Inventory) -> Mapping[str, tuple[str, str]]:
-    """GPU -> (the closest kind of path to any network adapter, the adapters at that distance). Without adapters: {}."""
+    """GPU -> (kind of its shortest path to a network adapter, the adapters with such a path). Without adapters: {}."""
     adapters = {each.name for each in inventory.adapters}
     kinds: dict[str, dict[str, list[str]]] = {}
     for path in inventory.paths:

@@ -1,4 +1,4 @@
-"""Draw the bounds of a panel as named lines. A bound far above the data is only named."""
+"""Draw the bounds of a panel as named lines. If a bound is far above the data, only its name is shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_VIEW = 2.5
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """One bound of one world by increasing size; rates in GB/s."""
+    """One bound of one world, by increasing size. Rates are in GB/s."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class _Curve:
 
     @property
     def flat(self) -> bool:
-        """Whether the bound is equal at every size, apart from rounding."""
+        """Whether the bound is the same at every size, apart from rounding."""
         return max(self.rates) < 1.001 * min(self.rates)
 
     def __str__(self) -> str:
@@ -81,7 +81,8 @@ def _curves(rows: Iterable[Summary]) -> list[_Curve]:
 
 
 def _name_levels(axes: Axes, curves: Sequence[_Curve], text_height: float) -> list[str]:
-    """Write names next to flat bounds. Of two close bounds, the upper has its name above the line, the lower below.
+    """Write names next to flat bounds. If two bounds are close, the upper one has its name above its line, the lower
+    below.
 
     Returns the names that do not fit above the axis.
     """

@@ -1,4 +1,4 @@
-"""A map of the pairs of similar runs, host by host: the lowest share of the usual rate, and which runs are lost."""
+"""A map of pairs of hosts in similar runs: each pair's lowest rate as a share of the usual rate, and its lost runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_NAMED = 6
 
 
 def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
-    """One map of all groups. Named hosts are framed. Raises UsageError if there are no pairs with figures."""
+    """Draw one map of all groups; named hosts are framed. Raises UsageError if there are no pairs with figures."""
     number = {host: index for index, host in enumerate(fleet.hosts)}
     compared = {group.key for group in fleet.groups if group.compared}
     grid = np.full((len(number), len(number)), math.nan)
@@ -68,7 +68,7 @@ def _no_value(row: Summary) -> float:
 
 
 def _mark_lost(panel: Axes, lost: Array) -> None:
-    """White cells with the number of lost runs, for pairs that have some."""
+    """Draw a white cell with the number of lost runs for each pair that has lost runs."""
     colour = _style.COLOURS[1]
     for src, dst in np.argwhere(lost):
         panel.add_patch(Rectangle((dst - 0.5, src - 0.5), 1, 1, facecolor="white", edgecolor="#dddddd"))

@@ -20,7 +20,7 @@ _REMARK = "bands: 90 % intervals (fewer measurements are inside below 1 MiB); no
 def curves(
     rows: Sequence[Mapping[str, Any]], measured: Sequence[tuple[str, str, int, int, int, float]], machine: str
 ) -> Figure:
-    """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs of each, bytes, seconds)."""
+    """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs per node, bytes, seconds)."""
     worlds = list(dict.fromkeys(_world(row) for row in rows))[:_MOST_PANELS]
     looks = _style.looks(dict.fromkeys(str(row["algorithm"]) for row in rows))
     figure, axes = _style.panels(len(worlds))

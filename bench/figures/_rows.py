@@ -20,7 +20,7 @@ def valid(document: Document, mode: str) -> list[Summary]:
 
 
 def seconds(row: Summary) -> float:
-    """The median; for an imported row the mean, or the time that its rate implies; 0 if there is no time."""
+    """The median time. For an imported row, its mean or else the time that its rate implies; 0 if there is no time."""
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
     if row.mean_s is None and row.algbw_bytes_per_s:
@@ -37,7 +37,7 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 
 def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
-    """The row of the slowest group at each size, by increasing size."""
+    """The row of the slowest group for each size; sizes increase."""
     return [max(of_size, key=seconds) for _, of_size in sorted(by(rows, _payload).items())]
 
 
@@ -46,7 +46,7 @@ def _payload(row: Summary) -> int:
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """The pattern, and the number of groups if only the slowest is drawn."""
+    """The name of the pattern, and the number of groups if only the slowest group is drawn."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
@@ -82,7 +82,7 @@ def labels(document: Document) -> dict[str, str]:
 
 
 def _settings(header: Header) -> tuple[str, ...]:
-    """The settings in which jobs can differ, in the order of a label."""
+    """The settings in which jobs can differ, in the order in which a label names them."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -106,7 +106,7 @@ def _modes(header: Header) -> list[str]:
 
 
 def _option(header: Header, name: str) -> str:
-    """`order reverse` if the case sets it; empty for a default."""
+    """An option as text, for example `order reverse`; empty if the case has the default."""
     case = list(header.case)
     flag = f"--{name}"
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
@@ -132,7 +132,7 @@ def invalid_remark(document: Document, mode: str) -> list[str]:
 
 
 def interval_remark(rows: Iterable[Summary]) -> list[str]:
-    """A remark that explains points and bars; modelled rows have no spread."""
+    """A remark that explains points and bars, because modelled rows have only points."""
     rows = list(rows)
     words = []
     if any(not (row.modelled or row.imported) for row in rows):

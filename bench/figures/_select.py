@@ -62,12 +62,12 @@ def draw(selection: Selection) -> Figure:
 
 
 def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
-    """The best number of nodes of each instance type."""
+    """Keep each instance type once, with its best number of nodes."""
     return list({each.instance.name: each for each in reversed(shown)}.values())[::-1]
 
 
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
-    """Draw the parts of the step and the interval of the whole. Communication without a middle is pale."""
+    """Draw the parts of the step and the interval of its whole time. Communication known only as a range is pale."""
     longest = max(each.range("total_s").high for each in shown)
     scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
     for row, each in enumerate(shown):
@@ -106,7 +106,7 @@ def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[s
         x, y = _MILLION / hours.middle / 3600, usd.middle
         low, high = _MILLION / hours.high / 3600, _MILLION / hours.low / 3600
         style = look(each.instance.name)
-        # Cost is time x price, so the interval is on the diagonal.
+        # Cost is time x price: both rise together, so one slanted line shows both intervals.
         axes.plot([low, high], [usd.low, usd.high], color=style.colour, linewidth=2.2, alpha=0.75)
         if each.has_middle:
             axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
@@ -150,7 +150,7 @@ def _lines(
 
 
 def _plain(*each: Axis) -> None:
-    """Tick labels without exponents: powers of ten, 2 and 5; over less than a decade also 3 and 7."""
+    """Label ticks without exponents, at 1, 2 and 5 times powers of ten; below one decade also at 3 and 7 times."""
     for axis in each:
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         axis.set_minor_formatter(FuncFormatter(partial(_between, axis)))

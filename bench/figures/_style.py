@@ -38,7 +38,7 @@ _LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and befo
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, marker and dashes of one series, equal in every panel; modelled series are dash-dotted."""
+    """Colour, marker and dashes of one series, the same in every panel; modelled series are dash-dotted."""
 
     label: str
     colour: str
@@ -51,7 +51,7 @@ class Look:
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Looks by label. After seven series the colours repeat with other dashes."""
+    """The looks of series, by label. After seven series the colours repeat with other dashes."""
     found: dict[str, Look] = {}
     for index, name in enumerate(dict.fromkeys(names)):
         again = index // len(COLOURS) % 2 == 1
@@ -136,7 +136,7 @@ def points(
 ) -> None:
     """Draw a series: a bar for the interval (below, above) of each point, hollow markers if not converged, and a line.
 
-    The line joins neighbours of the same algorithm only.
+    The line joins neighbouring points only if they have the same algorithm.
     """
     if errors is not None:
         axes.errorbar(
@@ -165,7 +165,7 @@ def points(
 
 
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
-    """Set a binary logarithmic x axis, labelled 8, 1K, 1M, ... from the largest size down, as many as fit."""
+    """Set a binary logarithmic x axis (8, 1K, 1M, ...). Sizes are labelled from the largest down, as many as fit."""
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
     room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))
@@ -190,5 +190,5 @@ def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Write one file in the form of its suffix. Raises OSError."""
+    """Write one file in the format of its suffix. Raises OSError."""
     figure.savefig(path, dpi=DPI, facecolor="white")

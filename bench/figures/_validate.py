@@ -1,4 +1,4 @@
-"""Errors of held-out predictions by class: one point for each row."""
+"""The errors of held-out predictions by class, with one point for each row."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _look(index: int, name: str) -> _style.Look:
 
 
 def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Sequence[float]) -> None:
-    """Draw rows as points, hollow if the measurement is outside the interval."""
+    """Draw rows as points. A point is hollow if the measurement is outside the predicted interval."""
     for covered in (True, False):
         shown = [k for k, row in enumerate(rows) if row.covered is covered]
         ratios = [min(max(rows[k].error + 1, _RATIOS[0]), _RATIOS[-1]) for k in shown]
@@ -86,5 +86,5 @@ def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Seque
 
 
 def _positions(index: int, num: int) -> list[float]:
-    """Positions side by side around the position of a class."""
+    """Positions side by side, centred on the position of a class."""
     return [index + 0.6 * ((k + 0.5) / num - 0.5) for k in range(num)]

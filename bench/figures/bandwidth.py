@@ -56,7 +56,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _error(row: Summary, rate: float) -> tuple[float, float]:
-    """Distances of the interval's ends below and above the rate, which is the inverse of the time."""
+    """How far the rate's interval reaches below and above the rate; computed from the interval of the time."""
     if not row.median_s or not row.ci_low_s or not row.ci_high_s:
         return 0.0, 0.0
     return rate * (1 - row.median_s / row.ci_high_s), rate * (row.median_s / row.ci_low_s - 1)

@@ -27,12 +27,12 @@ Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode an
 
 
 def applies(document: Document) -> bool:
-    """Whether there is any fit."""
+    """Whether the document has a fit."""
     return bool(document.fits)
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """`fit-isolated` and `fit-pipelined`, if that mode has fits. Of several groups the slowest is drawn."""
+    """One figure for each mode with fits: `fit-isolated`, `fit-pipelined`. Of several groups the slowest is drawn."""
     return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
 
 
@@ -54,7 +54,7 @@ def _figure(document: Document, mode: str) -> Figure:
         panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
-    # Points are no rows, so none of them is hollow.
+    # The points are points of curves, not rows with flags, so no point is hollow.
     rows = [
         replace(row, flags=())
         for row in document.summaries
@@ -109,7 +109,7 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 
 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
-    """Draw the line and a tick at half its bandwidth. A line that does not fit is dotted, without a tick."""
+    """Draw the line, and a tick at half its bandwidth. A line that does not fit is dotted and has no tick."""
     sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
     times = [model.predicted(segment, size) for size in sizes]
     panel.plot(sizes, times, color=look.colour, linewidth=1.6 if fits else 1.0, linestyle=look.dashes if fits else ":")
@@ -119,7 +119,7 @@ def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) 
 
 
 def _half(segment: Segment) -> float | None:
-    """n1/2 if it lies within the segment's sizes."""
+    """The size n1/2; None if it lies outside the segment's sizes."""
     half = segment.half_bytes
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
@@ -142,7 +142,7 @@ def _latency(segment: Segment) -> float:
 
 
 def _time_axis(panel: Axes, num_lines: int) -> None:
-    """Label decades 10 us, 1 ms, ..., and leave room above for the headlines."""
+    """Label powers of ten (10 us, 1 ms, ...), with empty space above the data for the headlines."""
     low, high = panel.get_ylim()
     panel.set_ylim(low, high * (high / low) ** (0.04 * num_lines))
     panel.set_ylabel("time", fontsize=_style.TEXT)

@@ -18,9 +18,9 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `latency`, with the slowest group at each size. Empty for a document without such times.
+    """One figure, `latency`, with the slowest group at each size. Empty if the document has no isolated times.
 
-    A pattern without sizes (barrier) is only a remark.
+    A pattern without sizes (barrier) gets a remark instead of a panel.
     """
     rows = _chosen(document)
     if not rows:
@@ -74,7 +74,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _time_axis(panel: Axes) -> None:
-    """Label decades 10 us, 1 ms, ..., and also 2 and 5 times a decade if there are few."""
+    """Label powers of ten (10 us, 1 ms, ...); if there are few of them, also their multiples by 2 and 5."""
     panel.set_yscale("log")
     panel.set_ylabel("time", fontsize=_style.TEXT)
     low, high = panel.get_ylim()
@@ -84,7 +84,7 @@ def _time_axis(panel: Axes) -> None:
 
 
 def _band(row: Summary) -> tuple[float, float]:
-    """(low, high) seconds: fastest sample to p95, else the interval of the median, else the median twice."""
+    """(low, high) in seconds: from the fastest sample to p95, else the median's interval, else (median, median)."""
     median = _rows.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
@@ -92,7 +92,7 @@ def _band(row: Summary) -> tuple[float, float]:
 
 
 def _error(row: Summary) -> tuple[float, float]:
-    """Seconds from the median down and up to the ends of its interval."""
+    """How far, in seconds, the median's interval reaches below and above the median."""
     median = _rows.seconds(row)
     return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
 

@@ -39,9 +39,9 @@ def applies(document: Document) -> bool:
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """A figure `pairs-<job>` for each job of pairs.
+    """One figure, `pairs-<job>`, for each job that measured pairs.
 
-    A half round trip or a two-way bandwidth fills both cells of a pair. A direction that was not measured is grey.
+    Half a round trip, or a two-way bandwidth, fills both cells of a pair. The cell of an unmeasured direction is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -98,7 +98,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 @dataclass(frozen=True, slots=True)
 class PairMap:
-    """One panel: its rows, and the function for their values. `symmetric`: a row holds for both directions."""
+    """One panel: its rows, and the function that gives a row's value. `symmetric`: a row applies to both directions."""
 
     title: str
     unit: str
@@ -132,7 +132,7 @@ def _times(rows: list[Summary]) -> PairMap | None:
 
 
 def _ranks_of_a_cell(header: Header) -> int:
-    """Ranks per cell: 1, or the ranks of as many whole nodes as needed to keep a side within the most cells."""
+    """Ranks per cell: 1, or for a large world the ranks of so many whole nodes that a side has few enough cells."""
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
         return 1
@@ -140,7 +140,7 @@ def _ranks_of_a_cell(header: Header) -> int:
 
 
 def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
-    """Values as [source, destination] in this order, the worst value of each cell; NaN if not measured."""
+    """The worst value of each cell, as [source, destination], with ranks in this order; NaN if not measured."""
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
@@ -153,7 +153,7 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 
 
 def _slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """The parts that the pairs of this job show to be slow."""
+    """The parts that are slow according to this job's pairs."""
     try:
         (case,) = pair_evidence.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
     except UsageError:
@@ -208,7 +208,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: PairMap) -> None:
-    """Draw a grid of ranks in this order, labelled by host where that is readable. NaN is grey."""
+    """Draw a grid of ranks in this order, with host names where there is room to read them. NaN is grey."""
     norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)))
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
@@ -239,13 +239,13 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _norm(low: float, high: float) -> Normalize:
-    """Colour scale over a factor of two at least, so noise does not look like a broken link; logarithmic above five."""
+    """A colour scale of at least a factor of 2, so noise looks harmless; above a factor of 5 it is logarithmic."""
     low = min(low, high / 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
 def annotate(panel: Axes, grid: Any, form: str = "") -> None:
-    """Write the value of every cell, with three digits or in a format of its own."""
+    """Write the value into every cell, with three digits or in the format `form`."""
     [image] = panel.images
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):

@@ -1,4 +1,4 @@
-"""Scaling of each pattern: bandwidth (or time) of the largest common size by number of ranks, and the ideal.
+"""Scaling of each pattern: bandwidth (or time) of the largest common size by number of ranks, and the ideal line.
 
 A second figure shows efficiencies relative to the smallest world of the same kind and to the bound of each world.
 """
@@ -25,7 +25,7 @@ def applies(document: Document) -> bool:
 def draw(document: Document) -> list[tuple[str, Figure]]:
     """`scaling` and, if worlds have a reference, `scaling-efficiency`, with a panel for each pattern.
 
-    Empty for a document of a single world.
+    Empty if the document has only one world.
     """
     panels = _panels(document)
     return [("scaling", _bandwidths(panels)), *_efficiencies(document)] if panels else []
@@ -122,7 +122,7 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """By pattern, the series with more than one world, at the largest size that all its worlds requested."""
+    """For each pattern, the series with more than one world, at the largest size that all their worlds requested."""
     panels = {}
     for pattern, rows in _rows.by(document.summaries, lambda row: row.pattern).items():
         chosen = [row for row in _rows.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
@@ -138,13 +138,13 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Whether a row is from a whole world of known size. Excludes groups, which share links, and imported logs."""
+    """Whether a row is of a whole world of known size. False for groups, which share links, and for imported logs."""
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
 
 
 def _mode(rows: list[Summary]) -> str:
-    """Pipelined mode if it has bandwidth, else isolated."""
+    """The mode to draw: pipelined if it has bandwidth, else isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 
@@ -165,7 +165,7 @@ def _largest_common(worlds: _Series) -> int | None:
 
 
 def _slowest(rows: list[Summary], size: int) -> list[Summary]:
-    """The slowest row of a size for each number of ranks."""
+    """The slowest row of this size for each number of ranks."""
     worlds = _rows.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
     return [max(worlds[num_ranks], key=_rows.seconds) for num_ranks in sorted(worlds)]
 
@@ -193,7 +193,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
-    """The value for a time (default: the median): busbw in GB/s, or microseconds."""
+    """The value to draw for a time (default: the median): busbw in GB/s if `rated`, else microseconds."""
     median = _rows.seconds(row)
     seconds = seconds or median
     if not rated:
@@ -202,7 +202,7 @@ def _value(row: Summary, seconds: float | None, rated: bool) -> float:
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
-    """`nodes`: the number of nodes by the number of ranks of each world."""
+    """Label the axis of ranks. `nodes`: number of ranks of a world -> its number of nodes."""
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())

@@ -23,9 +23,9 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-    `links`: the certain links of a node (None: none). `likely`: with the NICs that all `candidates` have, which give
-    reference bounds only. `how`: how the machine was identified; `unknown`: what is unknown beside its NICs;
-    `unknown_nics`: which NICs its candidates have, "" if the NICs are known; all are texts.
+    `links`: those links of a node that are certain (None: no link is). `likely`: the same links and the NICs that all
+    `candidates` have; these NICs give reference bounds only. `how`: how the machine was identified; `unknown`: what
+    else is unknown; `unknown_nics`: which NICs its candidates have, "" if the NICs are known. The last three are texts.
     """
 
     instance: str | None
@@ -52,8 +52,8 @@ def machine_of(
 ) -> LogMachine:
     """The machine of a run. Raises UsageError for an unknown instance type.
 
-    `named`: the user's instance type, or the site's own; `platform`: that of the log; `gpus`: names as drivers print
-    them.
+    `named`: the instance type that the user named, or the site's own machine; `platform`: as the log names it; `gpus`:
+    names as drivers print them.
     """
     if named is not None:
         found = instance(named) if isinstance(named, str) else named

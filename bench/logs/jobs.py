@@ -1,4 +1,4 @@
-"""Runs of another tool as jobs of ours: a header and records for each kind of row that a log holds."""
+"""Turn another tool's runs into jobs of this suite: a header and records for each kind of row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file that runs come from: its name as it was given, and its contents' SHA-256."""
+    """The file of a run: its name as the user gave it, and its SHA-256."""
 
     source: str
     sha256: str
@@ -90,7 +90,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """One results file to write: its header, and its records, made when they are asked for."""
+    """One results file to write: its header, and its records, which are made on demand."""
 
     header: Header
     rows: tuple[ForeignRow, ...]
@@ -100,7 +100,7 @@ class ImportedJob:
     figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
-        """Its rows in their order; last, the failure of a run that did not end well."""
+        """The records of its rows in order; then, if the run did not end well, its failure."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -114,7 +114,7 @@ class ImportedJob:
 
 
 class Names:
-    """Names of jobs, each given once: a second one gets a number."""
+    """Unique names of jobs: a repeated name gets a number."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
@@ -132,8 +132,8 @@ def jobs_of(
     """One job for each element type, operation, root and placement of a run's rows, one for each matrix and one for
     its figures.
 
-    A run without rows becomes a job that holds its failure. Raises UsageError if `options.instance` cannot have held
-    the ranks.
+    A run without rows becomes a job with its failure only. Raises UsageError if `options.instance` cannot have held the
+    ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
     # The alltoallv of other tools sends equal blocks, like alltoall.

@@ -19,8 +19,8 @@ from bench.hardware import catalogue
 from bench.predict.messages import Refusal
 
 # The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined ones (such as their double trees), and "direct"
-# on meshes. The other algorithms of core/schedules.py only give bounds. Its tree is one of these: it sends whole
-# messages, which no library does.
+# on meshes. The other algorithms of core/schedules.py only give bounds; its tree is one of these, because it sends
+# whole messages, which no library does.
 LIBRARY = {
     "allreduce": ("ring", "nvls", "pipelined", "direct"),
     "allgather": ("ring", "direct"),
@@ -33,7 +33,7 @@ LIBRARY = {
     "sendrecv": ("shift",),
     "barrier": ("dissemination",),
 }
-# Patterns that load a port in the same way: evidence for one counts for the others.
+# Patterns that load a port in the same way: evidence for one is also used for the others.
 LOAD_STYLES = {
     "ring": ("allreduce", "allgather", "reducescatter"),
     "chain": ("broadcast", "reduce", "gather", "scatter"),
@@ -60,8 +60,8 @@ MOST_UNEVEN_GPUS = 2048  # of an alltoall whose rounds differ
 class Algorithm:
     """One algorithm on given links.
 
-    `parts`: for each phase, its repetitions, the excess over fair shares, and seconds per payload byte by (kind,
-    family). `latency_s`: the sum over all steps.
+    `parts`: for each phase, how often it is repeated, `Load.excess`, and seconds per payload byte by (kind, family).
+    `latency_s`: the sum of the latencies of all steps.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Task:
     floor_s: float
 
     def ideal_s(self, payload_bytes: float) -> float:
-        """Seconds by the links alone with the best of all algorithms, as the `model` transport computes them."""
+        """Seconds that the links alone need with the best of all algorithms, as the `model` transport computes them."""
         return min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
 
 
@@ -104,7 +104,7 @@ def patterns() -> tuple[str, ...]:
 
 
 def load_style(pattern: str) -> str:
-    """The name of the group of patterns that load a port like this one."""
+    """The name of the patterns that load a port in the same way as this one."""
     return next((word for word, members in LOAD_STYLES.items() if pattern in members), pattern)
 
 
@@ -115,7 +115,10 @@ def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float)
 
 
 def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) -> Task:
-    """The algorithms of one pattern. Raises UsageError: unknown pattern, rate or latency; too many GPUs per node."""
+    """The algorithms of one pattern.
+
+    Raises UsageError for an unknown pattern, rate or latency, or for too many GPUs per node.
+    """
     if pattern not in LIBRARY:
         raise UsageError.of(Refusal.PATTERN_UNKNOWN, pattern=pattern, hint=nearest(pattern, patterns()))
     return _task(pattern, _LinksKey(links), num_nodes, ranks_per_node)
@@ -203,9 +206,9 @@ def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
 
 
 def machine(links: NodeLinks, family: str) -> str:
-    """The instance type whose evidence counts as this machine's own in a family; "" if it has no name.
+    """The instance type whose evidence is used as this machine's own evidence in a family; "" if there is none.
 
-    For a type made with `like:`, that is the parent if both have the same links of that family.
+    For a type made with `like:`, this is the parent type if both types have the same links of that family.
     """
     if links.like in catalogue.instances():
         parent = catalogue.instance(links.like).links
@@ -227,7 +230,7 @@ def _links_of(family: str) -> tuple[str, ...]:
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
     """(exact kind, group) of the hardware in a family.
 
-    Evidence of the same kind weighs more, then of the same group.
+    Evidence of the same kind weighs most, evidence of the same group weighs less.
     """
     if family == "network":
         kind = links.nic_kind or "unknown"

@@ -1,6 +1,7 @@
-"""One workload on some nodes of one instance type: the step's time, its bottleneck, its cost, and what they rest on.
+"""One workload on some nodes of one instance type: time, bottleneck and cost of a step, and the evidence for them.
 
-Unknowns are drawn by name (predict/draws.py), so an unknown of the workload has the same draws on every machine.
+Each unknown is sampled at random under its name (predict/draws.py), so an unknown of the workload has the same draws on
+every machine.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from bench.predict.step import StepTime, step
 from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
 from bench.predict.workload import Workload
 
-# Hidden communication slows concurrent computation. This is the share of its time that is lost: least, mean and most of
-# the measurements on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on average, 40 % at most).
+# Hidden communication slows concurrent computation. The share of the hidden communication's time that is lost in this
+# way: the smallest, mean and largest measurement on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on
+# average, 40 % at most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
-_NEGLIGIBLE = 0.1  # calls that take less of all communication may lack a middle
+_NEGLIGIBLE = 0.1  # calls that take less than this share of all communication time may lack a middle
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionQuestion:
-    """What is evaluated on every machine. `rates`: FLOP/s of matrix multiplication that the user's runs measured."""
+    """What `select` evaluates on every machine. `rates`: measured FLOP/s of matrix multiplication (the user's runs)."""
 
     workload: Workload
     evidence: EfficiencyEvidence
@@ -51,7 +53,7 @@ class SelectionQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A quantity that is drawn: what it is, and the command that would measure it."""
+    """An unknown quantity, sampled at random: what it is, and the command that would measure it."""
 
     description: str
     command: str
@@ -61,9 +63,9 @@ class Unknown:
 class Candidate:
     """One machine, evaluated. Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
-    `sample_s`, `sample_usd`: per sample, draw by draw; `sample_usd` is None without a price. `exchanges`: every
-    communication with its prediction. `bases`: what compute, exposed communication and feed rest on, "" for an absent
-    part. `unknowns`: by the name of their draws.
+    `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
+    `exchanges`: every communication with its prediction. `bases`: the kind of evidence for compute, exposed
+    communication and feed, "" for an absent part. `unknowns`: by the name of their draws.
     """
 
     instance: Instance
@@ -94,7 +96,7 @@ class Candidate:
 
     @property
     def has_middle(self) -> bool:
-        """Whether its communication has a middle, apart from negligible calls."""
+        """Whether the predictions of its communication have a middle, apart from negligible calls."""
         return has_middle(self.exchanges)
 
     @property
@@ -108,7 +110,7 @@ class Candidate:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """The price of all nodes."""
+        """The price of all nodes, in dollars per hour."""
         per_s = self.priced.usd_per_s(self.layout.num_nodes)
         return None if per_s is None else per_s * 3600
 
@@ -121,12 +123,12 @@ class Candidate:
 
     @property
     def basis(self) -> str:
-        """What all parts of the step rest on, joined by `+`."""
+        """The kinds of evidence for all parts of the step, joined by `+`."""
         return "+".join(dict.fromkeys(filter(None, self.bases.values())))
 
     @property
     def bottleneck(self) -> str:
-        """The largest part of the step. For exposed communication, also the link of its longest call."""
+        """The largest part of the step; for communication, with the bottleneck of the calls that take longest."""
         parts = {part: self.range(part).middle for part in ("compute_s", "bubble_s", "exposed_s", "feed_s")}
         largest = max(parts, key=lambda part: parts[part])
         if largest == "exposed_s" and self.exchanges:
@@ -202,7 +204,7 @@ def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: Effic
 def _predicted(
     calls: Sequence[Communication], links: NodeLinks, evidence: EfficiencyEvidence
 ) -> Iterator[tuple[Communication, Prediction]]:
-    """Each call with its prediction. All sizes of one collective and group share one solution of its schedule."""
+    """Each call with its prediction. The schedule of a collective on a group is solved once for all sizes."""
     for key in dict.fromkeys((call.collective, call.group) for call in calls):
         collective, group = key
         own_calls = [call for call in calls if (call.collective, call.group) == key]
@@ -214,7 +216,7 @@ def _predicted(
 
 
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
-    """The links of one of several groups that send at the same time: its part of the node's NICs."""
+    """The links of one group if several groups send at the same time: each gets its part of the node's NICs."""
     if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
         return links
     nics = links.num_nics or 1

@@ -1,8 +1,8 @@
 """The computation time of one step: operations at the achieved rate, and the optimizer's update at the memory rate.
 
 Operations per sample: 6 x active parameters x tokens, plus 12 x layers x hidden x tokens^2 for attention (Chowdhery et
-al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third. The achieved rate is an
-assumed interval, unless the workload file has a measured baseline.
+al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third of these operations. The
+achieved rate is an assumed interval, unless the workload file has a measured baseline.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from bench.predict.workload import OPTIMIZERS, ModelSizes, Span
 if TYPE_CHECKING:
     from bench.predict.draws import Draws
 
-# Assumed: the rate of a training step, as a part of the best matrix multiplication on the same GPU. One draw for all
-# machines.
+# Assumption: the rate of a training step / the rate of the best matrix multiplication on the same GPU. All machines
+# share one draw.
 MATMUL_SHARE: Span = (0.35, 0.75)
-# Assumed: how much GPU models deviate from that common part. One draw for each model.
+# Assumption: the factor by which a GPU model deviates from that ratio. Each model has its own draw.
 GPU_DEVIATION: Span = (0.85, 1.15)
-# Assumed: the rate of the optimizer's update, as a part of the data sheet's memory bandwidth. One draw for all
-# machines.
+# Assumption: the rate of the optimizer's update / the data sheet's memory bandwidth. All machines share one draw.
 MEMORY_SHARE: Span = (0.6, 0.9)
 _RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s
@@ -66,7 +65,7 @@ def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
 
 
 def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | None = None) -> Compute:
-    """The computation of one GPU in a step. `rates`: measured by the user's runs; they replace published rates.
+    """The computation of one GPU in a step. `rates`: those of the user's runs; they replace published rates.
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -172,7 +171,7 @@ def _no_rate(gpu: GpuModel, dtype: str) -> UsageError:
 
 @cache
 def _matmul_range() -> Span:
-    """Least and most of measured bf16 matrix multiplication / data sheet, over the catalogue's NVIDIA GPUs."""
+    """Smallest and largest measured bf16 matrix rate / data sheet rate, over the catalogue's NVIDIA GPUs."""
     every = [catalogue.gpu(name) for name in catalogue.gpus()]
     shares = [
         gpu.measured_bf16_flops / gpu.flops["bf16"]

@@ -1,7 +1,7 @@
 """Prices in dollars, each with its region and date.
 
-These are on-demand list prices of whole instances per hour. Storage, traffic and discounts are not included, except for
-prices that the user gives.
+These are on-demand list prices of whole instances per hour. Storage, traffic and discounts are not included; a price
+that the user gives may include them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def priced(
     on: date | None = None,
     given: Mapping[str, float] | None = None,
 ) -> Priced:
-    """The price to use: the `given` one, else the latest of `region`, or the one in force `on` a day."""
+    """The price to use: the `given` one; else that of `region` on the day `on`, or the latest."""
     if given and found.name in given:
         return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))
     known = [price for price in found.prices if region in (None, price.region)]
@@ -58,7 +58,7 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 
 
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
-    """Whether the next price seen after a day is the same, which shows that it held on that day."""
+    """Whether the next price seen after the day `on` is the same, so that `price` was still valid on that day."""
     if on is None:
         return False
     later = [each for each in known if each.date is not None and each.date > on.isoformat()]
@@ -74,7 +74,7 @@ def check_region(region: str | None, known: Sequence[Instance]) -> None:
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
-    """The last different price of the same region before this one, with the day on which it was last seen."""
+    """The last earlier price of the same region that differs from `price`, with the day on which it was last seen."""
     before = [
         each
         for each in found.prices
@@ -86,7 +86,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """`price` with the day on which it was first seen, without a change since."""
+    """`price` with the day on which it was first seen; it has not changed since."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:

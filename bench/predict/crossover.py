@@ -1,4 +1,4 @@
-"""Crossover points: the cost or time of a sample against model size and number of nodes, for each machine."""
+"""Crossover points: for each machine, the cost or time of a sample against model size or number of nodes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.workload import Workload
 
-# Model sizes as multiples of the workload's own; numbers of nodes.
+# The evaluated model sizes, as multiples of the workload's size, and the evaluated numbers of nodes.
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 NODES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
 class CrossoverLine:
-    """One machine along the varied quantity. `points`: (x, value), none where the machine cannot run the workload.
+    """The curve of one machine. `points`: (x, value); where the machine cannot run the workload, there is no point.
 
     `has_middle`: every value has a middle, not only an interval.
     """
@@ -30,7 +30,7 @@ class CrossoverLine:
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
     """Cost of a sample against parameters, with more or fewer of the same layers.
 
-    Seconds if any machine has no price.
+    If any machine has no price, the curves show seconds instead.
     """
     workloads = _sizes(question.workload)
     lines = []
@@ -44,7 +44,7 @@ def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> 
 
 
 def against_nodes(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """The same against the number of nodes, with the samples of each GPU kept."""
+    """Cost or seconds of a sample against the number of nodes; the samples per GPU stay the same."""
     first = {each.instance.name: each for each in reversed(machines)}
     questions = [(float(nodes), question, nodes) for nodes in NODES]
     return tuple(_line(name, questions, machine, machines) for name, machine in reversed(first.items()))

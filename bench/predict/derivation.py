@@ -45,7 +45,7 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """The product of the middles of the factors above, and the interval, which comes from draws."""
+    """The line with the product of the middles of all factors above it, and the interval, which comes from draws."""
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
     middle = float(middles.passes_s[0] + middles.update_s[0])
@@ -89,7 +89,7 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
-    """`each GPU sends 2.142 GB per step: ...`. With NVLS, a port carries less than busbw counts."""
+    """`each GPU sends 2.142 GB per step: ...`. With NVLS, a port carries fewer bytes than busbw counts."""
     times = f"{call.calls} x {call.payload_bytes:.0f} x"
     if _switched(each, prediction):
         size = call.group.per_node
@@ -104,7 +104,7 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:
-    """Whether the node's switch reduces. Between nodes, "pipelined" uses it too if there is one."""
+    """Whether the node's switch reduces. Between nodes, "pipelined" also uses such a switch."""
     return prediction.algorithm == "nvls" or (prediction.algorithm == "pipelined" and each.instance.links.reduces)
 
 
@@ -129,7 +129,7 @@ def _seconds(prediction: Prediction) -> str:
 
 
 def by_hand(each: Candidate) -> Iterator[str]:
-    """The largest exchange of a step at rates that a reader can look up, as one call that is not hidden."""
+    """The time of a step's largest exchange at rates that a reader can look up, as one call that nothing hides."""
     inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
         return
@@ -161,7 +161,7 @@ _Rate = tuple[str, float]  # words, bytes per second
 
 
 def _bounds(each: Candidate) -> Iterator[_Rate]:
-    """The rate of the link of the exchange, then the rates of copies from the host over it."""
+    """The rate of the link that the exchange uses, then the published rates of copies from the host over it."""
     links = each.instance.links
     if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
         yield "at the NVLink port's rate (bound)", links.nvlink_bytes_per_s
@@ -174,7 +174,7 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 
 
 def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
-    """Published results of as many GPUs of this model in one node, those of this instance type first."""
+    """Published results of the same number of GPUs of this model in one node, those of this instance type first."""
     found = [
         one
         for one in reference.collectives()
@@ -186,7 +186,7 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 
 
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
-    """Published rates of such machines; without any, of the fastest and the slowest machine without peer access."""
+    """Published rates of such machines; if there are none, of the fastest and slowest without peer access."""
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"
         yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]

@@ -1,4 +1,4 @@
-"""Monte Carlo draws of the unknowns: one assumption is the same draw on every machine.
+"""Monte Carlo draws of the unknowns: an assumption has the same draws on every machine.
 
 Each unknown has a name and one normal variable. Two machines that use the same name use the same draws, so a shared
 assumption cancels in their ratio. Draws are stratified (one in each of N equal slices of probability) and the same in
@@ -70,13 +70,13 @@ class Draws:
         return self.used[name]
 
     def between(self, name: str, low: float, high: float) -> Floats:
-        """Uniform on a logarithmic scale from `low` to `high` (both above zero)."""
+        """Draws that are uniform on a logarithmic scale from `low` to `high` (both above zero)."""
         return low * self.ones if low == high else self._flat(self.normal(name), low, high)
 
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
-        """Around `middle`, with CONFIDENCE of the draws inside `low` to `high` and the others at an end.
+        """Draws around `middle`: the share CONFIDENCE is inside `low` to `high`, the others are at one of the two ends.
 
-        Zero is allowed.
+        The ends may be zero.
         """
         import numpy as np
 
@@ -85,7 +85,10 @@ class Draws:
         return drawn
 
     def predicted(self, name: str, prediction: Prediction) -> Floats:
-        """Seconds of a prediction: the error shared with its pool is drawn by the pool's name, the rest by `name`."""
+        """Seconds of a prediction.
+
+        The error that all predictions from its pool share is drawn under the pool's name, its own error under `name`.
+        """
         import numpy as np
 
         low, middle, high = prediction.low_s, prediction.middle_s, prediction.high_s

@@ -12,7 +12,7 @@ from bench.predict.pool import EfficiencyEstimate, Query, estimate, student
 from bench.predict.published import EfficiencyEvidence
 
 CONFIDENCE = 0.9  # the part of measurements that should lie inside each interval
-# Families whose efficiencies bracket one without measurements.
+# For a family without measurements: the families whose efficiencies bracket its efficiency.
 BRACKETS = {
     "nvlink-domain": ("nvswitch",),
     "nvswitch-nvls": ("nvswitch",),
@@ -41,7 +41,7 @@ class EfficiencyRange:
     bracket: tuple[str, ...] = ()
 
     def at_least(self, other: EfficiencyRange, part: float) -> EfficiencyRange:
-        """Raise each end to at least `part` of the other's."""
+        """Raise the ends and the middle to at least `part` x those of `other`."""
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)
@@ -49,7 +49,7 @@ class EfficiencyRange:
 
     @property
     def guess(self) -> float:
-        """The middle; without one, the geometric middle of the interval."""
+        """The middle; if there is none, the geometric middle of the interval."""
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
 
     @property
@@ -63,7 +63,7 @@ class EfficiencyRange:
 
 
 class Efficiencies:
-    """The efficiencies of one pattern on one cluster, by the evidence."""
+    """The efficiencies of one pattern on one cluster, from the evidence."""
 
     def __init__(self, task: engine.Task, links: NodeLinks, evidence: EfficiencyEvidence) -> None:
         self._task, self._links, self._evidence = task, links, evidence
@@ -71,8 +71,8 @@ class Efficiencies:
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """The efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
-        Where a curve ends, the estimate can jump. No message may take longer than a larger one, so the efficiency is
-        at least what larger messages imply, checked on a fixed grid of GRID_STEPS steps.
+        Where a curve ends, the estimate can jump. No message takes longer than a larger message, so the efficiency is
+        at least what the times of larger messages imply. This is checked on a fixed grid of GRID_STEPS steps.
         """
         if family == "pcie-link":
             return of_copies(self._evidence, engine.machine(self._links, family), None)
@@ -100,18 +100,18 @@ class Efficiencies:
         )
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
-        """The efficiency by the evidence at this busy time alone."""
+        """The efficiency from the evidence at this busy time only."""
         found = estimate(self._evidence.curves, query, log(busy_s))
         if found is None:
             return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
-        # Few hosts were measured without peer access, and they differ. Only the GPUs' own PCIe links, another family,
-        # limit how fast the next host may be.
+        # Few hosts were measured without peer access, and they differ, so another host may be faster than all of them.
+        # Its only limit is the GPUs' PCIe links, which are a family of their own.
         fastest = inf if query.family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
-        """Without measurements: from the least of a slower family to the most of a faster one."""
+        """The interval without measurements: it includes the efficiencies of BRACKETS and the typical interval."""
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
         low, high = min(values, default=LEAST_TYPICAL), max(values, default=MOST_TYPICAL)

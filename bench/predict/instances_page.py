@@ -64,7 +64,7 @@ class InstancesReport(Report):
     rows: Sequence[Mapping[str, Any]]
 
     def blocks(self) -> Iterable[Block]:
-        """The types, then what is doubtful."""
+        """The types, then the notes."""
         yield Table(_COLUMNS, self.rows)
         yield Lines([note.text for note in self.notes()])
 
@@ -83,7 +83,7 @@ class InstancesReport(Report):
         return self.rows
 
     def notes(self) -> list[Coded]:
-        """The marks, and the types with a doubtful figure, by the kind of doubt."""
+        """Notes below the table: what marks and prices mean, then the types with doubtful figures, by kind of doubt."""
         rows = self.rows
         notes = [Coded.of(PageNote.OWN)] if any(row["own"] for row in rows) else []
         notes.append(Coded.of(PageNote.PRICES))

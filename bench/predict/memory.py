@@ -22,7 +22,7 @@ _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """What one GPU must hold: bytes by name, and the calculation of each."""
+    """The memory that one GPU needs: bytes by name, and the calculation of each."""
 
     parts: dict[str, float]
     calculations: dict[str, str]
@@ -52,7 +52,7 @@ class OutOfMemoryError(UsageError):
 
 
 def memory_need(found: ParallelLayout) -> MemoryNeed:
-    """What one GPU holds during training."""
+    """The memory that one GPU needs during training."""
     workload = found.workload
     stage = _STAGES[workload.strategy]
     master_weights = 0 if workload.weights == "float32" else 4
@@ -79,7 +79,7 @@ def memory_need(found: ParallelLayout) -> MemoryNeed:
 
 
 def _activations(found: ParallelLayout) -> tuple[float, str]:
-    """Bytes and their calculation; 0 if the layers are unknown."""
+    """Bytes of the activations, with their calculation; 0 if the layers are unknown."""
     workload, model, mesh = found.workload, found.workload.model, found.workload.mesh
     if None in (model.layers, model.hidden, model.tokens):
         return 0.0, ""

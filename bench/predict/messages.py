@@ -72,8 +72,8 @@ class Refusal(OptionalPartsCode):
     )
     BUCKETS_TOO_MANY = (
         "buckets-too-many",
-        "buckets of {bucket_bytes:bytes} for {gigabytes:.3g} GB are more than {most}: set parallel.bucket to "
-        "{least_bytes:bytes} or more",
+        "buckets of {bucket_bytes:bytes} for {gigabytes:.3g} GB would be more than {most} buckets: set parallel.bucket "
+        "to {least_bytes:bytes} or more",
     )
     # A workload that contradicts itself
     EXPERTS_ACTIVE = "experts-active", "a token cannot use {active} of {experts} experts: lower `active_experts`"
@@ -127,7 +127,7 @@ class Refusal(OptionalPartsCode):
     NO_MACHINE = "no-machine", "{reasons}"
     NO_COST = "no-cost", "cost is unknown for {instances:list} ({reasons:list}): give --price, or rank by --by time"
     EXPLAIN_NOT_LISTED = "explain-not-listed", "--explain {instance!r} is not in --instances{hint}"
-    PLOT_OF_SEVERAL = "plot-of-several", "--plot draws one workload, not {num_workloads}: name one"
+    PLOT_OF_SEVERAL = "plot-of-several", "--plot shows one workload, not {num_workloads}: name one"
     REGION_UNKNOWN = "region-unknown", "no price is known for region {region!r}{hint}"
     DATE_INVALID = "date-invalid", "--price-date {typed!r} is not a date such as 2025-03-31"
     PRICE_INVALID = "price-invalid", "--price {typed!r} must be INSTANCE=USD_PER_HOUR with a known instance{hint}"
@@ -168,9 +168,9 @@ class PredictRemark(OptionalPartsCode):
         "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} "
         "costs {ratio_now} of one on {other} now ({result_now}), {ratio_then} at the old price ({result_then})",
     )
-    # A run that is no evidence, or only in part
+    # A run that cannot serve as evidence, or only in part
     EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
-    EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: {transport} rows may not measure links between GPUs"
+    EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: it is unknown whether {transport} rows measure links between GPUs"
     EVIDENCE_PATTERN = "evidence-pattern", "{job}: {pattern} cannot be predicted"
     EVIDENCE_WRONG_DATA = "evidence-wrong-data", "{job}: wrong data arrived"
     EVIDENCE_WITHOUT_LINKS = (
@@ -192,13 +192,13 @@ class PageNote(Code):
     # bench predict
     PREDICTED = (
         "predicted",
-        "predicted, not measured: the middle and, in brackets, a 90 % interval; below 1 MiB the interval held "
+        "predicted, not measured: the middle and, in brackets, a 90 % interval; below 1 MiB the interval contained "
         "{covered_small:.0%} of the published rows",
     )
     COLUMNS = (
         "columns",
-        "no middle (-): these links were never measured, or the measurements differ too much; links: the time by the "
-        "links alone",
+        "no middle (-): these links were never measured, or the measurements differ too much; links: the time that the "
+        "links alone need",
     )
     CLUSTER_LINKS = (
         "cluster-links",
@@ -232,12 +232,16 @@ class PageNote(Code):
         "held-out",
         "every published row is predicted without the rows of its own system; error: |predicted / measured - 1|",
     )
-    MEDIAN_ERROR = "median-error", "error: median over systems of each system's median; worst: the worst system"
-    BASELINE = "baseline", "baseline: the same with one efficiency for all machines of a level (peer, host, network)"
+    MEDIAN_ERROR = (
+        "median-error",
+        "error: median over systems of each system's median error; worst: that of the worst system",
+    )
+    BASELINE = "baseline", "baseline: the error with one efficiency for all machines of a level (peer, host, network)"
     BETTER = "better", "better: systems whose error is smaller than the baseline's, of all systems"
     COVERED = (
         "covered",
-        "covered: rows inside their 90 % interval, mean over systems; in brackets its own 90 % interval (Wilson)",
+        "covered: share of rows inside their 90 % interval, mean over systems; in brackets the 90 % interval of this "
+        "mean (Wilson)",
     )
     POINTS = (
         "points",

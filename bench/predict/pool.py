@@ -1,9 +1,9 @@
 """The efficiency of an unmeasured machine from the curves of many machines: a weighted median and its t interval.
 
-An efficiency is the time that a link alone would need (its busy time) over the measured time. Curves are looked up by
-busy time, not by size, because small messages do not fill a link. A system weighs 1 / (within^2 + distance^2), in
-logarithms, so systems of the same kind weigh more. The median is used because unreported problems (an old library,
-sockets instead of RDMA) only make a system slower.
+An efficiency is the time that a link alone would need (its busy time) / the measured time. Curves are looked up by busy
+time, not by size, because small messages do not fill a link. The weight of a system is 1 / (within^2 + distance^2),
+both on a logarithmic scale, so systems of the same kind weigh more. The median is used because unreported problems (an
+old library, sockets instead of RDMA) only make a system slower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
 
 # Prior standard deviations of ln(efficiency) between systems of one generation. They are round figures, not fitted, and
-# weigh as much as PRIOR_FREEDOM systems. Below: what another generation, group, or load style adds.
+# weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that another generation, group
+# or load style adds.
 WITHIN = {
     "nvswitch": 0.05,
     "nvswitch-nvls": 0.05,
@@ -32,8 +33,8 @@ WITHIN = {
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
 PER_DOUBLING = 0.05  # distance per doubling of the ranks
-PER_EXTRAPOLATED = 0.3  # distance per ln(efficiency) that a value was extrapolated
-SAME_MACHINE = 0.5  # a system of the queried instance type deviates by this part of WITHIN
+PER_EXTRAPOLATED = 0.3  # distance for an extrapolation by 1 in ln(efficiency)
+SAME_MACHINE = 0.5  # a system of the queried instance type deviates by this x WITHIN
 REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
@@ -42,7 +43,7 @@ LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 class EfficiencyCurve:
     """One system's efficiencies in one family. `points`: (ln busy seconds, ln efficiency), by rising busy time.
 
-    `overhead`: seconds of the smallest message beyond the launch, over the smallest link latency.
+    `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
     """
 
     system: str
@@ -60,9 +61,9 @@ class EfficiencyCurve:
     verified: bool = True
 
     def at(self, where: float) -> float | None:
-        """ln efficiency between points, or within reach of an end.
+        """ln efficiency at `where`, between points or near an end of the curve; None elsewhere.
 
-        A curve of large messages continues as a constant.
+        A curve that ends at large messages continues as a constant.
         """
         points = self.points
         if not points:
@@ -94,7 +95,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyEstimate:
-    """ln efficiency: mean, standard deviation of one more system, and the degrees of freedom of its t interval."""
+    """ln efficiency: its mean, the standard deviation of one more system, and the t interval's degrees of freedom."""
 
     mean: float
     deviation: float
@@ -110,7 +111,7 @@ class EfficiencyEstimate:
 
 
 def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> EfficiencyEstimate | None:
-    """The efficiency at ln(busy seconds) = `where`; None if no system of the family reaches there."""
+    """The efficiency at ln(busy seconds) = `where`; None if no system of the family has a value there."""
     family = [each for each in curves if each.family == query.family]
     by_system: dict[str, list[_Value]] = {}
     for curve in family:
@@ -150,7 +151,7 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """The value with half of the weight below it.
 
-    Each value is at the middle of its weight, with lines between them.
+    Each value is placed at the middle of its weight; between values the result is interpolated.
     """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
@@ -221,7 +222,7 @@ def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, float
 
 
 def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
-    """Standard deviation between systems of one generation, shrunk to the prior, and its degrees of freedom."""
+    """Standard deviation between systems of one generation, shrunk towards the prior, and its degrees of freedom."""
     groups: dict[str, list[float]] = {}
     for system in systems:
         groups.setdefault(system.exact, []).append(system.value)

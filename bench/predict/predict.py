@@ -1,8 +1,8 @@
 """The time of a collective or a copy on given links: an interval, a middle if one is known, and its evidence.
 
-core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Evidence
-only adds the efficiency of a link and the duration of a step on similar machines. It scales links, never patterns, so
-half a link slows exactly the patterns whose messages cross it (docs/prediction.md).
+core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). The evidence
+only adds the efficiency of a link and the duration of a step on similar machines. It scales links, never patterns: a
+link at half its rate slows exactly the patterns whose messages cross it (docs/prediction.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ __all__ = [
 
 BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, most reliable first
 WIDEST = 4.0  # a wider interval (high / low) is shown without a middle
-# Time of a small message / latency of its links if nothing is known: middle, and half of the interval of ln.
+# Time of a small message / latency of its links, without evidence: the middle, and half the width of its interval in
+# ln.
 _OVERHEAD = (9.0, 0.6)
 
 
@@ -55,10 +56,10 @@ class Prediction:
 
     `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: its name in
     core/schedules.py, "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
-    `link_class`: see `link_class`. `machine`: the instance type whose deviation from the pool it has; predictions of
-    one machine deviate together. `pool`: the name of the evidence, whose error cancels in the ratio of two predictions.
+    `link_class`: see `link_class`. `machine`: the instance type; all predictions of one machine deviate from the pool
+    by the same draws. `pool`: the name of the evidence; the error of one pool cancels in the ratio of two predictions.
     `spread`: the standard deviation of ln(seconds) of one machine about its pool. `verified`: all figures of links and
-    evidence have a source. `ideal_s`: the time by the links alone.
+    evidence have a source. `ideal_s`: the time that the links alone need.
     """
 
     low_s: float
@@ -77,7 +78,7 @@ class Prediction:
 
     @property
     def centre_s(self) -> float:
-        """The middle; without one, the geometric middle of the interval."""
+        """The middle; if there is none, the geometric middle of the interval."""
         return self.middle_s if self.middle_s is not None else sqrt(self.low_s * self.high_s)
 
 
@@ -100,10 +101,10 @@ def collective(
     ranks_per_node: int,
     evidence: EfficiencyEvidence,
 ) -> Prediction:
-    """Predict one collective among num_nodes x ranks_per_node GPUs, by the fastest algorithm that libraries have.
+    """Predict one collective among num_nodes x ranks_per_node GPUs, with the fastest algorithm that libraries have.
 
-    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers). `pattern`: one of `patterns()`.
-    Raises UsageError: unknown pattern or rate, too many ranks per node, fewer than two ranks.
+    `payload_bytes`: S of docs/metrics.md (the larger of one rank's buffers). `pattern`: one of `patterns()`. Raises
+    UsageError for an unknown pattern or rate, too many ranks per node, or fewer than two ranks.
     """
     return curve(pattern, (payload_bytes,), links, num_nodes, ranks_per_node, evidence)[payload_bytes]
 
@@ -117,7 +118,7 @@ def curve(
     evidence: EfficiencyEvidence,
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
-    """Predict one collective for many sizes; the schedule is solved once. `algorithm`: only this one."""
+    """Predict one collective for many sizes; the schedule is solved once. `algorithm`: use only this one."""
     curves = by_algorithm(pattern, sizes, links, num_nodes, ranks_per_node, evidence)
     if algorithm is not None:
         curves = {algorithm: chosen(curves, algorithm, pattern, num_nodes, ranks_per_node)}
@@ -152,7 +153,7 @@ def by_algorithm(
     ranks_per_node: int,
     evidence: EfficiencyEvidence,
 ) -> dict[str, dict[float, Prediction]]:
-    """`curve` for each algorithm that libraries have and that can run on this cluster."""
+    """The result of `curve` for each algorithm that libraries have and that can run on this cluster."""
     if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
         raise UsageError.of(Refusal.TOO_FEW_RANKS, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
     for size in sizes:
@@ -169,7 +170,7 @@ def by_algorithm(
 def bounds_by_algorithm(
     pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int
 ) -> dict[str, dict[float, float]]:
-    """Seconds by the links alone for every algorithm that can run on this cluster, used by a library or not."""
+    """Seconds that the links alone need, for every algorithm that can run here, whether a library uses it or not."""
     task = engine.task(pattern, links, num_nodes, ranks_per_node)
     return {name: {size: ideal_s(loads, size) for size in sizes} for name, loads in task.bounds}
 
@@ -234,7 +235,11 @@ class _Predictor:
         )
 
     def _overhead_evidence(self) -> list[EfficiencyCurve]:
-        """Curves whose smallest message shows the start-up time: the user's of this machine, else all of this level."""
+        """The curves whose smallest message shows the start-up time.
+
+        These are the user's curves of this machine. If there are none, all curves inside nodes are used, or, for a
+        cluster with a network, all curves between nodes.
+        """
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         near = [each for each in self.evidence.curves if each.overhead is not None and (each.num_nodes > 1) == crossing]
         own = [
@@ -245,7 +250,7 @@ class _Predictor:
         return own or near
 
     def _most_ranks(self) -> int | None:
-        """The most ranks measured across the same group of networks, else across any network; None inside a node."""
+        """The most ranks that were measured over similar networks, else over any network; None inside a node."""
         if self._family() != "network":
             return None
         across = [each for each in self.evidence.curves if each.family == "network"]
@@ -288,7 +293,7 @@ class _Predictor:
 
 
 def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
-    """Time of a small message beyond the launch / latency of its links: middle, and half of the interval of ln."""
+    """(Small message - launch) / latency of the links: the middle, and half the width of its interval in ln."""
     systems: dict[str, list[float]] = {}
     for each in used:
         systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
@@ -304,7 +309,7 @@ def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
 def _transfer_s(
     algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]
 ) -> float:
-    """Seconds of the transfers: the sum over phases of the slowest link at its efficiency."""
+    """Seconds of the transfers: the sum over phases of the time that the slowest link needs at its efficiency."""
     return sum(
         repeat * excess * max(slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items())
         for repeat, excess, needs in algorithm.parts
@@ -316,8 +321,8 @@ def copy(
 ) -> Prediction:
     """Predict a copy between host memory and one GPU, "h2d" or "d2h". `gpus_at_once`: GPUs of the node that copy.
 
-    No published result shows how several copies share the host. Such a prediction has no middle, and the high end
-    assumes half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).
+    No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle,
+    and its high end assumes half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).
     """
     if direction not in ("h2d", "d2h"):
         raise UsageError.of(Refusal.DIRECTION_UNKNOWN, direction=direction)

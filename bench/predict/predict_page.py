@@ -1,4 +1,4 @@
-"""Predictions as a report: one row for each size and algorithm, and what the rows rest on."""
+"""Predictions as a report: one row for each size and algorithm, and the evidence for the rows."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _row(pattern: str, size: int, world: tuple[int, int], found: Prediction, bes
 
 
 def _bound(pattern: str, size: int, world: tuple[int, int], algorithm: str, ideal_s: float) -> dict[str, Any]:
-    """An algorithm that no library uses: only the limit of its links."""
+    """The row of an algorithm that no library uses: it has only the limit of its links."""
     return {
         **_key(pattern, size, world, algorithm, False),
         "low_s": ideal_s,

@@ -22,7 +22,7 @@ from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
 LAUNCH_S = 5e-6  # start of one GPU operation before any transfer; the fastest published operation takes 7.7 us
-TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # efficiencies that select a curve's busiest link; others:
+TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # assumed, to find a curve's busiest link; all others:
 TYPICAL_OTHER = 0.8
 # A row shows the efficiency of links only if start-up takes at most this part of its time.
 _MOST_OVERHEAD = 0.75
@@ -46,7 +46,7 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class EfficiencyEvidence:
-    """Rows with their curves, copies, and notes on rows left out. Without any, typical efficiencies are assumed.
+    """Rows with their curves, copies, and notes on unused rows. Without rows, typical efficiencies are assumed.
 
     `copies`: (system, instance, direction, efficiency, source). `memo`: cached lookups.
     """
@@ -118,7 +118,7 @@ def published() -> EfficiencyEvidence:
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
     """The usable rows of a run or an imported log: rows of all ranks, with correct data, on known GPU links.
 
-    `name`: of the run in reports. Modelled rows are left out.
+    `name`: the run's name in reports. Modelled rows are left out.
     """
     grouped: dict[tuple[str, str], dict[int, float]] = {}
     left_out: list[Coded] = []
@@ -243,7 +243,7 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 
 
 def _raw_rate(copies: reference.CopyReference) -> float:
-    """The link's rate from the instance type if known, because a host's link may be slower than the GPU's."""
+    """The PCIe rate of the instance type, because a host's link may be slower than the GPU's; if unknown, the GPU's."""
     from bench.hardware import catalogue
 
     if copies.instance is not None:

@@ -1,8 +1,9 @@
-"""The ranking of machines, and verdicts by the interval of the ratio of two machines.
+"""The ranking of machines, and the verdict on two machines by the interval of their ratio.
 
-Overlapping intervals do not show that two machines are equal, because both may depend on the same assumption. The ratio
-per sample is therefore taken draw by draw, where shared assumptions cancel. If its interval contains 1, the verdict is
-open; it then names the unknown that changes the ratio most, and the command that would measure it.
+Two machines may differ although their intervals overlap, because the same assumption may widen both intervals. The
+ratio of their cost or time per sample is therefore computed for each draw, in which shared assumptions cancel. If the
+interval of the ratio contains 1, the verdict is open; it then names the unknown that changes the ratio most, and the
+command that would measure this unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class PairDecision:
-    """The first machine against another. `ratio`: cost or time of a sample on the first / on the other.
+    """The first machine compared with another. `ratio`: cost or time of a sample on the first / on the other.
 
     `doubt` is set if the interval of the ratio contains 1.
     """
@@ -99,9 +100,9 @@ class Selection:
 
 
 def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
-    """Rank (instance, number of nodes).
+    """Rank machines, each an (instance, number of nodes).
 
-    Raises UsageError if none can run the workload or none has a price to rank by.
+    Raises UsageError if no machine can run the workload, or no machine has a price to rank by.
     """
     draws = Draws()
     found: list[Candidate] = []
@@ -134,7 +135,7 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
 
 
 def _none_found(refused: Sequence[Refused]) -> UsageError:
-    """The error if no machine can run the workload. A single machine's error keeps its code."""
+    """The error if no machine can run the workload. If there was only one machine, its error's code is kept."""
     reasons = [f"{each.num_nodes} x {each.instance}: {each.error}" for each in refused]
     error = UsageError.of(Refusal.NO_MACHINE, reasons="; ".join(reasons))
     if len(refused) == 1:
@@ -197,7 +198,7 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 
 
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
-    """Pairs with the best machine for which an earlier price changes the order by price, or the verdict on cost."""
+    """A remark on each pair with the best machine in which an earlier price changes the price order or cost verdict."""
     changes = []
     best = ranked[0]
     ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best

@@ -1,6 +1,6 @@
 """A selection of machines as a report: a ranked table, the verdicts, and the remarks.
 
-Each number has letters for what it rests on; a line below the table explains them.
+Letters at each number show the evidence for it; a line below the table explains the letters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LEFT = ("instance", "bottleneck", "price of")
 _COLUMNS = [
     Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
 ]
-_FEW = 4  # with more machines, lines are merged or left to JSON
+_FEW = 4  # with more machines, lines are merged or only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 
@@ -152,7 +152,7 @@ def _dollars(found: DrawnRange | None, basis: str) -> str:
 
 
 def fine_print(selection: Selection) -> list[str]:
-    """The meaning of the letters, the verdicts, the machines left out, and the remarks."""
+    """The meaning of the letters, the verdicts, the machines that were left out, and the remarks."""
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
     first = f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {meaning}"
@@ -168,7 +168,7 @@ def fine_print(selection: Selection) -> list[str]:
 
 
 def _verdicts(selection: Selection) -> list[str]:
-    """All verdicts for a few machines. For many, one line for all beaten machines, and the other verdicts."""
+    """All verdicts if machines are few; else one line for all machines that the best one beats, and the others."""
     if len(selection.candidates) <= _FEW:
         return [sentence(each) for each in selection.verdicts]
     asked = [each for each in selection.verdicts if each.by == selection.verdicts[0].by]
@@ -184,7 +184,7 @@ def _verdicts(selection: Selection) -> list[str]:
 
 
 def _left_out(refused: Sequence[Refused]) -> list[str]:
-    """Each machine with its reason. For many machines, equal calculations of memory are printed once."""
+    """Each machine with its reason. If there are many, a memory calculation that several share is printed once."""
     lines: list[str] = []
     machines: dict[str, list[str]] = {}  # by the calculation of their memory
     for each in refused:

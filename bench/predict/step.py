@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Seconds = Callable[[Communication], Floats]  # of one call
 
-# Part of both passes. The backward pass takes twice the forward pass; recomputation adds one forward pass to it.
+# The forward pass / both passes. The backward pass takes twice as long as the forward pass; recomputation adds one more
+# forward pass to the backward pass.
 _FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step, draw by draw: `total_s` is the sum of the parts.
+    """Seconds of one step, one value for each draw. `total_s` is the sum of compute, bubble, exposed and feed.
 
-    `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: a pipeline stage waits while other
-    stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus the
-    slowdown of the computation that hides the rest; at most `exchange_s` if the lost share is at most 1. `feed_s`: the
-    wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
+    `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: the wait of a pipeline stage while
+    other stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus
+    the slowdown of the computation that hides the rest; at most `exchange_s` if the lost share is at most 1. `feed_s`:
+    the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
     """
 
     compute_s: Any
@@ -54,12 +55,12 @@ def step(
     copied_s: Floats,
     shares_link: bool,
 ) -> StepTime:
-    """The step of a layout.
+    """The times of a layout's step.
 
     `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
     optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is
-    lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`: that
-    copy and the exchange use the same link.
+    lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`:
+    whether that copy and the exchange use the same link.
     """
     workload = found.workload
     micro, stages = workload.accumulation, workload.mesh.pipeline
@@ -155,7 +156,7 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """(part of the backward pass after which it is full, bucket), sorted.
+    """(part of the backward pass after which the bucket is full, bucket), sorted.
 
     Each kind of exchange fills its own buckets.
     """

@@ -49,10 +49,10 @@ class CommGroup:
 class Communication:
     """One kind of call that every rank makes `calls` times per step.
 
-    `payload_bytes`: S of docs/metrics.md, of one call. `forward`: the calls in the forward pass. `derivation`: of bytes
-    and calls. `when` decides what can hide the call: "bucket" (gradients, during the backward pass), "unit" (weights or
-    gradients of a layer, prefetched), "pass" (blocks a pass), "hop" (to the next pipeline stage), "after" (follows all
-    gradients).
+    `payload_bytes`: S of docs/metrics.md, of one call. `forward`: the number of calls in the forward pass.
+    `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
+    (gradients, during the backward pass), "unit" (weights or gradients of a layer, prefetched), "pass" (blocks a pass),
+    "hop" (to the next pipeline stage), "after" (follows all gradients).
     """
 
     name: str
@@ -66,14 +66,15 @@ class Communication:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that busbw counts in a step: calls x S x bus factor. Without NVLS, each rank's port carries them."""
+        """Bytes that busbw counts in a step (calls x S x bus factor). Without NVLS, they pass each rank's port."""
         return self.calls * self.payload_bytes * bus_factor(self.collective, self.group.size)
 
     @property
     def switched_bytes(self) -> float:
         """Bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
 
-        n: ranks of the group on a node. The switch reads the whole buffer and returns one part of the sum to multicast.
+        n: ranks of the group on a node. The switch reads the whole buffer of each rank and returns to it one part of
+        the sum, which the rank multicasts.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
@@ -193,7 +194,7 @@ def _parts(found: ParallelLayout) -> Iterator[tuple[str, float, str]]:
 
 
 def _gradients(found: ParallelLayout) -> Iterator[Communication]:
-    """Gradients, in buckets per step (DDP, ZeRO 1) or per micro-batch (ZeRO 2), or by layers (ZeRO 3)."""
+    """Exchange of gradients: in buckets, per step (DDP, ZeRO 1) or micro-batch (ZeRO 2), or by layer (ZeRO 3)."""
     workload = found.workload
     for suffix, parameters, group in _parts(found):
         if workload.strategy == "zero3":

@@ -66,16 +66,18 @@ class HeldOutRow:
 
     @property
     def size_range(self) -> str:
-        """The name of its size range."""
+        """The name of the row's size range."""
         return next(words for low, high, words in RANGES if low <= self.payload_bytes < high)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """A group of rows, named by `words`. `error` and `baseline_error`: medians over systems of their median |error|.
+    """Errors of the rows that `words` names.
 
-    `num_better`: systems with a smaller error than the baseline, of the `num_compared` systems that have one.
-    `covered`: the part of a system's rows inside their intervals, mean over systems, with its 90 % interval.
+    `error`, `baseline_error`: the median |error| of each system, then the median over systems. `num_better`: the number
+    of systems with a smaller error than the baseline's, of the `num_compared` systems that have a baseline. `covered`:
+    the share of a system's rows that are inside their intervals, as the mean over systems, with the 90 % interval of
+    this mean.
     """
 
     words: tuple[str, ...]
@@ -105,7 +107,7 @@ def held_out_rows(evidence: EfficiencyEvidence) -> tuple[HeldOutRow, ...]:
 
 
 def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str, ...]]) -> tuple[ErrorSummary, ...]:
-    """One summary for each group of rows, in the order of first appearance."""
+    """One summary for all rows of the same `key`, in the order of first appearance."""
     groups: dict[tuple[str, ...], list[HeldOutRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -190,7 +192,7 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """The estimate by hand: bytes over the link's rate, divided by one efficiency for its level."""
+    """The estimate by hand: bytes / the link's rate / one efficiency for all machines of its level."""
     times = []
     for algorithm in task.algorithms:
         link_times = []

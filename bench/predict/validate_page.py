@@ -25,9 +25,9 @@ _MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class SummaryTable:
-    """Summaries of groups of rows.
+    """A table of summaries.
 
-    `names`: of what distinguishes the groups. `targets`: whether groups have targets.
+    `names`: the titles of the columns that distinguish the summaries. `targets`: whether they have targets.
     """
 
     heading: str
@@ -36,7 +36,7 @@ class SummaryTable:
     targets: bool = False
 
     def block(self) -> Table:
-        """The table; columns with nothing in them are left out."""
+        """The table, without empty columns."""
         columns = [
             Column(name, lambda summary, k=k: summary.words[k], right=False)  # type: ignore[misc]
             for k, name in enumerate(self.names)
@@ -73,7 +73,7 @@ def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
 
 
 def target_result(summary: ErrorSummary) -> Coded:
-    """Whether a class meets its target: an error, or for networks a smaller error than the baseline."""
+    """Whether a class meets its target: a largest error, or for networks a smaller error than the baseline's."""
     (name,) = summary.words
     if name == "network":
         return Coded.of(
@@ -92,7 +92,7 @@ def target_result(summary: ErrorSummary) -> Coded:
 
 @dataclass(frozen=True)
 class ValidateReport(Report):
-    """Held-out rows and their summaries. `left_out`: notes on rows that are no evidence."""
+    """Held-out rows and their summaries. `left_out`: notes on rows that cannot serve as evidence."""
 
     rows: Sequence[HeldOutRow]
     left_out: Sequence[Coded]

@@ -1,4 +1,4 @@
-"""The training workload: a model by its layers, one step, and the mesh of ranks.
+"""The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
 Pure data: predict/workload_file.py reads it from YAML, predict/training.py turns it into collectives.
 Sizes are in bytes, operations in FLOP (a multiplication and an addition are two).
@@ -18,7 +18,7 @@ STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "momentum": 4, "sgd": 0}
 RECOMPUTE = ("none", "full")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
-# The parameters computed from the layer sizes may differ from `parameters` by this part.
+# The parameters computed from the layer sizes may differ from `parameters` by this share.
 _MOST_DISAGREEMENT = 0.05
 
 Span = tuple[float, float]  # low and high end of an interval
@@ -26,7 +26,7 @@ Span = tuple[float, float]  # low and high end of an interval
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """A model by its parameters and layer sizes. None means unknown; a workload that needs the size is refused.
+    """A model's parameters and layer sizes. None means unknown; a workload that needs this size is refused.
 
     `tokens`: of one sample. `gated`: three feed-forward matrices instead of two. `vocabulary` None: the embedding and
     output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
@@ -56,7 +56,7 @@ class ModelSizes:
 
     @property
     def attention_parameters(self) -> float | None:
-        """Attention of one layer: h^2 each for queries and output, h^2 x kv_heads / heads each for keys and values."""
+        """Attention parameters per layer: queries and output h^2 each, keys and values h^2 x kv_heads / heads each."""
         if self.hidden is None:
             return None
         shared = (self.kv_heads or self.heads or 1) / (self.heads or 1)
@@ -98,7 +98,7 @@ class Mesh:
     """The arrangement of ranks: tensor-parallel ranks are neighbours, then data-parallel ranks, then pipeline stages.
 
     `expert`: the number of data-parallel ranks that hold different experts. `shard`: the number of data-parallel ranks
-    over which ZeRO shards, with replicas for the rest (hybrid sharding); None: all of them.
+    over which ZeRO shards, with replicas for the rest (hybrid sharding); None means all data-parallel ranks.
     """
 
     tensor: int = 1
@@ -112,10 +112,10 @@ class Workload:
     """One training job. `batch`: samples of a rank per micro-batch; `accumulation`: micro-batches per step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: of gradients that DDP reduces together; `overlap`: during the backward pass.
-    `efficiency`: achieved part of the data sheet's dense rate on one GPU, by GPU model, "" for all (low, high).
-    `baselines`: measured samples per second of one GPU, by GPU model (low, high).
-    `sources`: of its figures; `unverified`: the figures that were not read in a source.
+    FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; `overlap`: whether this happens
+    during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU,
+    by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second of one GPU,
+    by GPU model. `sources`: the sources of the figures; `unverified`: the figures that were not read in a source.
     """
 
     name: str

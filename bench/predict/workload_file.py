@@ -154,7 +154,7 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 
 
 def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
-    """The keys of a file on top of those of its preset."""
+    """The keys of a file and of its preset; the file's own keys win."""
     found: _Found = schema.read(file, WORKLOAD)
     preset = found.get("preset")
     if preset is None:

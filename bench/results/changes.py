@@ -33,9 +33,9 @@ _PARTS = ("versions", "facts", "environment", "settings")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference, by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
+    """One difference, named by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
 
-    A run has many headers; commas separate their different values. None: no header of the run has a value.
+    A run has many headers; if their values differ, commas separate the values. None: no header of the run has one.
     """
 
     what: str

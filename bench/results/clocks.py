@@ -1,9 +1,9 @@
-"""Clocks of several hosts: each one's offset from the reference, its drift, and the bounds of both.
+"""Clocks of several hosts: the offset of each clock from the reference clock, its drift, and the bounds of both.
 
 An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
 Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So
-`t - s1 <= offset <= t - s0`. Such readings cannot tell the time of the request from the time of the answer. More
-messages therefore do not remove a constant asymmetry; the bound, half of the best round trip, covers it.
+`t - s1 <= offset <= t - s0`. Such readings do not show how a round trip divides into request and answer. More messages
+therefore do not remove a constant asymmetry; the bound, half of the best round trip, covers it.
 
 This module only computes on readings in seconds; rank/clocks.py measures them.
 """
@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-# Quartz is within 1e-4 of its frequency and Linux steers it by at most 5e-4, so no two clocks drift apart faster.
+# Quartz is within 1e-4 of its frequency and Linux steers it by at most 5e-4, so two clocks never drift apart faster
+# than this.
 MAX_DRIFT = 1.2e-3
-# The most by which a drift changes between comparisons; temperature changes quartz by less.
+# The largest change of a drift between comparisons; temperature changes the drift of quartz by less.
 WANDER = 1e-6
 # A round trip within this factor of the best one counts as equally good; further round trips would add little.
 GOOD_ENOUGH = 1.10
@@ -37,7 +38,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock minus the reference at the reference's time `at_s`; the error is at most `bound_s`."""
+    """A clock's reading minus the reference's, at the reference's time `at_s`; the error is at most `bound_s`."""
 
     at_s: float
     offset_s: float
@@ -53,12 +54,12 @@ def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock that drifts linearly, from offsets spread in time: least squares, weights 1 / bound^2.
+    """A clock with a linear drift, fitted to offsets at several times: least squares with weights 1 / bound^2.
 
     A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound; the
     bound grows with the distance from the measurements. If an offset is off the line by more than its own bound, the
-    drift is not constant and the excess is added. Outside the measurements WANDER is added for each second. Without any
-    offset the clock is the reference itself.
+    drift is not constant, and the excess is added to the bound. Before the first and after the last measurement, WANDER
+    is added to the bound for each second. Without offsets the clock is the reference itself.
     """
 
     offsets: tuple[Offset, ...] = ()
@@ -70,7 +71,7 @@ class Clock:
 
     @property
     def drift_bound(self) -> float:
-        """The most by which `drift` can be wrong, if it is constant."""
+        """The largest error of `drift` if the drift is constant."""
         if not self.offsets:
             return 0.0
         fit = self._fit
@@ -97,7 +98,7 @@ class Clock:
 
     @cached_property
     def _fit(self) -> _Fit:
-        """The line, relative to the first offset: large readings would lose digits."""
+        """The fitted line, relative to the first offset, because large readings would lose digits."""
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
         values = np.array([each.offset_s - first.offset_s for each in self.offsets])
@@ -123,15 +124,15 @@ class _Fit:
     shares: Any
     slopes: Any
     bounds: Any
-    bent_s: float  # the most by which an offset is off the line beyond its own bound
+    bent_s: float  # the largest distance of an offset from the line, less its own bound
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """The offset during a burst of round trips: the middle of the range that all of them allow, half of it as bound.
+    """The offset during a burst of round trips: the middle of the range that all allow; half the range is the bound.
 
-    It holds at the middle of the shortest round trip. The ranges of the others are widened by the largest drift in
-    between, and by the bounds of the `parent`'s clock if that clock sent the burst. Raises ValueError for no round
-    trips, or if no drift up to MAX_DRIFT explains the readings.
+    This is the offset at the middle of the shortest round trip. The ranges of the other round trips are widened by the
+    largest drift in between, and by the bounds of the `parent` clock if that clock sent the burst. Raises ValueError
+    for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """
     if not trips:
         raise ValueError("no round trips: the offset of this clock is unknown")
@@ -152,7 +153,7 @@ def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """(reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
 
     A binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k the first 2^k clocks are known,
-    and each of them compares one more.
+    and each of these clocks is compared with one more.
     """
     rounds, known = [], 1
     while known < num:

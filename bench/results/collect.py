@@ -41,7 +41,7 @@ def nothing(path: Path) -> Document:
 
 
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """How jobs ended. If outcomes.json is broken: nothing, and a warning, because it may record failures."""
+    """How jobs ended, and warnings. If outcomes.json is broken, only a warning: it may have recorded failures."""
     try:
         return runs.outcomes_or_error(path), []
     except UsageError as error:

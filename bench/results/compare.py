@@ -28,10 +28,10 @@ VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "mo
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One row in both runs, with the medians (seconds) of their launches.
+    """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: of BASE; `differs`: factor -> (BASE, NEW) if the two differ. `estimate` and `p_corrected` need 5 launches
-    of each run. `reason`: why the row is not comparable (ReasonCode).
+    `factors`: those of BASE; `differs`: factor -> (BASE, NEW) if the values differ. `estimate` and `p_corrected` need 5
+    launches of each run. `reason`: why the row is not comparable (ReasonCode).
     """
 
     place: RowKey
@@ -58,7 +58,7 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """NEW / BASE of these: above 1 is slower."""
+        """`new_s` / `base_s`: above 1, NEW is slower."""
         return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
 
 
@@ -77,7 +77,7 @@ class UnmatchedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate over all rows."""
+    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate of all rows."""
 
     rows: tuple[Compared, ...]
     only_base: tuple[UnmatchedRow, ...]
@@ -89,17 +89,17 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows have which of VERDICTS."""
+        """The number of rows with each of VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
 
 
 def compare(
     base: Document, new: Document, *, delta: float = 0.05, fdr: float = 0.05, allow_diff: Sequence[str] = ()
 ) -> Comparison:
-    """NEW against BASE, row by row.
+    """Compare NEW with BASE, row by row.
 
-    Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if it names an unknown factor, and
-    if no row can be compared.
+    Raises UsageError if the runs differ in a factor that `allow_diff` does not name, if `allow_diff` names an unknown
+    factor, or if no row can be compared.
     """
     variables = sorted({*varied_variables(base.headers), *varied_variables(new.headers)})
     allowed = pairing.allowed(allow_diff, variables)
@@ -125,7 +125,7 @@ def compare(
 
 
 def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
-    """A pair of rows without a verdict: its launches, or the reason why it has no ratio."""
+    """A pair of rows, not yet with a verdict: the launches of both, or the reason why there is no ratio."""
     differs = {
         name: (base.factors[name], new.factors[name])
         for name in base.factors
@@ -219,7 +219,7 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_ne
 
 
 def _unmatched(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
-    """The rows that only one run has, with the factors in which they differ, or why the other run lacks them."""
+    """The rows that only one run has, with the factors in which these rows differ, or why the other run lacks them."""
     lacking: dict[tuple[Any, ...], Coded] = {}
     for row in (*other.skipped, *other.failures):
         key = tuple(row.get(name) for name in ("pattern", "transport", "mode", "group", "payload_bytes"))

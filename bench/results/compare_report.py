@@ -18,7 +18,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 SCHEMA = "bench.compare/1"
 _MOST_VALUE = 100  # characters of a changed value
 
-# Shown in a column of their own if rows differ in them; the other factors in the line above the rows.
+# These factors get a column of their own if rows differ in them; the line above the rows shows the others.
 _IN_COLUMNS = ("cache", "loop")
 
 
@@ -85,7 +85,7 @@ class CompareReport(Report):
     @cached_property
     def _varied(self) -> list[str]:
         """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
-        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the others say why not
+        compared = [row for row in self.comparison.rows if row.ratio is not None]  # others state why they have none
         values: dict[tuple[Any, ...], set[str]] = {}
         differing: set[str] = set()
         for row in compared:
@@ -189,7 +189,7 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """The rows that one run has; modes with the same sizes on one line."""
+    """Lines on the rows that only one run has; modes with the same sizes share a line."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"

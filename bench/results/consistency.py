@@ -1,9 +1,9 @@
 """Contradictions between rows of one run: bounds that need no data sheet.
 
-After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than
-others that do its work. Every rule is `time of the first <= sum of the times of the others`, at the same payload S of
-docs/metrics.md, between rows of one run that share everything else. A conflict means that one of the rows is wrong, or
-that the library would be faster if it called the other operations. No row is deleted or corrected.
+After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than other
+operations that do the same work. Every rule is `time of the first <= sum of the times of the others`, at the same
+payload S of docs/metrics.md, between rows of one run that share everything else. A conflict means that one of the rows
+is wrong, or that the library would be faster if it called the other operations. No row is deleted or corrected.
 
 A conflict must exceed noise: in every launch that measured both, the lower end of the first row's interval is above the
 sum of the others' upper ends by more than a tolerance. Rows that drift, are invalid or have no interval are not judged.
@@ -25,10 +25,11 @@ from bench.core.units import format_bytes
 from bench.results.document import Conflict, Summary
 from bench.results.messages import ConflictCode
 
-# Intervals are within one launch. Rows of one job share their launch; 5 % covers what an interval does not.
+# An interval covers the variation within one launch. Rows of one job share their launch; 5 % is for what intervals do
+# not cover.
 SAME_LAUNCH_TOLERANCE = 0.05
 # Rows of two jobs are of two launches. Launches of MPI have a standard deviation of up to 10 %, so the difference of
-# two has 14 %; 25 % is 1.8 of these.
+# two has 14 %; 25 % is 1.8 times that.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
 _SYNCHRONISED = ("isolated",)
@@ -45,10 +46,11 @@ class Replacement:
     how: str
 
 
-# Consecutive calls of one operation can be replaced by as many calls of one other. Two operations that alternate
-# overlap less than calls of one operation do. Their pipelined times cannot be added, so such rules hold in isolated
-# mode only. Three rules are left out: allgather by alltoall (the block n times), gather by alltoall, and alltoall by
-# allgather (n times the bytes). If ranks share memory, the extra copies cost as much as the operation itself.
+# Consecutive calls of one operation can be replaced by the same number of calls of another operation. If two operations
+# alternate, their calls overlap less than calls of one operation. Their pipelined times cannot be added, so such rules
+# hold in isolated mode only. Three rules are left out: allgather by alltoall (the block n times), gather by alltoall,
+# and alltoall by allgather (n times the bytes). If ranks share memory, the extra copies cost as much as the operation
+# itself.
 REPLACEMENTS = (
     Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
     Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
@@ -94,12 +96,12 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The least that the median can be; exact for a modelled time."""
+        """The low end of the median's interval; a modelled time is exact."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The most that the median can be."""
+        """The high end of the median's interval; a modelled time is exact."""
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
@@ -178,9 +180,10 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """One-way <= two-way: two-way traffic is at most twice one-way traffic; our two-way rate is of one direction.
+    """One-way <= two-way: two-way traffic is at most twice one-way traffic; our two-way rate counts one direction.
 
-    In pipelined mode only the one-way window ends with an acknowledgement, which takes at most one isolated message.
+    In pipelined mode a one-way window ends with an acknowledgement, a two-way window does not. The acknowledgement
+    takes at most the time of an isolated message.
     """
     by_place = {mode: _indexed(rows, mode) for mode in _BOTH}
     for row in rows:
@@ -241,7 +244,7 @@ def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
 def _judge(
     code: ConflictCode, rule: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float, **facts: Any
 ) -> _Judged:
-    """`row` against the sum of `others` times `factor`; beyond when their intervals are apart by the tolerance."""
+    """Compare `row` with `factor` x the sum of `others`; `beyond`: the intervals are further apart than `tolerance`."""
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
     median_s, lowest_s = row.summary.median_s or 0.0, row.low_s or 0.0
@@ -261,7 +264,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """One side of a conflict: a row, or several done one after the other."""
+    """One side of a conflict: one row, or several whose operations are done one after the other."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {

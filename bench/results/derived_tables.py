@@ -43,7 +43,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLine:
-    """One size of one case over its launches, the modes beside each other."""
+    """One size of one case over its launches, with the modes beside each other."""
 
     heading: str
     groups: tuple[str, ...]
@@ -118,7 +118,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """`4 of 21`; empty for none."""
+    """`4 of 21`; empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 
@@ -164,7 +164,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Is the row shown by its bandwidth rather than its time?"""
+    """Whether the row shows its bandwidth instead of its time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -183,7 +183,7 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """What share of the world's bound its busbw reaches, or what share of its time the latency floor is."""
+    """The share of the world's bound that busbw reaches, or the share of the time that the latency floor makes up."""
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"

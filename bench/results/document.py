@@ -15,7 +15,7 @@ from bench.core.record import Header
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything derived from one record. Rates in bytes per second; None if unknown or not allowed."""
+    """Everything derived from one record. Rates in bytes per second; None if unknown or if no figure may be shown."""
 
     job: str
     pattern: str
@@ -77,7 +77,7 @@ class Summary:
     peak_flops_per_s: float | None = None  # the data sheet's dense rate of this GPU for this type
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
     host_median_s: float | None = None  # if a device's clock measured the times: until the host saw the end
-    enqueue_fraction: float | None = None  # the share of it until the last call was issued; median over samples
+    enqueue_fraction: float | None = None  # the share of that time until the last call was issued; median over samples
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
 
@@ -86,8 +86,9 @@ class Summary:
 class Spread:
     """One row (job without its launch, mode, size, group) over all launches of its run. Ratios: 0.02 is 2 %.
 
-    `median_s` is the median of the launches' medians, its interval is over launches (None below 3 of them).
-    `within`: median over launches of the half interval / median; `between`: standard deviation of the log medians.
+    `median_s` is the median of the launches' medians, its interval is over launches (None below 3 of them). `within`:
+    half the interval of a launch / its median, as the median over launches; `between`: standard deviation of the log
+    medians.
     """
 
     job: str
@@ -130,7 +131,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The model of one curve (job, mode, group). `fits`: no residual is above the limit; else it has no headline."""
+    """The model of one curve (job, mode, group). `fits`: no residual is above the limit; if not, no headline."""
 
     job: str
     pattern: str
@@ -141,7 +142,7 @@ class Fit:
     max_residual: float
     fits: bool
     max_residual_bytes: int | None = None  # the size of the largest residual
-    num_launches: int = 1  # complete launches: from 3 on intervals are over launches, below over residuals
+    num_launches: int = 1  # complete launches: with 3 or more, intervals are over launches, else over residuals
     ninety_bytes: int | None = None  # the smallest size at which 90 % of the best bandwidth was measured
 
 
@@ -149,7 +150,7 @@ class Fit:
 class Conflict:
     """Two measured rows that cannot both be right, even with their noise. `ratio`: measured / largest allowed.
 
-    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: the same for people.
+    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: the reason in words.
     """
 
     rule: str
@@ -163,7 +164,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Ours against another tool at one size, from alternating launches. `ratio`: ours / theirs, with its 95 % interval.
+    """Our time and another tool's at one size, from alternating launches. `ratio`: ours / theirs, with 95 % interval.
 
     `case`: the options apart from the sizes. `statistic`: what the two times are (parity.Statistic).
     """
@@ -187,9 +188,10 @@ class Parity:
 class Scaling:
     """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
 
-    `value` and `reference`: of that factor. `time_ratio`: time / the reference's. `efficiency`: busbw / the
-    reference's, None if there is no busbw. Both with 95 % intervals over "launches" or "samples" (`interval_over`).
-    `bound_fraction`: busbw / the bound of this world; `floor_fraction`: latency floor / time, isolated only.
+    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's.
+    `efficiency`: the row's busbw / the reference's, None if there is no busbw. Both ratios have 95 % intervals over
+    "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound of this world; `floor_fraction`:
+    latency floor / time, isolated only.
     """
 
     job: str
@@ -226,8 +228,9 @@ class Interference:
     """A row without and with aggressors. `factor`: time with / time without, the median over pairs of blocks.
 
     Its 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors' rates are
-    bytes per second of their pattern's busbw, during the disturbance and alone. `num_blocks_not_covered`: disturbed
-    blocks in which the aggressors hardly sent. If there are any, the factor is too low.
+    the busbw of their pattern in bytes per second, while they disturb the row and while they run alone.
+    `num_blocks_not_covered`: disturbed blocks in which the aggressors hardly sent. If there are any, the factor is too
+    low.
     """
 
     job: str
@@ -261,11 +264,12 @@ class Interference:
 class Overlapped:
     """An allreduce alone and with overlapping products of matrices.
 
-    `factor`: its time with products / without, the median over pairs of blocks. `product_factor`: the products' time
-    with the allreduce / without it.
+    `factor`: the allreduce's time with products / without, the median over pairs of blocks. `product_factor`: the
+    products' time with the allreduce / without.
 
-    Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`: of
-    one rank's products alone. `num_not_covered` of `num_samples`: see core/record.py, OverlapSamples.
+    Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`:
+    the rate of one rank's products when they run alone. `num_not_covered` of `num_samples`: see core/record.py,
+    OverlapSamples.
     """
 
     job: str
@@ -300,9 +304,9 @@ class Overlapped:
 class RankComparison:
     """One rank compared with the others that did the same work at the same time.
 
-    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: its index on the host, None for host memory. `behind`: the
-    fraction by which it is below the median of all `num` (negative: above); `z`: that distance in robust standard
-    deviations. `slow`: see results/gpus.py.
+    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host, None for host memory.
+    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks (negative: above); `z`: that
+    distance in robust standard deviations. `slow`: see results/gpus.py.
     """
 
     job: str
@@ -325,7 +329,7 @@ class RankComparison:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """A group of `topology` while all its groups run, compared with the same group alone (`TOPOLOGY in turn`).
+    """A group of `topology` while all groups run, compared with the same group alone (`TOPOLOGY in turn`).
 
     `factor`: time at once / time alone, with its 95 % interval over "launches" or "samples" (`interval_over`).
     """

@@ -117,7 +117,7 @@ def sizes(segment: Segment) -> str:
 
 
 def latency(segment: Segment) -> str:
-    """`1.5 [1.3..1.7]` microseconds; only the upper end if the interval holds zero."""
+    """`1.5 [1.3..1.7]` microseconds; only the upper end if the interval contains zero."""
     high = text.microseconds(segment.latency_high_s)
     if not segment.latency_low_s:
         return f"<{high}"

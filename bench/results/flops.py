@@ -2,7 +2,7 @@
 
 A product of two matrices of `order` rows is order^3 multiplications and as many additions. The peak is the dense rate
 (no sparsity) that the vendor states for the type, at a boost clock of the vendor's choice. A GPU at its power limit
-stays below it and a GPU at a higher clock may exceed it: the peak is a reference, not a limit.
+stays below the peak, and a GPU at a higher clock may exceed it: the peak is a reference, not a limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "
 
 
 def of_payload(payload_bytes: int, dtype: str) -> int | None:
-    """Operations of one product of two matrices of this size each; None for an unknown type."""
+    """Operations of one product of two matrices of `payload_bytes` each; None for an unknown type."""
     known = DTYPES.get(dtype)
     return None if known is None or not payload_bytes else Product(order_of(payload_bytes, known.num_bytes)).flops
 
@@ -43,7 +43,7 @@ def kind(header: Header) -> str:
 
 
 def gpu_of(header: Header) -> str | None:
-    """The catalogue's name of the GPUs of a run, one for each rank; None if there are none or they are unknown."""
+    """The catalogue's name of a run's GPUs; None if they are unknown, if ranks share a GPU, or if none is used."""
     if header.clock != "device" or _asked(header, "share_gpu") or "gpu" not in header.facts:
         return None
     return catalogue.gpu_printed(header.facts["gpu"])

@@ -1,9 +1,9 @@
 """Slow GPUs: those that are slower than the others that do the same work at the same time.
 
 The rows are those of one job, mode and size whose groups are single ranks; each has a rate. The distance of a GPU from
-the median is in robust standard deviations: 1.4826 x the median absolute deviation, which half of the GPUs cannot move,
-and at least 0.5 % of the median. A GPU is slow if it is at least MATTERS below the median, and so far
-below that chance alone would put any of that many equal GPUs there in only one of a thousand runs.
+the median is in robust standard deviations: 1.4826 x the median absolute deviation, which a few slow GPUs do not change
+much, and at least 0.5 % of the median. A GPU is slow if it is more than MATTERS below the median, and further than
+`threshold`: the slowest of the same number of equal GPUs exceeds that by chance in only one of a thousand runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 def threshold(num: int) -> float:
     """The limit in standard deviations that the slowest of `num` equal GPUs exceeds in a share _CHANCE of runs.
 
-    The spread of few GPUs is itself uncertain, so the limit is larger for them: by half for 8 GPUs.
+    The spread of few GPUs is itself uncertain, so the limit is larger for few GPUs: by half for 8 GPUs.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 

@@ -59,8 +59,8 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
     other rows change by the same:
     exp(max((t(1 - a/2) + t(0.8)) se sqrt(pi/3), ln(1 + delta) + t(0.8) se sqrt(pi/2))) - 1,
     with se = sqrt(s_base^2 / k_base + s_new^2 / k_new) of log medians, t of Welch's degrees of freedom, and a the
-    largest p up to alpha that a rank test of so many launches can give. The first term is for the test, the
-    second for a ratio beyond delta; the factors are the efficiency that ranks and medians lose against normal means.
+    largest p up to alpha that a rank test of so many launches can give. The first term is for the rank test, the second
+    for a ratio beyond delta. The factors with pi are for the efficiency that ranks and medians lose against means.
     """
     ratio, ratio_low, ratio_high = time_ratio(base, new)
     error, degrees = _welch(base, new)
@@ -79,7 +79,7 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
 
 
 def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
-    """(ratio, low, high): new / base of the medians of two or more launch medians each, with the 95 % interval."""
+    """(ratio, low, high): median of `new` / median of `base` with its 95 % interval; each has two or more values."""
     ratio = median(new) / median(base)
     shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
     error, degrees = _welch(base, new)
@@ -92,8 +92,8 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """The interval of value / other from the intervals of both, which are independent and may be asymmetric.
 
-    On logarithms the distances on each side add as squares (MOVER: Zou and Donner, Statistics in Medicine 27, 2008,
-    equation 8).
+    On a logarithmic scale, the squares of the distances to the ends add up on each side (MOVER: Zou and Donner,
+    Statistics in Medicine 27, 2008, equation 8).
     """
     below = math.hypot(math.log(value / around[0]), math.log(around_other[1] / other))
     above = math.hypot(math.log(around[1] / value), math.log(other / around_other[0]))
@@ -114,15 +114,18 @@ def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
     """The exact two-sided p of the Mann-Whitney test, over all assignments of the ranks to the two runs.
 
-    Ties share their mean rank and assignments are counted over these ranks, so p is exact with ties too. Two-sided: at
-    least as far from the expected rank sum as the observed one, on either side.
+    Ties share their mean rank and assignments are counted over these ranks, so p is exact with ties too. Two-sided: p
+    counts the assignments whose rank sum is at least as far from the expected sum as the observed one, on either side.
     """
     ranks = _doubled_midranks([*base, *new])
     return float(_p_by_sum(tuple(sorted(ranks)), len(base))[sum(ranks[: len(base)])])
 
 
 def least_p(num_base: int, num_new: int) -> float:
-    """The smallest p that this many launches can give: every launch of one run is slower than all of the other."""
+    """The smallest p that this many launches can give.
+
+    It results if all launches of one run are slower than all launches of the other.
+    """
     return 2 / math.comb(num_base + num_new, num_base)
 
 
@@ -170,12 +173,12 @@ def _doubled_midranks(values: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
-    """p[s]: the share of the choices of `num_chosen` ranks whose sum is at least as far from the expected one as s."""
+    """p[s]: the share of the choices of `num_chosen` ranks whose sum is at least as far from the expected sum as s."""
     ways = np.zeros((num_chosen + 1, sum(ranks) + 1))  # floats: exact up to 2^53
     ways[0, 0] = 1
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :-rank]
-    # Distances from the expected sum, times the number of ranks: whole numbers.
+    # The distances from the expected sum are multiplied by the number of ranks, so that they are whole numbers.
     distances = np.abs(np.arange(ways.shape[1]) * len(ranks) - num_chosen * sum(ranks))
     ordered = np.argsort(distances)[::-1]
     upto = np.searchsorted(-distances[ordered], -distances, side="right")

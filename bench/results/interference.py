@@ -11,7 +11,8 @@ from bench.core.record import Contention, Header, Record, known
 from bench.results import paired_ratio
 from bench.results.document import Interference
 
-# An aggressor that spends less of a block inside its calls, or gets less through, hardly disturbs it.
+# An aggressor hardly disturbs a block if it is inside its calls for less than _LEAST_BUSY of the block, or if its rate
+# is below _LEAST_RATE of its rate alone.
 _LEAST_BUSY = 0.8
 _LEAST_RATE = 0.02
 
@@ -24,7 +25,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Interference]:
 
 
 def interferences(of_launches: Iterable[Interference]) -> tuple[Interference, ...]:
-    """One for each row of each case, over all its launches."""
+    """One result for each row of each case, over all launches of the row."""
     return paired_ratio.merge_launches(of_launches, _merged)
 
 
@@ -55,7 +56,7 @@ def _of_one(
 
 
 def _num_not_covered(contention: Contention) -> int:
-    """The blocks that the aggressors hardly disturbed."""
+    """The number of blocks that the aggressors hardly disturbed."""
     rates = contention.rates_bytes_per_s
     busy = contention.busy or [1.0] * len(rates)
     least = _LEAST_RATE * contention.rate_alone_bytes_per_s

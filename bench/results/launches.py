@@ -1,7 +1,7 @@
 """Launches, the experimental unit: which rows differ only in their launch, and how far launches are apart.
 
 Each start of a program differs in where ranks are placed, which pages they get, and what else runs. The spread within a
-launch does not show that (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
+launch does not show these differences (method: Hunold and Carpen-Amarie, "Reproducible MPI benchmarking is still not as
 easy as you think", 2016).
 """
 
@@ -52,7 +52,8 @@ class RowKey:
 class RowLaunches:
     """Rows that differ only in their launch. `rows`: by job; a later attempt of a job replaces the earlier.
 
-    `factors`: the value of each factor by name; None if a file does not state it or it has no meaning here.
+    `factors`: the value of each factor by name; None if a file does not state the factor, or if the factor does not
+    apply.
     """
 
     place: RowKey
@@ -63,7 +64,7 @@ class RowLaunches:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """The rows of a run by cell, in the order of their first rows. `headers` by job (`job#2`: its second attempt).
+    """The rows of a run, each over all its launches. `headers`: by job (`job#2`: its second attempt).
 
     `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
     """
@@ -109,10 +110,10 @@ def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tupl
 
 
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval over launches of their median, in seconds; None below 3 launches.
+    """The 95 % interval of the median of the launches, in seconds; None below 3 launches.
 
-    exp(mean +- t s / sqrt(k)) of the logarithms, t of k - 1 degrees of freedom, widened to hold the median if launches
-    are skewed.
+    It is exp(mean +- t s / sqrt(k)) of the logarithms, where t has k - 1 degrees of freedom, and is widened to contain
+    the median if launches are skewed.
     """
     if len(medians) < LEAST_FOR_INTERVAL:
         return None
@@ -183,7 +184,7 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """The factors that may change from row to row. `asked_cache`: as requested; small buffers are not always cold."""
+    """The factors that may change from row to row. `asked_cache`: as requested, because small buffers may be warm."""
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"

@@ -69,10 +69,13 @@ class NoteCode(Code):
     FLOOR = "floor", "floor: {names:list}, {meaning}"
     REPEATED = "repeated", "{num} rows were measured again: the later figures are shown, JSON and CSV keep both"
     FLAG = "flag", "{meaning} ({counts})"
-    ROUNDED_SIZES = "rounded-sizes", "the sizes {asked:list} are all {bytes} bytes in whole blocks: measured once"
+    ROUNDED_SIZES = "rounded-sizes", "the sizes {asked:list} all become {bytes} bytes in whole blocks: measured once"
     SAMPLED_CHECK = "sampled-check", "data check at {sizes:list}: both ends and every hundredth page were compared"
-    STRAGGLERS = "stragglers", "slowest of an isolated call: {shares}; rotation {rotation} (1: always the same rank)"
-    SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest in most samples of {num} of {judged} rows"
+    STRAGGLERS = (
+        "stragglers",
+        "slowest rank of an isolated call: {shares}; rotation {rotation} (1: always the same rank)",
+    )
+    SLOWEST_RANK = "slowest-rank", "rank {rank} was the slowest in most samples of a row, in {num} of {judged} rows"
     NO_SLOW_RANK = (
         "no-slow-rank",
         "{row}: no rank of {num} is slow; the last ({place}) is {behind:percent} below the median, robust z {z:.1f} "
@@ -111,17 +114,17 @@ class ConflictCode(Code):
 
     PIPELINED_SLOWER = (
         "pipelined-slower-than-isolated",
-        "{rule}: {row} took {seconds:time}, at most {limit_s:time} by {other}: "
+        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: "
         "operations back to back can be done one after the other",
     )
     ONE_WAY_SLOWER = (
         "one-way-slower-than-two-way",
-        "{rule}: {row} took {seconds:time}, at most {limit_s:time} by {other}: "
+        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} that {other} allows: "
         "two-way traffic is at most twice one-way traffic",
     )
     REPLACEABLE = (
         "slower-than-its-replacement",
-        "{rule}: {row} took {seconds:time}, at most {limit_s:time} by {other}, which does the same work: {how}",
+        "{rule}: {row} took {seconds:time}, more than the {limit_s:time} of {other}, which does the same work: {how}",
     )
 
 

@@ -1,7 +1,8 @@
-"""The model of a curve: time = latency + size / bandwidth, in pieces where libraries switch protocols (Hockney 1994).
+"""The model of a curve: time = latency + size / bandwidth, in pieces that begin at protocol switches (Hockney 1994).
 
-Least squares on the relative error, because absolute errors would let the largest sizes decide. The fit finds where
-pieces begin. A curve that the model does not describe has `Fit.fits` False and no headline. Seconds and bytes.
+The fit minimises the squares of relative errors, because with absolute errors the largest sizes would decide. The fit
+finds where pieces begin. A curve that the model does not describe has `Fit.fits` False and no headline. Units are
+seconds and bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ LEAST_POINTS = 4  # of a segment, so also of a curve
 LARGEST_RESIDUAL = 0.15  # above it the model does not describe the curve
 LEAST_LAUNCHES = 3  # for intervals over launches
 
-# The cost of one more break, in parameters. If it counts as one, 13 to 26 % of simulated single lines get a break; if
-# it counts as three (Hall, Osborn and Sakkas 2013), 1 to 7 %.
+# The number of parameters that one more break counts as. If it is one, 13 to 26 % of simulated lines without a break
+# get a break; if it is three (Hall, Osborn and Sakkas 2013), 1 to 7 % do.
 _PARAMETERS_OF_A_BREAK = 3
 _PARAMETERS_OF_A_SEGMENT = 2
 # Smaller residuals do not matter, and those of exact (modelled) times would be arbitrarily small.
@@ -41,8 +42,8 @@ _ALPHA = 0.05
 class Point:
     """One size of a curve. `seconds` is the median of the launches' medians, `by_launch` these medians.
 
-    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest over several launches; None
-    if unknown.
+    `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
+    None if unknown.
     """
 
     payload_bytes: int
@@ -71,7 +72,7 @@ def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[F
 
 
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
-    """The curves of a run, in the order of their first rows; launches of the same case make one.
+    """The curves of a run, in the order of their first rows; launches of the same case make one curve.
 
     Barriers have no curve, nor do products of matrices, whose time does not grow with their bytes.
     """
@@ -90,7 +91,7 @@ def case_of(job: str, header: Header) -> str:
 
 
 def header_of(headers: Mapping[str, Header], job: str) -> Header:
-    """The header of the first launch of a case by `case_of`'s name. Raises KeyError if there is none."""
+    """The header of the first launch of the case that `case_of` calls `job`. Raises KeyError if there is none."""
     for name, header in headers.items():
         if case_of(name, header) == job:
             return header
@@ -104,11 +105,11 @@ def ninety_bytes(points: Sequence[Point]) -> int:
 
 
 def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
-    """The segments of the model of these points, sizes rising. Raises ValueError for fewer than four sizes.
+    """The segments of the model fitted to `points`, whose sizes rise. Raises ValueError for fewer than four sizes.
 
-    Dynamic programming over all positions finds the breaks, and BIC their number. Segments need not meet. Intervals
-    treat the breaks as fixed. Intervals are over launches if at least three launches have every size, otherwise over
-    residuals.
+    Dynamic programming over all positions finds the breaks; BIC decides how many there are. Segments need not meet.
+    Intervals treat the breaks as fixed. Intervals are over launches if at least three launches have every size,
+    otherwise over residuals.
     """
     sizes = np.array([point.payload_bytes for point in points], dtype=float)
     times = np.array([point.seconds for point in points])
@@ -226,7 +227,7 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 
 
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
-    """The normal equations from sums of the weights times 1, S, S^2, T, S T.
+    """Solve the normal equations, given the sums of the weights times 1, S, S^2, T and S T.
 
     A parameter that would be negative (time falls with size) becomes zero, and the other is fitted alone.
     """

@@ -86,14 +86,14 @@ def _cut(line: str, most: int) -> str:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """For the last line: kind and number of the notes that need --notes; for a flag the number of its rows."""
+    """For the last line: kind and number of the notes that only --notes shows; for a flag the number of its rows."""
     if code == NoteCode.FLAG:
         return {note.facts["flag"]: note.facts["num"] for note in of_code}
     return {FOLDED[code]: len(of_code)}
 
 
 def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """One note in full; for several notes their number and the first, or the legend."""
+    """The line for all notes of a code: one note in full, several as their number and the first, marks as a legend."""
     if code == NoteCode.MARK:
         return _legend(document.summaries)
     if code == NoteCode.BOUND:
@@ -158,7 +158,7 @@ def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def contradictions(conflicts: Iterable[Conflict]) -> list[Coded]:
-    """Pairs of rows that cannot both be right: of each rule, job and mode the largest, and the other sizes."""
+    """Pairs of rows that cannot both be right: for each rule, job and mode the largest, and the sizes of the others."""
     alike: dict[tuple[Any, ...], list[Conflict]] = {}
     for conflict in conflicts:  # the largest first
         alike.setdefault((conflict.rule, conflict.first["job"], conflict.first["mode"]), []).append(conflict)
@@ -185,7 +185,7 @@ def _row_words(row: Mapping[str, Any]) -> str:
 
 
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
-    """The slow ranks of each job, mode and size; if none is slow, how far the last one is behind."""
+    """The slow ranks of each job, mode and size; if none is slow, how far the slowest rank is below the median."""
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
         alike.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)
@@ -231,7 +231,7 @@ def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> 
 
 
 def _flags(rows: Sequence[Summary]) -> list[Coded]:
-    """What each flag of these rows means, and how many rows of which mode have it."""
+    """What each flag of these rows means, and how many rows of each mode have the flag."""
     found = []
     known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
     others = sorted({flag for row in rows for flag in row.flags} - set(Flag))
@@ -301,7 +301,7 @@ def _sampled(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _stragglers(rows: Iterable[Summary]) -> list[Coded]:
-    """How often each of three or more ranks was the slowest of isolated calls, and whether that changed."""
+    """How often each rank (of three or more) was the slowest in isolated calls, and whether that rank changed."""
     rows = [row for row in rows if row.mode == "isolated" and row.group == "world" and len(row.slowest_counts) > 2]
     counts: Counter[int] = Counter()
     for row in rows:

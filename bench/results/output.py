@@ -1,4 +1,4 @@
-"""How a command writes its output: of which run, in which format, to stdout or to a file."""
+"""How a command writes its output: for which run, in which format, and to stdout or to a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
-# For commands that choose the format themselves instead of showing a Report.
+# For commands that write a format of their own instead of showing a Report.
 BY_HAND = ("table", "json", "csv", "markdown")
 
 
@@ -37,7 +37,7 @@ def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str]
 
 
 def add_table_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the tables of a run show in addition."""
+    """Declare the options that add columns and notes to the tables of a run."""
     words = "additional columns: wire, the rate through a node's NICs"
     parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
     parser.add_argument("--notes", action="store_true", help="all notes below the tables instead of the urgent ones")
@@ -97,7 +97,7 @@ def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
 
 
 def drawing(word: str) -> Path:
-    """The path of `--plot`, checked before anything is computed. Raises UsageError."""
+    """Check the path of `--plot` before anything is computed. Raises UsageError."""
     path = Path(word)
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
@@ -107,7 +107,7 @@ def drawing(word: str) -> Path:
 
 
 def _writable(word: str) -> Path:
-    """The path of `--output`, checked before anything is measured. Raises UsageError."""
+    """Check the path of `--output` before anything is measured. Raises UsageError."""
     path = Path(word)
     if path.is_dir():
         raise UsageError(f"--output {path} is a folder: name a file in it")

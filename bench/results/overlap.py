@@ -24,7 +24,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
 
 
 def overlaps(of_launches: Iterable[Overlapped]) -> tuple[Overlapped, ...]:
-    """One for each row of each case, over all its launches."""
+    """One result for each row of each case, over all launches of the row."""
     return paired_ratio.merge_launches(of_launches, _merged)
 
 

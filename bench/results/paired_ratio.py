@@ -24,9 +24,9 @@ T = TypeVar("T", Interference, Overlapped)
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """Second time / first time. `over`: what the interval is over ("blocks", "launches", "samples"); None without one.
+    """Second time / first time. `over`: what the interval is over ("blocks", "launches", "samples"); None: no interval.
 
-    `num_pairs`: how many ratios `value` is the median or mean of.
+    `num_pairs`: the number of ratios; `value` is their median or mean.
     """
 
     value: float
@@ -45,7 +45,7 @@ class PairedRatio:
 
 
 def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: int) -> list[float]:
-    """Median together / median alone of each pair of neighbouring blocks."""
+    """Median of `together` / median of `alone`, for each pair of neighbouring blocks."""
     ratios = []
     for first in range(0, min(len(alone), len(together)), per_block):
         block = slice(first, first + per_block)
@@ -54,19 +54,19 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 
 
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio:
-    """The median over pairs of neighbouring blocks of median together / median alone."""
+    """The median of `block_ratios`, with its interval over blocks."""
     ratios = block_ratios(alone, together, per_block)
     return _middle(ratios, stats.interval(ratios), "blocks")
 
 
 def over_launches(of_launches: Iterable[float]) -> PairedRatio:
-    """The median of the launches' ratios; an interval from three launches on."""
+    """The median of the launches' ratios; from three launches on, with an interval."""
     ratios = list(of_launches)
     return _middle(ratios, launches.interval(ratios), "launches")
 
 
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
-    """The geometric mean over pairs of launches of second / first; the t interval of its logarithm from three on."""
+    """The geometric mean of second / first over pairs of launches; from three pairs on, with its t interval."""
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)
     if len(logs) < LEAST_LAUNCHES:
@@ -81,9 +81,10 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """New / base of two rows' launch medians in seconds, one or more of each.
+    """`new` / `base`: launch medians of two rows in seconds, one or more of each row.
 
-    The interval is over launches if both rows have two or more, over samples if both have one and its interval.
+    The interval is over launches if both rows have two or more launches. It is over samples if both rows have one
+    launch with an interval. Otherwise there is none.
     """
     if len(new) > 1 and len(base) > 1:
         return PairedRatio(*time_ratio(base, new), "launches", min(len(base), len(new)))
@@ -107,7 +108,7 @@ def interval_of(row: Summary) -> tuple[float, float] | None:
 
 
 def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
-    """Which row of which case it is, by the names of fields."""
+    """The fields that identify a row and its case."""
     return {
         "job": case_of(job, header),
         "pattern": header.pattern,
@@ -121,7 +122,7 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 
 
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
-    """One for each row of each case: the row of its only launch, or `merged` of the rows of several launches."""
+    """One result for each row of each case: that of its only launch, or `merged` of those of several launches."""
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:
         found.setdefault((row.job, row.mode, row.group, row.payload_bytes), []).append(row)

@@ -1,6 +1,7 @@
 """Which rows of two runs are the same measurement, and when two runs cannot be compared at all.
 
-Rows belong together if all factors (results/launches.py) are equal, except those that the user allowed to differ.
+Two rows are the same measurement if all factors (results/launches.py) are equal, except those that the user allowed to
+differ.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """The factors that may differ: the named ones, and those that follow. Raises UsageError for an unknown factor.
+    """The named factors, and those that may then differ, too. Raises UsageError for an unknown factor.
 
     `variables`: the environment variables that are factors here.
     """
@@ -62,7 +63,7 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """The factors of both sides for each pattern and transport in both; by pattern if they share no transport."""
+    """The factors of both sides, for each pattern and transport of both; without a common transport, by pattern."""
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
         of_new = [row.factors for row in new if row.place.pattern == pattern]
@@ -77,7 +78,7 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """The factors that have no value in common on the two sides; none if some combination of factors is on both."""
+    """The factors without a value that both sides have; empty if both sides have one combination of all factors."""
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
         return []  # each row states this as its own reason
     names = [name for name in base[0] if name not in allowed]
@@ -95,8 +96,8 @@ def paired(
     """Pairs in the order of BASE, and the rows of each side that have no partner.
 
     Rows are paired in three steps: rows that share all factors, then rows that share all factors that must not differ,
-    then rows that share only their place (these are not comparable and state the reason). Each step pairs a row only if
-    it is unique on each side.
+    then rows that share only pattern, mode, group and size (these are not comparable and state the reason). Each step
+    pairs a row only if it is unique on each side.
     """
     names = list((base or new)[0].factors) if base or new else []
     strict = [name for name in names if name not in allowed]

@@ -1,9 +1,9 @@
 """Our times against another tool's: the ratio of the same statistic at each size, from alternating launches.
 
-The statistic is the tool's own: for OSU and nccl-tests the mean over ranks of each rank's mean (`compat.osu_mean_s`,
-`compat.nccl_tests_s`), for nvbandwidth the median that its rate implies; for nccl-tests' isolated samples our median.
-Rows belong to the same case, however it was started. The interval is the t interval of the mean log ratio over pairs of
-launches.
+The statistic is the one that the tool reports. For OSU and nccl-tests this is the mean over ranks of each rank's mean
+(`compat.osu_mean_s`, `compat.nccl_tests_s`); for nvbandwidth it is the median that follows from its rate. For
+nccl-tests' isolated samples our median is used. How a case was started makes no difference. The interval is the t
+interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "
 
 
 class Statistic(StrEnum):
-    """What two times are."""
+    """The statistic that two compared times are."""
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
 
 
 class _Place(NamedTuple):
-    """What a row of ours and one of theirs have in common. `case`: the other options, as typed."""
+    """What our row and the other tool's row have in common. `case`: the other options, as typed."""
 
     pattern: str
     case: str
@@ -47,7 +47,7 @@ _Times = dict[int, float]  # by launch
 
 
 def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Parity, ...]:
-    """One for each tool, case, group and size that both sides measured in the same launches."""
+    """One result for each tool, case, group and size that both sides measured in the same launches."""
     ours: dict[tuple[str, _Place], _Times] = {}
     theirs: dict[tuple[str, _Place], _Times] = {}
     tools = {str(header.facts["tool"]) for header in headers.values() if header.facts.get("tool")}
@@ -93,7 +93,7 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """The options of a case as typed, without sizes, their division among starts, and what `--like` fixes."""
+    """The options of a case as typed, without sizes, their division among starts, and what `--like` sets."""
     try:
         case = from_argv(argv)
     except UsageError:

@@ -17,7 +17,7 @@ from bench.results.table import Block, Lines, Report
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """`show`: columns that tables show in addition ("wire"). `all_notes`: every note instead of the urgent ones.
+    """`show`: columns that tables show in addition ("wire"). `all_notes`: all notes, not only the urgent ones.
 
     `table`: the table of the rows that are already printed.
     """
@@ -46,7 +46,7 @@ class RunReport(Report):
             yield Lines(head_lines(headers))
 
     def after(self) -> Iterable[Block]:
-        """What the rows say together, and notes."""
+        """The derived tables and the notes."""
         yield from derived_tables.tables(self.document, whole=self.all_notes)
         found = notes.notes(self.document, self.table_of_rows.letters)
         yield Lines(notes.texts(found) if self.all_notes else notes.brief(self.document, found), title="Notes")
@@ -59,7 +59,7 @@ class RunReport(Report):
         return found
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """One line for each row; what was skipped or failed is not in it."""
+        """One line for each measured row, none for skipped or failed rows."""
         return ({name: getattr(row, name) for name in self.record_names()} for row in self.document.summaries)
 
     def record_names(self) -> Sequence[str]:
@@ -106,13 +106,13 @@ class LiveTable:
         return "\n".join(text for line in lines for text in self._text.lines(line))
 
     def after(self, document: Document, all_notes: bool = False) -> str:
-        """What the rows say together, and notes."""
+        """The derived tables and the notes."""
         report = RunReport(document, all_notes=all_notes, table=self._table)
         return render_blocks(report.after())
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """What was chosen (once if jobs chose the same), and the facts in which all jobs agree."""
+    """The notes on what each job chose (equal notes once), and the facts in which all jobs agree."""
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -123,7 +123,7 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 
 
 def _elsewhere(document: Document) -> set[str]:
-    """The jobs whose rows are in a derived table: over all their launches, or another tool's beside ours."""
+    """The jobs whose rows are in a derived table: cases with several launches, and another tool's jobs."""
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}
     return compared | {job for spread in document.spreads for job in spread.jobs}

@@ -25,8 +25,8 @@ class Layout:
     """Which columns a table has.
 
     `grouped`: rows are of several groups, whose longest name has `widest` letters. `like`: the tool whose statistics
-    are shown, empty for ours. `imported`: from another tool's log. `wire`: also the rate through a node's NICs.
-    `products`: all rows are products of matrices, which move nothing.
+    are shown, empty for ours. `imported`: the rows are from another tool's log. `wire`: the rate through a node's NICs
+    is shown, too. `products`: all rows are products of matrices, which move nothing.
     """
 
     modes: Sequence[str]
@@ -64,7 +64,7 @@ class TableLine:
 
     @property
     def first(self) -> Summary:
-        """What the modes have in common."""
+        """The first row, for what the modes have in common."""
         return next(iter(self.by_mode.values()))
 
 
@@ -102,7 +102,7 @@ class RunTable:
         return found
 
     def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
-        """Lines of one size that differ in their group only become one line."""
+        """Merge the lines of one size that differ only in their group."""
         if len(lines) < 2 or not self.layout.grouped:
             return list(lines)
         alike: dict[tuple[str, ...], list[TableLine]] = {}
@@ -112,7 +112,7 @@ class RunTable:
         found = []
         for same in alike.values():
             groups = tuple(line.groups[0] for line in same)
-            # A group that has several lines keeps them unmerged.
+            # If a group has several lines, no line is merged.
             distinct = len(set(groups)) == len(groups)
             found += [TableLine(same[0].heading, groups, same[0].by_mode)] if distinct else same
         return found
@@ -135,7 +135,7 @@ class RunTable:
         return [*columns, _figure("bound", mode, 6, self._bound, unit="(%)"), *_marks(mode)]
 
     def _name_bound(self, row: Summary) -> None:
-        """Give a bound that is shown the next letter."""
+        """Assign the next letter to the bound of a row, if the bound is shown."""
         shown = row.mode != "isolated" and row.mode in self.layout.modes and row.verified is not False
         if shown and not (self.layout.like or self.layout.products) and row.bound_fraction is not None:
             key = (row.bound_name or "", row.bound_kind or "")
@@ -179,7 +179,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """The first figure of a mode; if the data were wrong, it says so."""
+    """The time, which is the first figure of a mode; `INVALID` if the data were wrong."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -191,7 +191,7 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 
 
 def _marks(mode: str) -> list[Column]:
-    """Marks on the terminal; pages have room for the flags' names."""
+    """The marks of the flags; in Markdown also the names of the flags, for which the terminal has no room."""
 
     def marks(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -258,7 +258,7 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
     """Rows of one size as lines, the modes of a group beside each other.
 
     A second row of the same mode replaces the first, which an interrupted attempt left. A row of a log begins a new
-    line instead. So does a row whose predecessor has wrong data, because wrong data are never hidden.
+    line instead. A second row also begins a new line if either row has wrong data, because wrong data are never hidden.
     """
     lines: list[TableLine] = []
     latest: dict[str, TableLine] = {}  # by group
@@ -272,7 +272,7 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Is a row shown instead of an earlier one of the same job, size, group and mode?"""
+    """Whether the later of two rows of the same job, size, group and mode is shown instead of the earlier row."""
     return not later.imported and earlier.verified is not False and later.verified is not False
 
 

@@ -77,7 +77,7 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
-    """Curves of two or more points that differ only in one number of the world."""
+    """Curves of two or more points that differ only in the number of ranks inside a node, or only in that of nodes."""
     curves: dict[tuple[Any, ...], list[_Point]] = {}
     for point in points:
         inside = point.first.num_nodes == 1
@@ -86,7 +86,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """Every point in another order of ranks, with the same world in linear order."""
+    """Each point with another order of ranks, paired with the point of the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 
@@ -138,7 +138,7 @@ def _value(point: _Point, factor: str) -> str:
 
 
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
-    """The point's time / the reference's; the interval is over launches if both have two or more."""
+    """The point's time / the reference's; the interval is over launches if both have two or more launches."""
     if point is reference:
         return PairedRatio(1.0)
     if point.first.modelled:

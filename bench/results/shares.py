@@ -14,7 +14,8 @@ from bench.core.record import Header, Record, Samples, known
 from bench.core.world import World
 from bench.results import stats
 
-# No rank can finish one of these before the last arrives, so the shortest of the ranks' times holds no waiting.
+# No rank can finish one of these patterns before the last rank arrives, so the shortest of the ranks' times includes no
+# waiting.
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
 
 
@@ -44,7 +45,7 @@ class RankShares:
     def slowest_rank(self) -> int | None:
         """The rank that is strictly the slowest in more than half of the samples; None if there is none.
 
-        None for two ranks, of which one is nearly always the slower, and for too few samples for an interval.
+        Also None for two ranks, because one of two is nearly always slower, and for too few samples for an interval.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -65,7 +66,7 @@ class RankShares:
         """The same samples in other tools' statistics.
 
         OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
-        mean over ranks of the time per call of all batches, and its bandwidths; of the pipelined mode only.
+        mean over ranks of the time per call of all batches, and the bandwidths at that time; only for pipelined mode.
         """
         if not len(self._means):
             return {}

@@ -16,7 +16,7 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:
-    """One for each group, mode and size that was measured at once and in turn, in the order of the rows at once."""
+    """One result for each group, mode and size that was measured at once and in turn, in the order of the former."""
     at_once, alone = [], {}
     for cell in cells(headers, summaries):
         row = _usable(cell)

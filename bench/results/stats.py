@@ -21,9 +21,9 @@ from bench.core.record import StopReason
 
 CONFIDENCE = Fraction(95, 100)
 
-# With fewer effective samples, an interval that is narrow by chance would end the run, because thirty samples often
-# hide their correlation. If checked every 10 samples from 30 on, coverage stays above .93 with 20 effective samples, up
-# to a correlation of 0.8; with 10 it is .92.
+# With fewer effective samples, an interval that is narrow by chance would end the row, because thirty samples often do
+# not show their correlation. If checked every 10 samples from 30 on, coverage stays above .93 with 20 effective samples
+# for correlations up to 0.8; with 10 effective samples it is .92.
 LEAST_EFFECTIVE_TO_STOP = 20
 
 # A machine that is very slow at one size must not wait for n_min samples forever.
@@ -60,12 +60,13 @@ def interval_rank(num_samples: int) -> int | None:
     """j such that [x(j), x(n+1-j)], counted from 1, covers the median with at least CONFIDENCE.
 
     The largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2, in whole numbers. None below 6 samples, because even the
-    extremes do not cover it. Above 1000 samples the normal approximation, rounded to the wider side.
+    smallest and largest sample do not cover the median. Above 1000 samples j is the normal approximation, rounded to
+    the wider side.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
     most = int((1 - CONFIDENCE) / 2 * 2**num_samples)
-    below, ways, j = 0, 1, 0  # P(Binomial <= j-1) and the number of ways to j, both times 2^n
+    below, ways, j = 0, 1, 0  # 2^n P(Binomial <= j-1), and 2^n P(Binomial = j)
     while below + ways <= most:
         below += ways
         ways = ways * (num_samples - j) // (j + 1)
@@ -76,8 +77,8 @@ def interval_rank(num_samples: int) -> int | None:
 def effective_size(seconds: Sequence[float]) -> float:
     """The number of independent samples with the same information: n / (1 + 2 sum of rank autocorrelations), 1 to n.
 
-    The sum covers the first unbroken run of positive autocorrelations below lag n/4. It is at least what the lag-1
-    autocorrelation would give in a first-order process. Constant samples count in full.
+    The sum is over lags below n/4, and ends before the first autocorrelation that is not positive. The sum is at least
+    that of a first-order process with the same lag-1 autocorrelation. Constant samples all count as independent.
     """
     return _effective_size_of_ranks(_ranks(_checked(seconds)))
 
@@ -103,12 +104,12 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 
 
 def least_samples(quantile: float) -> int:
-    """The smallest n whose largest value is above the quantile with 1 - alpha/2: 72 for 0.95, 368 for 0.99."""
+    """The least number of samples whose maximum exceeds the quantile with 1 - alpha/2: 72 for 0.95, 368 for 0.99."""
     return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(quantile))
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """The observed value of nearest rank ceil(q n); None if n is too small."""
+    """The observed value of nearest rank ceil(q n); None if there are too few samples."""
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
@@ -188,8 +189,8 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
     order = np.arange(values.size) - (values.size - 1) / 2
     slope = float(ranks @ order) / float(order @ order)
     correlation = slope * float(np.linalg.norm(order)) / (float(np.linalg.norm(ranks)) or 1.0)
-    # A trend makes samples correlated. So the correlation with the trend removed decides whether the trend may be
-    # chance.
+    # A trend makes samples correlated. The correlation that remains without the trend therefore decides whether the
+    # trend may be chance.
     num_effective = _effective_size_of_ranks(ranks - slope * order)
     z = correlation * math.sqrt(num_effective - 1)
     third = values.size // 3
@@ -200,9 +201,9 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
 def warmup_residue(seconds: Sequence[float]) -> int:
     """How many samples at the start are still warm-up, by MSER-5 on log time; 0 for none. Nothing is removed.
 
-    MSER cuts the first d <= m/2 of the means over batches of 5 that minimise sum (y - mean)^2 / (m - d)^2. Stationary
-    samples are often cut by chance, so a cut counts only if its median differs from the rest's by more than 5 % and is
-    outside the middle 90 % of the rest.
+    MSER takes the means y of m batches of 5 samples and cuts the first d <= m/2 of them; d minimises the sum of (y -
+    mean)^2 / (m - d)^2 over the rest. Stationary samples are often cut by chance, so a cut counts only if its median
+    differs from the rest's by more than 5 % and is outside the middle 90 % of the rest.
     """
     values = _checked(seconds)
     num_batches = values.size // _MSER_BATCH
@@ -230,11 +231,11 @@ def should_stop(
     elapsed_s: float,
     max_s: float,
 ) -> str | None:
-    """The StopReason of a finished row; None to go on.
+    """The StopReason of a finished row; None to continue.
 
     CONVERGED: at least n_min samples, 20 effective ones, and half the interval is at most `target` of the median. The
-    time limit `max_s` applies once there are n_min samples; at five times that, 3 are enough. Invalid samples (not
-    finite, zero or below) never meet the interval, but the limits still end the row.
+    time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3 samples are enough. Invalid
+    samples (not finite, zero or below) never count as converged, but the limits still end the row.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -275,7 +276,7 @@ def _effective_size_of_ranks(ranks: Any) -> float:
     """`effective_size` of centred ranks."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
-    # The rounding error that remains of a perfect trend is not variance.
+    # If a perfect trend was removed, only rounding errors remain; they are not variance.
     if power <= 1e-9 * size**3:
         return float(size)
     most = math.ceil(size / 4)

@@ -24,12 +24,12 @@ SOFTWARE_FACTOR = 3
 # A start skew above this share of a time disturbs it.
 SKEW_SHARE = 0.05
 
-# One-way: a clock error above this share of a time makes it unknown.
+# A one-way time is unknown if the error between the clocks exceeds this share of the time.
 CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """The document of `runs`, each (job, header, records). `notes` are about the whole."""
+    """The document of `runs`, each (job, header, records). `notes` are about the whole document."""
     headers: dict[str, Header] = {}
     rows = DocumentBuilder()
     for job, header, records in runs:
@@ -43,8 +43,8 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 class DocumentBuilder:
     """Turns records into rows of a document one by one, so their samples need not be kept.
 
-    `most`: how many rows are kept, and as many more rows that failed or have wrong data; None keeps all. The others are
-    counted.
+    `most`: the number of rows that are kept; in addition, the same number of rows that failed or have wrong data is
+    kept. None keeps all. Rows that are not kept are only counted.
     """
 
     most: int | None = None
@@ -111,7 +111,7 @@ class DocumentBuilder:
 
 
 def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
-    """The GPUs that were throttled when they were read before and after the rows."""
+    """A note on each GPU that was throttled when it was read before or after the rows."""
     found: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for header in headers.values():
         for host, node in header.nodes.items():
@@ -127,7 +127,7 @@ def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
-    """The rows; those of a conflict get the flag CONTRADICTS. None is removed."""
+    """All rows; those of a conflict get the flag CONTRADICTS."""
     bad = {
         (job, row["mode"], row["group"], row["payload_bytes"])
         for conflict in conflicts
@@ -302,7 +302,7 @@ def _above(bound: Bound | None, fraction: float | None) -> bool:
 
 
 def _row(job: str, header: Header, record: Record) -> dict[str, Any]:
-    """The fields of a row without a figure."""
+    """The fields that describe a skipped or failed row."""
     return {
         "job": job,
         "pattern": header.pattern,

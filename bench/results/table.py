@@ -1,4 +1,4 @@
-"""The Table API: what a command shows, in no format yet. `bench/results/formats/<name>.py` render it.
+"""The Table API: what a command shows, before a format renders it. `bench/results/formats/<name>.py` render it.
 
 A command makes a `Report` and calls `output.show(report, args)`; it never renders text, Markdown, CSV or JSON itself.
 
@@ -34,10 +34,10 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`cell`: the text of a row's cell. `group`: a heading over neighbouring columns; `unit`: a second line of title.
+    """`cell`: the text of a row's cell. `group`: a heading over neighbouring columns; `unit`: a second title line.
 
-    `width`: characters at least. An `optional` column is left out if all its cells are empty; a `wide` one is shown
-    only where lines may be long (Markdown). A `wrapped` last column continues on further lines.
+    `width`: least number of characters. An `optional` column is left out if all its cells are empty; a `wide` one is
+    shown only where lines may be long (Markdown). A `wrapped` last column continues on further lines.
     """
 
     title: str
@@ -55,8 +55,8 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `title`: how to read the columns. `section`: the heading over a row and all others with the same heading. `gap`:
-    blanks between columns on the terminal.
+    `title`: how to read the columns. `section`: gives the heading of a row; rows with the same heading follow it.
+    `gap`: blanks between columns on the terminal.
     """
 
     columns: Sequence[Column]
@@ -66,7 +66,7 @@ class Table:
     gap: int = 2
 
     def shown_columns(self, wide: bool) -> list[Column]:
-        """The columns, without empty optional ones, and without wide ones unless `wide`."""
+        """The columns that are shown: no empty optional ones, and wide ones only if `wide`."""
         shown = []
         for column in self.columns:
             if column.wide and not wide:
@@ -130,7 +130,7 @@ class Report(ABC):
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """The columns of CSV; None for those that the records have, in the order of their appearance."""
+        """The columns of CSV; None: all names that the records have, in the order of their appearance."""
         return None
 
 

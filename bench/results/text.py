@@ -55,7 +55,7 @@ def microseconds(seconds: float | None) -> str:
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
-    """A rate in GB/s (10^9), 4 digits down to 1, then 3; '-' when unknown."""
+    """A rate in GB/s (10^9), 4 digits, or 3 below 1 GB/s; '-' when unknown."""
     if bytes_per_s is None:
         return NOTHING
     rate = bytes_per_s / 1e9
@@ -112,7 +112,7 @@ def marks(flags: tuple[str, ...]) -> str:
 
 
 def letter(index: int) -> str:
-    """The letter of the bound that rows name first (0), second, ..."""
+    """The letter of a bound; `index` counts bounds from 0, in the order in which rows name them."""
     return ascii_lowercase[index % len(ascii_lowercase)]
 
 

@@ -1,25 +1,25 @@
 """Check that every rank has arrived, once, right after a library is opened and before any call that could hang.
 
-Rank 0 counts: only rank 0 can name the missing ranks. It then reports the verdict to the others.
+Rank 0 counts the arrived ranks, so only rank 0 can name the missing ones. It then reports the verdict to the others.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from bench.core import wire
 from bench.core.errors import AbsentError, RefusedError
 from bench.core.world import RankInfo
 
 _TAG = 7
 _POLL_S = 0.001
-# Ranks load their libraries at different speeds. The controller also has a limit (a minute), but cannot name the
-# missing ranks.
+# Ranks load their libraries at different speeds. This limit must end before the controller's (a minute), because the
+# controller cannot name the missing ranks.
 STORE_S = 50.0
 _LATER_S = 3.0  # the others wait this much longer than rank 0, so that its error comes first
 _VERDICT = "bench/all"
@@ -57,41 +57,55 @@ def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
         raise AbsentError(missing, limit_s)
 
 
-def over_store(store: Any, place: RankInfo, device: str | None, limit_s: float, problem: str | None = None) -> None:
+def over_store(
+    store: Any, place: RankInfo, device: str | None, limit_s: float, problem: str | None = None, secret: bytes = b""
+) -> None:
     """Set a key for every rank and one for the verdict of rank 0, in the store of torch.distributed.
 
     `device`: a name of this rank's GPU that is unique among all hosts. `problem`: why this rank cannot continue. Raises
     AbsentError after `limit_s`; RefusedError on all ranks if one cannot continue or two use the same GPU.
     """
-    store.set(f"bench/arrived/{place.rank}", json.dumps({"device": device, "problem": problem}))
+    _write(store, f"bench/arrived/{place.rank}", {"device": device, "problem": problem}, secret)
     if place.rank != 0:
-        _await_verdict(store, place, limit_s)
+        _await_verdict(store, place, limit_s, secret)
         return
     keys = [f"bench/arrived/{rank}" for rank in range(place.num_ranks)]
-    with contextlib.suppress(RuntimeError, ValueError):  # a timeout: the check below finds the missing ranks
+    with contextlib.suppress(RuntimeError, ValueError):  # on a timeout, the check below finds the missing ranks
         store.wait(keys, timedelta(seconds=limit_s))
-    arrived = {rank: json.loads(store.get(key)) for rank, key in enumerate(keys) if store.check([key])}
+    arrived = {rank: _read(store, key, secret) for rank, key in enumerate(keys) if store.check([key])}
     missing = [rank for rank in range(place.num_ranks) if rank not in arrived]
     if missing:
-        _report(store, Verdict.ABSENT, "", arrived)
+        _report(store, Verdict.ABSENT, "", arrived, secret)
         raise AbsentError(missing, limit_s)
     problems = [report["problem"] for report in arrived.values() if report["problem"]]
     shared = first_shared_gpu({rank: report["device"] for rank, report in arrived.items()})
     if shared is not None:
         problems.append(shared_gpu_error(*shared))
     if problems:
-        _report(store, Verdict.REFUSED, problems[0], arrived)
+        _report(store, Verdict.REFUSED, problems[0], arrived, secret)
         raise RefusedError(problems[0])
-    _report(store, Verdict.COMPLETE, "", arrived)
+    _report(store, Verdict.COMPLETE, "", arrived, secret)
 
 
-def _await_verdict(store: Any, place: RankInfo, limit_s: float) -> None:
-    """Wait for rank 0, and raise what it found."""
+def _write(store: Any, key: str, content: Mapping[str, Any], secret: bytes) -> None:
+    store.set(key, wire.sealed(wire.encoded(content), secret, key.encode()).hex())
+
+
+def _read(store: Any, key: str, secret: bytes) -> Any:
+    try:
+        data = bytes.fromhex(store.get(key).decode())
+    except ValueError:
+        data = b""
+    return wire.decoded(wire.unsealed(data, secret, key.encode()))
+
+
+def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -> None:
+    """Wait for rank 0's verdict, and raise its error if there is one."""
     try:
         store.wait([_VERDICT], timedelta(seconds=limit_s + _LATER_S))
     except (RuntimeError, ValueError):
         raise AbsentError((0,), limit_s + _LATER_S) from None
-    report = json.loads(store.get(_VERDICT))
+    report = _read(store, _VERDICT, secret)
     store.set(f"bench/received/{place.rank}", "-")
     if report["verdict"] == Verdict.ABSENT:
         raise AbsentError((), limit_s)
@@ -99,9 +113,9 @@ def _await_verdict(store: Any, place: RankInfo, limit_s: float) -> None:
         raise RefusedError(report["text"])
 
 
-def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int]) -> None:
-    """Report the verdict. If it ends rank 0, first wait for all arrived ranks to read it: rank 0 may host the store."""
-    store.set(_VERDICT, json.dumps({"verdict": verdict, "text": text}))
+def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secret: bytes) -> None:
+    """Report the verdict. If it is an error, wait until all arrived ranks have read it: rank 0 may host the store."""
+    _write(store, _VERDICT, {"verdict": str(verdict), "text": text}, secret)
     if verdict != Verdict.COMPLETE:
         with contextlib.suppress(RuntimeError, ValueError):
             store.wait([f"bench/received/{rank}" for rank in ranks if rank != 0], timedelta(seconds=_LATER_S))

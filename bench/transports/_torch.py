@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import socket
+import stat
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.core import wire
 from bench.core.channel import Channel
 from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Round, Step
@@ -17,7 +22,7 @@ from bench.core.transport import Reduction, chain
 from bench.core.world import RankInfo
 from bench.transports import _arrival
 
-# Functions that torch 2.13 renamed. The old names warn there, and the warning would be timed.
+# Functions that torch 2.13 renamed. It still has the old names, but they warn, and the warning would be timed.
 _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 _OPS = {
     "sum": "SUM",
@@ -31,8 +36,10 @@ _OPS = {
 }
 
 _REDUCES = ("allreduce", "reduce", "reducescatter")
-_TINY_BYTES = 64  # per rank: whole elements of every type
-# What torch and Gloo write when a peer is gone; no exception type tells it.
+_TINY_BYTES = 64  # per rank; a multiple of every element's size
+_MOST_WAITING = 4096  # connections of ranks that start at the same time
+_MOST_BYTES = 1 << 30  # of a message of the control plane
+# Messages of torch and Gloo when a peer is gone; there is no exception type for it.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -62,7 +69,7 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """Did a connection break, or a peer not answer in time? Only the message of Gloo or torch's store tells it."""
+    """Did a connection break, or a peer not answer in time? Only the message of Gloo or torch's store shows this."""
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
 
@@ -73,7 +80,7 @@ def reduces(step: Step) -> bool:
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """A small call of this kind; each of `num_ranks` ranks gets whole elements of any type."""
+    """A small call of this kind. Each rank's share is a whole number of elements of any type."""
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -88,7 +95,7 @@ def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """The function of torch.distributed by its newest name, else by its old name. Resolved once, untimed."""
+    """A function of torch.distributed, by its new name if there is one, else by its old one. Resolved once, untimed."""
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
@@ -115,7 +122,7 @@ def open_process_group(
     dist = torch.distributed
     timeout = timedelta(seconds=timeout_s)
     store = _store(dist, place, timeout)
-    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s), problem)
+    _arrival.over_store(store, place, device, min(_arrival.STORE_S, timeout_s), problem, secret())
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.num_ranks, timeout=timeout, **options
     )
@@ -133,24 +140,56 @@ def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
     host, port = place.rendezvous
     # torchrun's agent hosts the store for all attempts of a job.
     of_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    is_host = place.rank == 0 and not of_agent
+    listening = _listening(host, port) if is_host else None
+    given = {} if listening is None else {"master_listen_fd": listening.detach()}
     store = dist.TCPStore(
-        host, port, place.num_ranks, is_master=place.rank == 0 and not of_agent, timeout=timeout, wait_for_workers=False
+        host, port, place.num_ranks, is_master=is_host, timeout=timeout, wait_for_workers=False, **given
     )
-    return dist.PrefixStore(f"bench-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    job = hashlib.sha256(os.environ.get("BENCH_JOB", "").encode()).hexdigest()[:16]
+    return dist.PrefixStore(f"bench-{job}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _listening(host: str, port: int) -> socket.socket | None:
+    """A socket for the store on the rendezvous address only; None if this host does not have the address.
+
+    torch itself listens on all interfaces.
+    """
+    with contextlib.suppress(OSError):
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            listening = socket.socket(family, kind, protocol)
+            try:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listening.bind(address)
+                listening.listen(_MOST_WAITING)
+                return listening
+            except OSError:
+                listening.close()
+    return None
 
 
 def _meeting_file() -> Path:
     """A file name that is the same on all ranks of one launch on this host, and differs between launches.
 
-    Open MPI names the job; under Hydra all ranks are children of one proxy process.
+    Open MPI reports a name of the job; under Hydra all ranks are children of one proxy process, which names it.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)
-    return Path(tempfile.gettempdir()) / f"bench-rendezvous-{os.getuid()}-{safe}"
+    return _own_folder() / f"rendezvous-{safe}"
+
+
+def _own_folder() -> Path:
+    """A temporary folder that only this user can enter. Raises RefusedError if another user took its name."""
+    folder = Path(tempfile.gettempdir()) / f"bench-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise RefusedError(f"{folder} belongs to another user or is open to others: remove it, or set TMPDIR")
+    return folder
 
 
 def _started(process: int) -> str:
-    """The start of a process in clock ticks since boot; together with the process id it is unique."""
+    """The start time of a process in clock ticks since boot; unique together with the process id."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -158,9 +197,11 @@ def _started(process: int) -> str:
 
 
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
-    """Make a process group for each group that has none in `handles`. Every rank must make every group, in order.
+    """Make a process group for each group that has none in `handles`.
 
-    Each gets `timeout_s`: torch's default is minutes.
+    Every rank must make every group, in the same order.
+
+    Each group gets the timeout `timeout_s`, because torch's default is several minutes.
     """
     for group in groups:
         if group.ranks not in handles:
@@ -168,20 +209,65 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 
 
 class TorchChannel(Channel):
-    """The control plane over a process group of CPU tensors."""
+    """The control plane over a process group of CPU tensors.
 
-    def __init__(self, dist: Any, place: RankInfo, group: Any = None) -> None:
-        self._dist, self._place, self._group = dist, place, group
+    torch would send pickled objects, and any process can join an open rendezvous: so messages are JSON, and each is
+    sealed with the secret of the run, its number and its sender.
+    """
+
+    def __init__(self, torch: Any, place: RankInfo, group: Any = None) -> None:
+        self._torch, self._dist = torch, torch.distributed
+        self._place, self._group = place, group
+        self._secret, self._number = secret(), 0
 
     def gather(self, value: Any) -> list[Any] | None:
-        gathered: list[Any] | None = [None] * self._place.num_ranks if self._place.rank == 0 else None
-        self._dist.gather_object(value, gathered, dst=0, group=self._group)
-        return gathered
+        mine = self._sealed(value, self._place.rank)
+        sizes = [self._torch.zeros(1, dtype=self._torch.int64) for _ in range(self._place.num_ranks)]
+        self._dist.all_gather(sizes, self._torch.tensor([len(mine)], dtype=self._torch.int64), group=self._group)
+        num_bytes = [_sound_size(int(size)) for size in sizes]
+        padded = self._tensor(mine.ljust(max(num_bytes), b"\0"))
+        if self._place.rank != 0:
+            self._dist.gather(padded, None, dst=0, group=self._group)
+            return None
+        received = [self._torch.empty_like(padded) for _ in num_bytes]
+        self._dist.gather(padded, received, dst=0, group=self._group)
+        whole = [piece[:size].numpy().tobytes() for piece, size in zip(received, num_bytes, strict=True)]
+        return [self._unsealed(data, rank) for rank, data in enumerate(whole)]
 
     def broadcast(self, value: Any) -> Any:
-        box = [value]
-        self._dist.broadcast_object_list(box, src=0, group=self._group)
-        return box[0]
+        data = self._sealed(value if self._place.rank == 0 else None, 0)
+        size = self._torch.tensor([len(data)], dtype=self._torch.int64)
+        self._dist.broadcast(size, src=0, group=self._group)
+        if self._place.rank == 0:
+            self._dist.broadcast(self._tensor(data), src=0, group=self._group)
+            return value
+        received = self._torch.empty(_sound_size(int(size)), dtype=self._torch.uint8)
+        self._dist.broadcast(received, src=0, group=self._group)
+        return self._unsealed(received.numpy().tobytes(), 0)
+
+    def _sealed(self, value: Any, sender: int) -> bytes:
+        self._number += 1
+        return wire.sealed(wire.encoded(value), self._secret, self._context(sender))
+
+    def _unsealed(self, data: bytes, sender: int) -> Any:
+        return wire.decoded(wire.unsealed(data, self._secret, self._context(sender)))
+
+    def _context(self, sender: int) -> bytes:
+        return f"{sender}/{self._number}".encode()
+
+    def _tensor(self, data: bytes) -> Any:
+        return self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8)
+
+
+def secret() -> bytes:
+    """What only the ranks of this run know; empty if they were started by hand without it."""
+    return os.environ.get(wire.SECRET_VARIABLE, "").encode()
+
+
+def _sound_size(num_bytes: int) -> int:
+    if not 0 < num_bytes <= _MOST_BYTES:
+        raise wire.WireError(f"a message of {num_bytes} bytes came, which no rank sends")
+    return num_bytes
 
 
 def bound_calls(

@@ -25,7 +25,7 @@ _MOST_PAIRS = 4  # that are named
     step="check errors and replays of the links",
 )
 def slow_pairs(evidence: CopyEvidence) -> Found | None:
-    """A few pairs are far slower than the others, or than their own opposite direction."""
+    """A few pairs are far slower than the other pairs, or than the opposite direction of the same pair."""
     for test in (evidence.test("d2d"), evidence.test("h2d"), evidence.test("d2h")):
         if test is None or len(test.rates) < 4:
             continue
@@ -85,8 +85,8 @@ def narrow_pcie_link(evidence: CopyEvidence) -> Found | None:
     CopyEvidence,
     "shared-uplink",
     what="GPUs share their path to the host",
-    evidence="{together_rate:rate} for each if all read at once, {alone_rate:rate} alone: {share:.0%}, as if "
-    "{num_sharing} GPUs share one path to the host",
+    evidence="each GPU gets {together_rate:rate} if all read at once and {alone_rate:rate} if it reads alone: "
+    "{share:.0%}, as if {num_sharing} GPUs share one path to the host",
     step="check which GPUs share a switch",
 )
 def shared_uplink(evidence: CopyEvidence) -> Found | None:
@@ -193,12 +193,12 @@ def peer_slower_than_host(evidence: CopyEvidence) -> Found | None:
     "few-nvlinks",
     what="a pair of GPUs has only some of a GPU's NVLinks",
     evidence="{rate:rate} between two GPUs fits {nvlinks}, and a GPU's port has {port_rate:rate} to all its peers "
-    "together: a pair has only the links between the two, and if the topology shows as many, the machine is built this "
-    "way and this is not a fault",
+    "in total: a pair has only the links between its two GPUs, and if the topology shows this number of links, the "
+    "machine is built this way and this is not a fault",
     step="check the number of links of each pair (NV1, NV2, ...)",
 )
 def few_nvlinks(evidence: CopyEvidence) -> Found | None:
-    """All pairs have the rate of the same whole number of NVLinks, fewer than the GPU has."""
+    """All pairs have the rate of the same whole number of NVLinks, and this number is smaller than the GPU's."""
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or test.fastest > 1.2 * test.slowest or links is None or links.nvlink_bytes_per_s is None:
         return None
@@ -217,7 +217,7 @@ def few_nvlinks(evidence: CopyEvidence) -> Found | None:
     "through host memory writes with kernels, and is as slow",
 )
 def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
-    """Copies by a kernel are far slower than by the copy engine."""
+    """Copies by a kernel are far slower than copies by the copy engine."""
     engine, kernel = evidence.test("d2h", "ce"), evidence.test("d2h", "sm")
     if engine is None or kernel is None or kernel.matrix.engine != "sm" or kernel.fastest > 0.6 * engine.slowest:
         return None
@@ -226,7 +226,7 @@ def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
 
 
 def _refused_pairs(evidence: CopyEvidence) -> tuple[int, int]:
-    """(pairs of GPUs, pairs without peer access) of the direct copies; (0, 0) without such a test."""
+    """(GPU pairs, GPU pairs without peer access) as numbers, in the test of direct copies; (0, 0) without that test."""
     test = evidence.test("d2d")
     if test is None:
         return 0, 0

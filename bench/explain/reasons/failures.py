@@ -1,8 +1,9 @@
 """Why a tool failed, by what it printed, and what to check first. The first reason that applies is shown.
 
-If only copies between GPUs have wrong data: on bare-metal Linux an enabled IOMMU silently corrupts PCIe copies between
-GPUs; in a virtual machine an IOMMU is correct (NVIDIA, CUDA Programming Guide, Programming Systems with Multiple GPUs,
-"Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide, "IOMMU on Linux").
+If only copies between GPUs have wrong data, the cause may be an IOMMU: on bare-metal Linux an enabled IOMMU silently
+corrupts PCIe copies between GPUs; in a virtual machine an IOMMU is correct (NVIDIA, CUDA Programming Guide, Programming
+Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide,
+"IOMMU on Linux").
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def fabric_not_ready(failed: FailedRun) -> Found | None:
     "suspecting hardware; else check the GPUs' errors",
 )
 def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
-    """The tool's check of a pattern failed for copies between GPUs only."""
+    """The tool's check of the copied data failed for copies between GPUs only."""
     command = (
         "cat /proc/cmdline; ls /sys/kernel/iommu_groups | wc -l; sudo lspci -vvv | grep ACSCtl; "
         "nvidia-smi -q -d ECC,ROW_REMAPPER"
@@ -73,7 +74,7 @@ def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
     step="check the GPU's errors, and take the node out of service",
 )
 def wrong_copies(failed: FailedRun) -> Found | None:
-    """The tool's check of a pattern failed, also for copies from or to the host."""
+    """The tool's check of the copied data failed, and not only for copies between GPUs."""
     return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
 
 
@@ -82,7 +83,8 @@ def wrong_copies(failed: FailedRun) -> Found | None:
     "no-imex",
     what="the IMEX daemon does not run, or its channel is missing",
     evidence="{failure}",
-    step="start it, and give the container its channel: multinode tests share memory through it, also within one node",
+    step="start the daemon, and give the container its channel: multinode tests use both to share memory, also within "
+    "one node",
 )
 def no_imex(failed: FailedRun) -> Found | None:
     """nvbandwidth could not allocate memory that nodes share."""
@@ -177,7 +179,7 @@ def ends_without_message(failed: FailedRun) -> Found | None:
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
-    """A failed tool, its launcher or a library printed one of these texts."""
+    """The tool failed, and it, its launcher or a library printed one of these texts."""
     if failed.run.status != FAILED:
         return None
     failure = failed.run.failure or Coded.uncoded("the tool failed")
@@ -188,14 +190,14 @@ def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
 
 
 def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
-    """nvbandwidth's check of what arrived failed."""
+    """nvbandwidth's check of the data that arrived failed."""
     return _printed(failed, command, "pattern", "h_errorFlag")
 
 
 def _only_between_gpus(run: ForeignRun) -> bool:
     """Did a copy between GPUs fail, but none between a GPU and its host?
 
-    A test that never finished leaves only its name, in a remark.
+    Of a test that never finished only the name is known, from a remark.
     """
     tests = [run.failure.text] if run.failure else []
     tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]
@@ -206,6 +208,6 @@ def _only_between_gpus(run: ForeignRun) -> bool:
 
 
 def _host_copies_passed(run: ForeignRun) -> bool:
-    """Were both directions to the host measured?"""
+    """Were copies in both directions between host and GPU measured?"""
     measured = {matrix.direction for matrix in run.matrices if any(cell.value is not None for cell in matrix.cells)}
     return {"h2d", "d2h"} <= measured

@@ -71,7 +71,7 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
 def fewer_nics(evidence: RunEvidence) -> Found | None:
-    """The curve is flat at the rate of one NIC (or a few) of many."""
+    """The curve is flat at the rate of one NIC or a few, although a node has more."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
     used = evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:
@@ -84,7 +84,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     if rate > _FILLED * used or evidence.num_nics_in_log > most_in_log:
         return None
     names = _own_nics(evidence, used) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
-    # The bytes that leave a node depend on the algorithm: at least `rate`, and more with a ring.
+    # How fast data leave a node depends on the algorithm: at `rate` at least, and faster with a ring.
     round_a_ring = (evidence.nics_fill or 0.0) * used
     fitting = [(way, full) for way in (rate, round_a_ring) for full in names if 0.85 <= way / full <= 1.01]
     if not fitting:
@@ -161,7 +161,7 @@ def crossed_nics(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def loss_or_congestion(evidence: RunEvidence) -> Found | None:
-    """The curve collapses with size, and the data cross NICs."""
+    """The curve collapses with size, and data cross NICs."""
     falls = fall(evidence)
     if falls is None or not between_nodes(evidence):
         return None
@@ -221,7 +221,7 @@ def _other_network(evidence: RunEvidence) -> bool:
 
 
 def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
-    """What 1, 2, 4, ... of a known machine's NICs carry, if that is less than what this run may use."""
+    """Rate of 1, 2, 4 or more NICs of a known machine -> words, only below the rate of the NICs this run may use."""
     links = evidence.machine.links
     assert links is not None and links.nic_bytes_per_s is not None
     total = links.num_nics or 1

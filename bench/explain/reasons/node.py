@@ -10,7 +10,7 @@ from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import nccl_debug, nccl_test
 from bench.hardware.reference import NVLS_OFF
 
-# Settings that change how fast NCCL can be -> their effect.
+# Setting that changes how fast NCCL can be -> its effect.
 _SETTINGS = {
     "NCCL_P2P_DISABLE": "makes GPUs of a node exchange data through host memory",
     "NCCL_P2P_LEVEL": "limits which GPUs may exchange data directly",
@@ -27,7 +27,7 @@ _SETTINGS = {
     "NCCL_TOPO_FILE": "makes NCCL trust that file instead of the machine",
     "NCCL_TREE_THRESHOLD": "0 means rings only, for every size",
 }
-_NO_PEER = ("host", "pcie_p2p", "nvlink_pairs")  # peers that may have to go through host memory
+_NO_PEER = ("host", "pcie_p2p", "nvlink_pairs")  # links between GPUs that may need host memory
 _OF_PCIE = "{rate:rate} is {share:.0%} of the PCIe link ({pcie_rate:rate})"
 _LOG = '<; the log says "{log_text}" (line {line})>'
 
@@ -158,7 +158,7 @@ def no_bridge(evidence: RunEvidence) -> Found | None:
     "nccl-settings",
     what="the environment configures NCCL: {names:list}",
     evidence="{settings}",
-    step="measure again without it",
+    step="measure again without these settings",
 )
 def nccl_settings(evidence: RunEvidence) -> Found | None:
     """The log shows settings that change how fast NCCL can be."""
@@ -203,7 +203,7 @@ def few_channels(evidence: RunEvidence) -> Found | None:
 
 
 def _of_pcie(evidence: RunEvidence) -> dict[str, Any] | None:
-    """A rate inside a node that is at most 55 % of PCIe, between GPUs that may lack peer access; None if it is not."""
+    """The facts of a run at 55 % of PCIe or less, in a node whose GPUs may lack peer access; None for other runs."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or evidence.num_nodes != 1 or evidence.hint("shared"):
         return None

@@ -1,7 +1,7 @@
-"""Why a collective inside a node with NVLink between all GPUs is slow, by its rate and by the topology beside the log.
+"""Why a collective inside a node with NVLink between all GPUs is slow, by its rate and by a given topology.
 
-A rate alone never proves a reason, it only fits one. Rates are compared with those of the PCIe link, host memory, and
-some of a GPU's NVLinks.
+A rate alone never proves a reason; it only fits a reason. Rates are compared with those of the PCIe link, host memory,
+and some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEMORY = "nvidia-smi -q -d MEMORY,POWER,PERFORMANCE,CLOCK; free -g"
 _PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric")  # all GPUs of a node have fast links
 _THROUGH_HOST, _OVER_PCIE = (0.0, 0.55), (0.55, 1.05)  # of the PCIe link
 _AS_SOCKETS = 8e9  # bytes per second that TCP over the loopback device or one NIC carries at most
-_PART = (0.1, 0.93)  # of the normal rate, in which some of the NVLinks may be missing
+_PART = (0.1, 0.93)  # shares of the normal rate at which some of the NVLinks may be missing
 _NOT_NORMAL = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW, ResultVerdict.CANNOT_BE_JUDGED)
 _HALF = (0.44, 0.54)
 _FAR = ("PHB", "NODE", "SYS")  # beyond these NCCL does not let NICs read GPU memory by default
@@ -50,7 +50,7 @@ _LOG = '<; the log says "{log_text}" (line {line})>'
     "one container with shared memory and IPC",
 )
 def peer_access_off(evidence: RunEvidence) -> Found | None:
-    """The run is as slow as host memory on a machine with NVLink between all GPUs, or the log shows such paths."""
+    """Despite NVLink between all GPUs, the run is as slow as copies through host memory."""
     facts = _inside(evidence)
     if facts is None or not _within(facts["pcie_share"], _THROUGH_HOST):
         return None
@@ -89,7 +89,7 @@ def sockets_in_node(evidence: RunEvidence) -> Found | None:
     "that the container or guest has the NVSwitch devices",
 )
 def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
-    """The run has the rate of a PCIe link, or NCCL's path search did not find NVLink."""
+    """The run has the rate of a PCIe link; the log may show that NCCL's path search did not find NVLink."""
     facts = _inside(evidence)
     if facts is None or not _within(facts["pcie_share"], _OVER_PCIE) or evidence.nccl_sees_nvlink:
         return None
@@ -106,7 +106,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """The rate is above PCIe's and below that of all NVLinks, and no topology shows that all are active."""
+    """The rate is above PCIe's and below that of all NVLinks, and no topology shows that all NVLinks are active."""
     facts = _inside(evidence)
     links = evidence.machine.links
     if facts is None or links is None or links.nvlink_generation is None or links.nvlink_bytes_per_s is None:
@@ -175,7 +175,7 @@ def falls_in_node(evidence: RunEvidence) -> Found | None:
     step="measure again with a current NCCL",
 )
 def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
-    """The log names a version of NCCL from before the GPU's architecture."""
+    """The log names an NCCL that is older than the first one for the GPU's architecture, and the rate is low."""
     log = evidence.hint("nccl")
     version = str((log.value if log else dict(evidence.run.settings).get("nccl")) or "")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".") if part.isdecimal())
@@ -196,7 +196,7 @@ def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def topology_odd(evidence: RunEvidence) -> Found | None:
-    """The topology in the log, or given with it, has a GPU whose links are down, slow or missing."""
+    """A topology in the log, or in a file given with it, shows a GPU whose links are down, slow or missing."""
     for topology in _topologies(evidence):
         wrong = [finding for finding in topology.findings(evidence.machine.instance) if finding.severity == "wrong"]
         if wrong:
@@ -241,7 +241,7 @@ def far_nics(evidence: RunEvidence) -> Found | None:
     what="the log does not show which links NCCL uses",
     evidence="{rate:rate} is {share:.0%} of the normal {normal_rate:rate}, and no line of NCCL names a path, a network "
     "or a setting",
-    step="run again with NCCL's own log, which names them, and explain that",
+    step="run again with NCCL's own log, which names them, and give that log to explain",
     fallback=True,
 )
 def nccl_not_shown(evidence: RunEvidence) -> Found | None:
@@ -258,8 +258,8 @@ def nccl_not_shown(evidence: RunEvidence) -> Found | None:
     "slow-part-unknown",
     what="the figures do not show which part is slow",
     evidence="{rate:rate} is {share:.0%} of the normal {normal_rate:rate} over all ranks together",
-    step="<inside?measure each pair of GPUs: one slow GPU or link, or all of them><!inside?measure each node alone, "
-    "then the nodes in pairs: one slow node or NIC, or all of them>",
+    step="<inside?measure each pair of GPUs, to see whether one GPU or link is slow or all are><!inside?measure each "
+    "node alone, then the nodes in pairs, to see whether one node or NIC is slow or all are>",
     host_memory=True,
     fallback=True,
 )
@@ -280,7 +280,7 @@ def _topologies(evidence: RunEvidence) -> list[Topology]:
 
 
 def _all_links_active(topology: Topology) -> bool:
-    """Does the text show the state of the links of several GPUs, and none that is down?"""
+    """Does the text show the links of several GPUs, all of them active?"""
     gpus = topology.inventory.gpus
     shown = len(gpus) > 1 and all(each.nvlinks for each in gpus)
     return shown and all(link.active for each in gpus for link in each.nvlinks) and not topology.findings()
@@ -315,7 +315,7 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """How much slower the worse of in place and out of place is at the largest size; None below 10 %."""
+    """By how much in place and out of place differ at the largest size (1 - slower / faster); None below 10 %."""
     rates = [row.busbw_bytes_per_s or 0.0 for row in evidence.rows if row.payload_bytes == evidence.largest_bytes]
     if len(rates) < 2 or not min(rates) or min(rates) > 0.9 * max(rates):
         return None

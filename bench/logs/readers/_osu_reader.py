@@ -74,7 +74,7 @@ _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
 
 
 class OsuCode(Code):
-    """Remarks, losses and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, losses and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     ENDS_EARLY = (
         "ends-early",
@@ -144,7 +144,7 @@ def _program_of(library: str, name: str) -> _Program | None:
 
 
 class OsuReader(Reader):
-    """A file may hold many runs: each begins with its own title."""
+    """A file may contain many runs: each begins with its own title."""
 
     tool = "osu"
     traits = LogTraits(
@@ -173,14 +173,14 @@ class OsuReader(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over, or the next run begins."""
+        """Close the run: the file has ended, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
 class _OpenRun(RunNotes):
-    """One run, as far as it has been read."""
+    """One run while it is read."""
 
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class _OpenRun(RunNotes):
             self._columns = None
 
     def run(self) -> ForeignRun:
-        """The run, as far as it was read."""
+        """The run with everything that was read of it."""
         self._check_last()
         self._check_end()
         if not self._rows and not self.cuts:

@@ -1,1 +1,1 @@
-"""Formats: one file each, `render(report) -> str`. The file's name is the word behind `--format`."""
+"""Formats: one file each, `render(report) -> str`. The file's name is the value of `--format`."""

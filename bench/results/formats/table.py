@@ -31,7 +31,7 @@ def render_blocks(blocks: Iterable[Block]) -> str:
 
 
 def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
-    """Lines behind `mark`, long ones continued on the next."""
+    """Lines that begin with `mark`; long lines continue on the next line."""
     wrapped: list[str] = []
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()))
@@ -46,7 +46,7 @@ def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
 
 
 class TextTable:
-    """A table line by line. Its titles, known rows and columns fix its widths when it is made."""
+    """A table line by line. Its widths are fixed when it is made, by titles, columns and known rows."""
 
     def __init__(self, table: Table) -> None:
         """Fix the widths by the rows that are known; later rows may be wider."""
