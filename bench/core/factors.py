@@ -68,8 +68,8 @@ class Factor:
             return self.word(value)
         if isinstance(value, bool):
             return self.name.replace("_", "")
-        if isinstance(value, int):
-            return f"{self.name}{value}"
+        if isinstance(value, int | float):
+            return f"{self.name}{value:g}" if isinstance(value, float) else f"{self.name}{value}"
         return str(value).replace(" ", "").replace(",", ".")
 
 

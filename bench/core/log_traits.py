@@ -22,8 +22,9 @@ class LogTraits:
     `copies`: it prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host memory and need no
     GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so its speed bounds them
     even where the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to the
-    links. `rings`: its large collectives use rings, unless its log says otherwise. `without_bound`: why this suite has
-    no bound on the tool's figures; None if it has one.
+    links. `of_running_job`: its times are those of a job's own operations, with their wait for late ranks, so no bound
+    judges them. `rings`: its large collectives use rings, unless its log says otherwise. `without_bound`: why this
+    suite has no bound on the tool's figures; None if it has one.
 
     `extremes`: the names under which a record reports the least and the largest time of a row. `statistics`: name in
     `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own definition.
@@ -33,6 +34,7 @@ class LogTraits:
     host_memory: bool = False
     nic_test: bool = False
     gpu_collectives: bool = False
+    of_running_job: bool = False
     rings: bool = False
     without_bound: Coded | None = None
     extremes: tuple[str, str] = ("min_s", "max_s")

@@ -21,8 +21,11 @@ _MOST_PARTNERS, _MOST_FILES = 5, 1
 _WIDE = 0.8  # of the median: if runs count as slow only below this, a note tells the reader
 
 
-def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
-    """The page as text. `normal`: the code of the verdict on the median of a group."""
+def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
+    """The page as text.
+
+    `normal`: the code of the verdict on the median of a group. `decides`: the option that would decide one.
+    """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
     names = short_names(fleet.hosts)
@@ -31,12 +34,12 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -
         lines += _host_lines(verdict, names)
         lines += _pair_lines(verdict, names)
     lines += ["", *_matrix_lines(fleet, verdict, names), ""]
-    for note in notes(fleet, verdict):
+    for note in notes(fleet, verdict, decides):
         lines += _wrapped(f"note: {note.text}", "  ")
     return printable.joined(lines)
 
 
-def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
+def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
     """The same with headings, tables and lists."""
     names = short_names(fleet.hosts)
     lines = [
@@ -53,10 +56,12 @@ def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]
         lines += ["", "## Pairs that no named host explains", ""]
         lines += [f"- {_pair(pair, names)}" for pair in _open_pairs(verdict)[:_MOST_PAIRS]] or ["none"]
     lines += ["", "## Matrix", "", *printable.fenced(_matrix_lines(fleet, verdict, names)), ""]
-    return printable.joined([*lines, *(f"- {note.text}" for note in notes(fleet, verdict))])
+    return printable.joined([*lines, *(f"- {note.text}" for note in notes(fleet, verdict, decides))])
 
 
-def plain(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> dict[str, Any]:
+def plain(
+    fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None
+) -> dict[str, Any]:
     """The page as JSON holds it, in SI units, with codes and facts."""
     answer = conclusion(fleet, verdict)
     return {
@@ -67,8 +72,8 @@ def plain(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -
         "groups": [_plain_group(group, normal.get(group.key)) for group in fleet.groups],
         "hosts": [_plain_host(host) for host in verdict.hosts],
         "pairs": [_plain_pair(pair) for pair in verdict.pairs],
-        "notes": [note.text for note in notes(fleet, verdict)],
-        "notes_codes": [{"code": note.code, "facts": _facts(note)} for note in notes(fleet, verdict)],
+        "notes": [note.text for note in notes(fleet, verdict, decides)],
+        "notes_codes": [{"code": note.code, "facts": _facts(note)} for note in notes(fleet, verdict, decides)],
     }
 
 
@@ -98,7 +103,7 @@ def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
     return Coded.of(FleetConclusion.ALL_WELL, least_share=None if uneven else SLOW_SHARE)
 
 
-def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
+def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> list[Coded]:
     """What the reader must know."""
     found = []
     clusters = sorted({group.key.kind.cluster for group in fleet.groups} - {""})
@@ -114,6 +119,8 @@ def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
         found.append(Coded.of(FleetNote.WEIGHTS, **weights))
     if fleet.num_unplaced:
         found.append(Coded.of(FleetNote.UNPLACED, num_runs=fleet.num_unplaced, is_one=fleet.num_unplaced == 1))
+    if decides is not None:
+        found.append(Coded.of(FleetNote.MEDIANS, decides=decides.text, decides_code=decides.code))
     found.append(Coded.of(FleetNote.NEXT, named=bool(verdict.named)))
     return found
 

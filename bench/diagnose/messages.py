@@ -111,6 +111,7 @@ class FleetNote(OptionalPartsCode):
         "{num_runs:n run} with other hosts, sizes or unknown hosts <is_one?is><!is_one?are> not on this page: "
         "add --pages to see all.",
     )
+    MEDIANS = "medians", 'Column "median is" is the verdict on the median run of a group. {decides}'
     NEXT = (
         "next-step",
         "Each run by itself: add --pages.<named? Measure the named hosts again with sound partners first.>",

@@ -27,6 +27,7 @@ from bench.core.remarks import CodedRemark, RemarkCode
 from bench.store import jsonl
 
 PLAN_SCHEMA = "bench.plan/1"
+_HEAD_BYTES = 4096  # within which a line of a results file states its type
 _OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in plans without remarks
 
 
@@ -181,6 +182,20 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
     if not isinstance(retests, list):
         raise UsageError(f"{path} is not a list of retests")
     return retests
+
+
+def has_results(path: Path) -> bool:
+    """Is this a results file, or a folder with one? Other tools also write `.jsonl`, without a type in each line."""
+    if path.is_dir():
+        return any(map(has_results, path.glob("*.jsonl")))
+    if path.suffix != ".jsonl":
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).lstrip()
+    except OSError:
+        return True
+    return not head.startswith(b"{") or b'"type"' in head
 
 
 def hashes(path: Path) -> dict[str, str]:
