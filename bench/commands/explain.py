@@ -169,11 +169,7 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-<<<<<<< HEAD
-    """The evidence of similar runs, the verdict on the median of each group, and the option that would decide one."""
-=======
     """Judge similar runs. Returns them, their verdict, that on each group's middle run, and what would decide one."""
->>>>>>> w-15
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
     decides = None

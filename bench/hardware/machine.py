@@ -23,14 +23,9 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-        `links`: those links of a node that are certain (None: no link is). `likely`: the same links and the NICs that all
-    <<<<<<< HEAD
-        `candidates` have; these NICs give reference bounds only. `how`: how the machine was identified; `unknown`: what is
-        unknown, except its NICs; `unknown_nics`: which NICs its candidates have, "" if the NICs are known; all are texts.
-    =======
-        `candidates` have; these NICs give reference bounds only. `how`: how the machine was identified; `unknown`: what
-        else is unknown; `unknown_nics`: which NICs its candidates have, "" if the NICs are known. The last three are texts.
-    >>>>>>> w-15
+    `links`: those links of a node that are certain (None: no link is). `likely`: the same links and the NICs that all
+    `candidates` have; these NICs give reference bounds only. `how`: how the machine was identified; `unknown`: what
+    else is unknown; `unknown_nics`: which NICs its candidates have, "" if the NICs are known. The last three are texts.
     """
 
     instance: str | None

@@ -317,7 +317,7 @@ def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 

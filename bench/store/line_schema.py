@@ -128,7 +128,7 @@ def values(shape: Shape) -> Shape:
     return check
 
 
-def keys(required: tuple[str, ...] = (), **shapes: Shape) -> Shape:
+def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
     """A mapping with these keys, each of its shape or null; `required` ones are there and not null."""
 
     def check(value: Any) -> Misfit | None:

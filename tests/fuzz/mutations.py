@@ -21,7 +21,7 @@ from bench.store import jsonl
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
 _MOST_SAMPLES = 12
-_STRANGE = (
+_STRANGE: tuple[Any, ...] = (
     None,
     True,
     False,

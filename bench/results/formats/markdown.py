@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.core.printable import fenced
+from bench.core.printable import lines as printable_lines
 from bench.core.printable import markdown as escaped
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table, Verbatim
 
@@ -22,7 +23,7 @@ def _block(block: Block) -> list[str]:
     if isinstance(block, Heading):
         return [f"{'#' * block.level} {escaped(block.text)}", ""]
     if isinstance(block, Verbatim):
-        return [*fenced(block.text.split("\n")), ""]
+        return [*fenced(printable_lines(block.text).split("\n")), ""]
     if isinstance(block, Lines):
         return _list(block)
     return _table(block)
