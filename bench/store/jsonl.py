@@ -29,7 +29,6 @@ import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -313,12 +312,8 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
 
 def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
     """A dataclass from plain values; keys of other versions are left out."""
-    return kind(**{name: plain[name] for name in _names(kind) if name in plain})
-
-
-@cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: plain[name] for name in names if name in plain})
 
 
 def _samples(plain: Mapping[str, Any]) -> Samples:
