@@ -50,8 +50,8 @@ def fill(template: str, facts: Mapping[str, Any]) -> str:
 def fill_present(template: str, facts: Mapping[str, Any]) -> str:
     """A template filled in, without the optional parts whose facts are missing.
 
-    `<, on {host}>` is left out if the fact `host` is missing or None; `<rising?, still rising>` unless the fact
-    `rising` is true; `<!rising?, flat>` if it is true.
+    `<, on {host}>` is left out if the fact `host` is missing or None. `<rising?, still rising>` is kept only if the
+    fact `rising` is true, and `<!rising?, flat>` only if it is not.
     """
 
     def part(match: re.Match[str]) -> str:
