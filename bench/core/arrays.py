@@ -61,7 +61,7 @@ class Arrays(ABC):
 
     @abstractmethod
     def words(self, array: Any) -> Any:
-        """The same memory as 8-byte integers. Its address and size are multiples of 8."""
+        """The same memory as 8-byte integers. The array's address and size must be multiples of 8."""
 
     @abstractmethod
     def repeated(self, array: Any, rows: int) -> Any:

@@ -234,7 +234,7 @@ class Case:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in separate rows. A ladder has only one: pipelined if both were requested."""
+        """The modes to measure, each in separate rows. A ladder measures only one: pipelined if both were requested."""
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)

@@ -44,7 +44,7 @@ class _Reason(Protocol):
 
 
 class BenchError(Exception):
-    """An error that the user sees as one sentence; `exit_code` is the process's exit code.
+    """An error that the user sees as one or two sentences; `exit_code` is the process's exit code.
 
     `code` and `facts` are for program logic; an error without a code of its own is "uncoded".
     """

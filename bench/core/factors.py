@@ -21,7 +21,7 @@ _USUAL_RANK = 50
 
 
 def every_pattern(pattern: Pattern) -> bool:
-    """Use for a factor that matters to all patterns."""
+    """Return True: for factors that matter to all patterns."""
     return True
 
 

@@ -2,7 +2,7 @@
 
 A run that was imported carries its tool's name (`Header.transport`, `ForeignRun.tool`); `log_traits` finds the traits
 that the reader in `logs/readers/` declares for it. If this suite runs a tool for comparison, the header's fact `tool`
-holds its name; `compared_statistic` finds what the tool's file declares.
+holds its name; `compared_statistic` finds the statistic that the tool's file declares.
 """
 
 from __future__ import annotations

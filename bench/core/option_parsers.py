@@ -103,7 +103,7 @@ def aggressor(text: str) -> str:
 
 
 def links(text: str) -> tuple[tuple[str, float], ...]:
-    """Rates in bytes per second by link: `nic=12.5GB/s,nvlink=300GB/s`."""
+    """Pairs (link, bytes per second) from `nic=12.5GB/s,nvlink=300GB/s`."""
     pairs = []
     for part in text.split(","):
         name, separator, rate = part.partition("=")

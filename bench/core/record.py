@@ -57,7 +57,7 @@ LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Raw seconds per operation. `seconds[i]` is the slowest rank's share of sample i.
+    """Raw seconds per operation. `seconds[i]` is the time of the slowest rank in sample i.
 
     `by_rank[r][i]`: seconds of member r in sample i. Above a limit on their number, `by_rank` is empty, a flag is set,
     and the file keeps for each member its mean (`rank_mean_s`) and the number of samples in which it was the slowest
@@ -88,10 +88,10 @@ class Contention:
     """The aggressors that disturbed a record's samples, and the victims' samples without aggressors, in turn.
 
     Blocks of disturbed and undisturbed samples alternate; block k of both kinds begins with sample
-    k x samples_per_block. `alone_s[i]`: undisturbed sample i of the slowest rank. `aggressor_bytes`: the payload of the
-    aggressors' pattern. `rates_bytes_per_s`: the aggressors' busbw in each disturbed block; `rate_alone_bytes_per_s`:
-    their busbw without victims. `busy`: for each disturbed block, the smallest share of the block that any aggressor
-    spent inside its calls; empty if modelled.
+    k x samples_per_block. `alone_s[i]`: time of the slowest rank in undisturbed sample i. `aggressor_bytes`: payload
+    of the aggressors' pattern. `rates_bytes_per_s`: the aggressors' busbw in each disturbed block;
+    `rate_alone_bytes_per_s`: their busbw without victims. `busy`: for each disturbed block, the smallest share of the
+    block that any aggressor spent inside its calls; empty if modelled.
     """
 
     aggressor: str
@@ -109,9 +109,10 @@ class OverlapSamples:
     """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` of them, of which the first `num_counted` are timed.
-    `alone_s[i]` (the collective alone), `product_alone_s[i]` and `product_s[i]` (one product, alone and with the
-    collective): the slowest rank's share of sample i. Block k of each kind begins with sample k x samples_per_block.
+    with elements of `dtype`. A sample starts `num_products` products; the first `num_counted` are timed.
+    Time of the slowest rank in sample i: `alone_s[i]` (only the collective), `product_alone_s[i]` (one product without
+    the collective), `product_s[i]` (one product with it). Block k of each kind begins with sample
+    k x samples_per_block.
     `num_not_covered`: number of samples in which the collective ended after the last product, or before the last timed
     product; the slowdowns of these samples are too low.
     """

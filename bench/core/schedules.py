@@ -139,7 +139,7 @@ def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: 
 def _ring_shares(ranks: Sequence[int], ranks_per_node: int) -> dict[tuple[int, int], float]:
     """The share of the data that each edge of a ring carries.
 
-    The ring keeps the members' order from node to node. With L consecutive members on a node there are L rings
+    The ring visits nodes in the order of members. With L consecutive members on a node there are L rings
     (channels), each with 1/L of the data. Channel c enters each node at its c-th member, so every member sends to the
     next node in one channel, and all rails carry the same load.
     """
@@ -314,7 +314,7 @@ def tree_reduce(call: Call) -> Phases:
 
 
 def tree_allreduce(call: Call) -> Phases:
-    """Reduce to a root, broadcast from it."""
+    """Reduce to a root, then broadcast from this root."""
     return [*tree_reduce(call), *tree_broadcast(call)]
 
 

@@ -235,7 +235,7 @@ class Transport(ABC):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """The steps of this rank, ready to run on each buffer set."""
+        """Prepare the steps of this rank, so that they can run on each buffer set."""
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:

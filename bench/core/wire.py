@@ -34,7 +34,7 @@ class WireError(MeasurementError):
 
 
 def encoded(value: Any) -> bytes:
-    """The value as bytes. Raises TypeError for values of other types."""
+    """The value as bytes. Raises TypeError for a value of a type that is not allowed."""
     return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -26,7 +26,7 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Parts of one kind: `labels` and `ranks` of each unit, and its rows as sender ("out") and as receiver ("in").
+    """Parts of one kind (units): the label and ranks of each, and its rows as sender ("out") and as receiver ("in").
 
     `asked` has every row. `drawn` has only the rows of rounds that were not chosen because of a suspicion: a part must
     not look worse because it was measured more often.
@@ -112,7 +112,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A part against its peers: the ratio of bandwidths with its 95 % interval, and P(ratio < 0.9)."""
+    """How a part compares with its peers: the ratio of bandwidths with its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
     low: float
@@ -123,7 +123,7 @@ class PartRatio:
 
 @dataclass(slots=True)
 class Fitted:
-    """Levels and effects. `effects[level][direction]` has one number per unit, 0 for a part that costs nothing."""
+    """Levels and effects. `effects[level][direction]` has one number per unit, 0 for a part that slows no pair."""
 
     logs: Array  # of each row, minus the level of its class (and of its round)
     levels: Sequence[Level]
@@ -209,7 +209,7 @@ class Fitted:
 
 
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
-    """Fit the levels of the classes, then the parts, the widest first. Only negative effects count.
+    """Fit the normal levels of the classes, then the effects of parts, the widest first. A part can only slow pairs.
 
     `drawn`: rows of rounds that were not chosen because of a suspicion; only these define what is normal.
     """

@@ -326,7 +326,7 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What is usual in a group, the noise of one figure, and the runs that are slow, or may be (by id)."""
+    """What is usual in a group, the noise of one figure, and the ids of runs that are slow and that may be slow."""
 
     usual: float
     noise: float

@@ -1,4 +1,4 @@
-"""One page about a folder of similar runs: groups, hosts and pairs by evidence, and the matrix of pairs."""
+"""One page about a folder of similar runs: groups, hosts and pairs with most evidence, and the matrix of pairs."""
 
 from __future__ import annotations
 

@@ -74,12 +74,12 @@ class HostEvidence:
 
     @property
     def at_fault(self) -> bool:
-        """Is it accused?"""
+        """Is the host accused?"""
         return self.confidence >= AT_FAULT
 
     @property
     def suspected(self) -> bool:
-        """Is it suspected, but not proven to be at fault?"""
+        """Is the host suspected, but not accused?"""
         return SUSPECT <= self.confidence < AT_FAULT
 
     @property

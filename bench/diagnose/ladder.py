@@ -1,4 +1,4 @@
-"""The next rounds of a ladder. They depend only on the evidence so far, so a stored file gives the same rounds.
+"""The next rounds of a ladder. They depend only on earlier measurements, so a stored file gives the same rounds.
 
 A ladder measures pairs in these stages, each in both directions:
 

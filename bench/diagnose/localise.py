@@ -98,7 +98,7 @@ class Suspect:
 class Diagnosis:
     """What is slow, which hosts (and NICs) are not, what is still suspected, and notes (DiagnosisNote).
 
-    `num_missing`: rounds of a ladder's first test of every host that were not measured.
+    `num_missing`: number of rounds that a ladder did not measure of its first test, which covers every host.
     """
 
     accused: tuple[Accused, ...]
@@ -283,7 +283,7 @@ class _Search:
         return self._places.end_name(src, self._inside), self._places.end_name(dst, self._inside)
 
     def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
-        """Accuse each slow link; if all rails between two hosts are slow, the two hosts once."""
+        """Accuse each slow link; if all rails between two hosts are slow, accuse the link of the two hosts once."""
         hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
         lone: set[str] = set()

@@ -20,7 +20,7 @@ _MOST_NAMES = 12
 
 
 def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The whole report. `seconds`: what measuring took, if known."""
+    """The whole report as text. `seconds`: the time of the measurement; None if unknown."""
     lines = [f"# {line}" for line in measured(cases, seconds)]
     lines.append(conclusion(verdict).text)
     if verdict.accused:

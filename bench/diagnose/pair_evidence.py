@@ -149,7 +149,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """One verdict from several.
 
-    A part is accused if any verdict accuses it, and cleared if all verdicts that measured it clear it.
+    A part is accused if any verdict accuses it. It is cleared if a verdict clears it and no verdict accuses or suspects
+    it; if any verdict has missing rounds, nothing is cleared.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

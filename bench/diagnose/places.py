@@ -44,7 +44,7 @@ class Places:
 
 
 def nic_name(host: str, nic: str | None) -> str:
-    """`h1:eth0`; the host if its NIC is unknown."""
+    """The name of a NIC, `h1:eth0`, or only that of its host if the NIC is unknown."""
     return f"{host}:{nic}" if nic else host
 
 
