@@ -30,8 +30,8 @@ class Factor:
     """One factor. `name` is its field of Case.
 
     On the command line: `flags` (printed command lines use the last one), `help`, and `parse` and `show`, where
-    `parse(show(value)) == value`. In a scenario: `keys` are the keys that set it (errors name the first one; empty if a
-    scenario cannot set it). `several`: a scenario may list several values, and each is measured. `split` turns a value
+    `parse(show(value)) == value`. In a scenario: `keys`, of which errors name the first one; empty if a scenario cannot
+    set the factor. `several`: a scenario may list several values, and each is measured. `split` turns a value
     from the file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor whose
     single value may be written as a list.
     """

@@ -406,7 +406,7 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """The hosts for which most runs are slow, also most runs among these hosts. Hosts with one run are never included.
+    """The hosts that are slow in most of their runs, and also in most runs with each other. One run is too few.
 
     Hosts that are slow with other hosts but fast with each other are in another part of the network.
     """

@@ -60,7 +60,7 @@ class HostEvidence:
     """A host and its runs. `confidence`: P(at fault); it is accused from 0.95 on, and suspected from 0.25.
 
     `ratio`: its bandwidth / that of its peers, if it is slow with all of them. `counts`: number of its runs by state.
-    `slow_with`: the partners in its slow runs; `lost_with`: those in its failed, missing or figureless runs.
+    `slow_with`: the partners in its slow runs; `lost_with`: the partners in its lost runs (LOST).
     """
 
     host: str
