@@ -29,7 +29,7 @@ class Places:
         return {port: tuple(ranks) for port, ranks in found.items()}
 
     def link_ends(self, inside: bool) -> Array:
-        """For each rank, the number of the end of its links: its own inside a host, else that of its NIC."""
+        """For each rank, a number for the end of its links: inside a host its own number, else its NIC's number."""
         if inside:
             return np.arange(len(self.hosts))
         return index(list(zip(self.hosts, self.nics, strict=True)))
