@@ -103,6 +103,7 @@ class Job:
     manifest: str = ""  # shell lines in place of the command (Kubernetes)
     python: str = "python3"  # the ranks' interpreter
     stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
+    factors: Mapping[str, str] = field(default_factory=dict)  # the scenario's variables
     num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
 
     def script(self) -> str:
@@ -130,7 +131,7 @@ class Job:
         """The world in the form of `--expect`."""
         return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
-    def to_plain(self, cluster: Cluster) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The job as plan.json stores it."""
         return {
             "name": self.name,
@@ -139,7 +140,7 @@ class Job:
             "launcher": self.launcher,
             "command": list(self.command),
             "script": self.script(),
-            "factors": {name: value for name, value in self.env.items() if name not in cluster.env},
+            "factors": dict(self.factors),
             "launch": self.launch,
             "tool": self.tool,
             "num_rounds": self.num_rounds,
@@ -190,7 +191,7 @@ class Plan:
             "notes": [remark.text for remark in self.remarks],
             "remarks": [asdict(remark) for remark in self.remarks],
             "skipped": [skip.to_plain() for skip in self.skipped],
-            "jobs": [job.to_plain(self.cluster) for job in self.jobs],
+            "jobs": [job.to_plain() for job in self.jobs],
         }
 
 
@@ -215,7 +216,9 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     if tool:
         launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])  # instead of the interpreter
         words = tool.tool.arguments(case, world, tool.build(case))
-    variables = {**launcher.environment(launch_site), **cluster.env, **dict(spec.factors)}
+    own = launcher.environment(launch_site)  # a stored plan never replaces these: they name programs, as the agent
+    factors = {name: value for name, value in spec.factors if name not in own}
+    variables = {**own, **cluster.env, **factors}
     try:
         command = launcher.command(words, processes, launch_site, variables)
     except UsageError as error:
@@ -251,6 +254,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         manifest,
         cluster.python or machine.python,
         launcher.remote and not tool,
+        factors,
         num_records,
     )
 

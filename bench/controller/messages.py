@@ -119,6 +119,15 @@ class ControllerError(Code):
         "no-instance",
         "cluster {cluster!r} cannot be modelled: bench.yaml gives it no instance type with known links",
     )
+    CLUSTER_GONE = (
+        "cluster-gone",
+        "the run's cluster {cluster!r} cannot be read: {why}; a run continues on the cluster of today's bench.yaml",
+    )
+    CLUSTER_CHANGED = (
+        "cluster-changed",
+        "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: measure anew without --resume and "
+        "--retest, or restore these keys (another bench.yaml: --config FILE)",
+    )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
     LIKE_DIFFERS = "like-differs", "like: {like} measures with {name} {fixed}: omit {given}"
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"

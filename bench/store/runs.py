@@ -24,7 +24,7 @@ from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.core.record import Failure
 from bench.core.remarks import CodedRemark, RemarkCode
-from bench.store import jsonl
+from bench.store import jsonl, ownership
 
 PLAN_SCHEMA = "bench.plan/1"
 _OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in plans without remarks
@@ -44,6 +44,7 @@ def create(results: Path, run_id: str) -> Path:
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
         try:
             folder.mkdir(parents=True, exist_ok=False)
+            folder.chmod(folder.stat().st_mode & ~0o022)  # only this user adds files, whatever the umask
             probe = folder / ".writable"
             probe.write_bytes(b"x" * 4096)
             probe.unlink()
@@ -88,6 +89,27 @@ def find(results: Path, name: str) -> Path:
     known = ", ".join(folder.name for folder in runs[-5:]) or "none yet"
     path = f"there is no file or folder {name}, and " if "/" in name or as_path.suffix else ""
     raise UsageError(f"{path}no run is called {name!r} in {results}; the latest there: {known}")
+
+
+def find_own(results: Path, name: str) -> Path:
+    """As `find`, for a run that this user continues. `latest` skips the runs that other users can change.
+
+    Raises RefusedError if other users can change the named run, or every run that `latest` may mean.
+    """
+    if name != "latest":
+        folder = find(results, name)
+        refusal = ownership.distrust(folder)
+        if refusal is not None:
+            raise RefusedError.coded(refusal)
+        return folder
+    newest = find(results, name)
+    planned = [folder for folder in results.glob("*") if (folder / "plan.json").exists()]
+    for folder in sorted(planned, key=lambda folder: folder.stat().st_mtime, reverse=True):
+        if ownership.distrust(folder) is None:
+            return folder
+    refusal = ownership.distrust(newest)
+    assert refusal is not None
+    raise RefusedError.coded(refusal)
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
@@ -257,10 +279,11 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader never sees a part of it."""
+    """Write a file atomically: a reader never sees a part of it. Other users may read it if the umask allows."""
     partial = path.with_suffix(path.suffix + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
+        partial.chmod(partial.stat().st_mode & ~0o022)
         partial.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})") from None
