@@ -211,6 +211,7 @@ class _Tail:
 
 def _submit(text: str, folder: Path, cluster: str) -> str:
     file = folder / "slurm.sh"
+    file.touch(mode=0o600)
     file.write_text(text, encoding="utf-8")
     code, out, err = _ask("sbatch", "--parsable", str(file))
     number = out.strip().partition(";")[0]  # jobid;cluster in a federation

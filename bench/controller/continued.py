@@ -15,8 +15,10 @@ from typing import Any
 
 from bench.config import clusters
 from bench.config.clusters import Cluster
+from bench.controller.jobs import stored_cluster
 from bench.controller.messages import ControllerError
 from bench.core.errors import RefusedError, UsageError
+from bench.core.secret_values import masked_plain, masked_variables, secrets_of
 
 
 def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
@@ -29,8 +31,10 @@ def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
         today = clusters.cluster(config, name)
     except UsageError as error:
         raise RefusedError.of(ControllerError.CLUSTER_GONE, cluster=name, why=str(error)) from None
-    now = json.loads(json.dumps(asdict(today)))
+    now = json.loads(json.dumps(stored_cluster(today)))
     defaults = json.loads(json.dumps(asdict(Cluster(name))))
+    env = masked_variables(planned.get("env", {}))  # plans of older versions hold all values
+    planned = {**masked_plain(planned, secrets_of(today.env)), "env": env}
     differs = [key.name for key in fields(Cluster) if now[key.name] != planned.get(key.name, defaults[key.name])]
     if differs:
         raise RefusedError.of(ControllerError.CLUSTER_CHANGED, cluster=name, config=str(config), keys=differs)

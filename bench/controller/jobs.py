@@ -21,6 +21,7 @@ from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
 from bench.core.remarks import CodedRemark
+from bench.core.secret_values import FROM_ENVIRONMENT, masked, masked_plain, masked_variables, secrets_of
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
@@ -116,7 +117,10 @@ class Job:
             "BENCH_SETUP": "\n".join(self.setup),
         }
         variables = {**self.env, **{name: value for name, value in carried.items() if value and self.hosts}}
-        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+        words = []
+        for name, value in variables.items():
+            private = masked(name, value) != value or value == FROM_ENVIRONMENT  # the user's shell must have it
+            words.append(f'{name}="${{{name}:?}}"' if private else f"{name}={shlex.quote(value)}")
         path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
         line = " ".join([*words, path, shlex.join(self.command)])
         if not self.stores_samples:
@@ -181,10 +185,17 @@ class Plan:
 
     def to_plain(self, scenario_text: str) -> dict[str, Any]:
         """The plan as plan.json stores it and `bench plan --format json` prints it."""
+        secrets = set(secrets_of(self.cluster.env))
+        for job in self.jobs:
+            secrets.update(secrets_of(job.factors))
+        plain: dict[str, Any] = masked_plain(self._plain(scenario_text), secrets)
+        return plain
+
+    def _plain(self, scenario_text: str) -> dict[str, Any]:
         return {
             "scenario": self.scenario,
             "scenario_text": scenario_text,
-            "cluster": asdict(self.cluster),
+            "cluster": stored_cluster(self.cluster),
             "modelled": self.modelled,
             "budget_s": self.budget_s,
             "estimate_s": self.estimate_s,
@@ -193,6 +204,13 @@ class Plan:
             "skipped": [skip.to_plain() for skip in self.skipped],
             "jobs": [job.to_plain() for job in self.jobs],
         }
+
+
+def stored_cluster(cluster: Cluster) -> dict[str, Any]:
+    """A cluster as plan.json stores it, without secrets."""
+    without = replace(cluster, env=masked_variables(cluster.env))
+    plain: dict[str, Any] = masked_plain(asdict(without), secrets_of(cluster.env))
+    return plain
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:

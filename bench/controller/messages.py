@@ -128,6 +128,11 @@ class ControllerError(Code):
         "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: measure anew without --resume and "
         "--retest, or restore these keys (another bench.yaml: --config FILE)",
     )
+    SECRET_FACTOR = (
+        "secret-factor",
+        "scenario {scenario!r}: the value of {name} in `env:` looks like a secret, and every row would store it: write "
+        "`{name}: from-environment`",
+    )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
     LIKE_DIFFERS = "like-differs", "like: {like} measures with {name} {fixed}: omit {given}"
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
@@ -289,6 +294,11 @@ class FindingCode(Code):
     NOT_REACHED = (
         "not-reached",
         "{named} cannot be reached by `{agent}` ({why}): correct `hosts:` or `agent:` of the cluster",
+    )
+    NO_INPUT = (
+        "no-input",
+        "{named} gets no standard input from `{agent}`: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh "
+        "without -n)",
     )
     NO_REPLY = (
         "no-reply",

@@ -16,6 +16,7 @@ from bench.core.contention import rounds
 from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Failure, Record
+from bench.core.secret_values import resolved
 from bench.core.skips import SkipCode
 from bench.core.traits import traits
 from bench.core.units import format_duration
@@ -52,6 +53,8 @@ class RunContext:
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError; prints other findings."""
+        for job in jobs:
+            resolved(job.env)  # each reference has a value
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
             return
         note = survey.waiting_note(self.site.cluster)

@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
@@ -239,6 +240,12 @@ def results_file(folder: Path, job: str) -> Path:
 def log_file(folder: Path, job: str) -> Path:
     """The file of the output of a job's ranks."""
     return folder / f"{job}.log"
+
+
+def open_log(folder: Path, job: str) -> BinaryIO:
+    """A job's log, open to append. Users outside its group cannot read it: programs may print their settings."""
+    descriptor = os.open(log_file(folder, job), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    return os.fdopen(descriptor, "ab", buffering=0)
 
 
 def output_file(folder: Path, job: str) -> Path:
