@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -138,7 +138,7 @@ def test_hosts_that_lack_the_same_share_a_finding(tmp_path: Path) -> None:
 
 def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/more")
-    seen: list[Sequence[str]] = []
+    seen: list[HostCommand] = []
 
     def ask(words_of: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
         seen.extend(words_of.values())
