@@ -13,8 +13,8 @@ import pytest
 from bench.controller import hosts
 
 SECRET = "hunter2-'quoted'\nand a second line"
-# A login on the host h: no variables, and the command as one word.
-AGENT = ("env", "-i", f"PATH={os.environ['PATH']}", "NAME={host}", "sh", "-c")
+# A login on a host: no variables, the command as one word, and, as with ssh, a process that waits with it in its words.
+AGENT = ("env", "-i", f"PATH={os.environ['PATH']}", "sh", "-c", 'sh -c "$1"; exit $?', "{host}")
 # Prints the variable, and every command line of this machine that holds it.
 LOOK = """
 import glob, os, sys
