@@ -42,7 +42,17 @@ _MOST_NAME = 52  # a pod's name adds its index and must be a DNS label
 _RESULTS = "/results"
 _RDMA_DEVICE = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx", re.IGNORECASE)  # in the name of a resource
 # What sshd needs as root; all of them are allowed by the Pod Security Standard `baseline`.
-_RIGHTS_OF_SSHD = tuple("AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER KILL NET_BIND_SERVICE SETGID SETUID SYS_CHROOT".split())
+_RIGHTS_OF_SSHD: tuple[str, ...] = (
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+)
 _PODS = "{.items[*].status.phase} {.items[*].status.containerStatuses[*].state.waiting.reason}"
 _CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
