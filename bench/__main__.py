@@ -17,7 +17,7 @@ from types import FrameType
 from typing import NoReturn
 
 import bench
-from bench.core import plugins
+from bench.core import plugins, printable
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
     EXIT_DONE,
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--debug" in words:
             traceback.print_exc()
         code, message = _error_of(error)
-        print(f"bench: error: {message}", file=sys.stderr)
+        print(f"bench: error: {printable.line(message)}", file=sys.stderr)
         _drop_unwritten_output()
     return code
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 
 from bench.commands import report
+from bench.commands._say import say
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.results import collect, compare, inference, output
 from bench.results.compare_report import CompareReport, Sides
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     output.show(CompareReport(comparison, sides), args)
     report.warn(*documents)
     if paths[0].resolve() == paths[1].resolve():
-        print("bench: warning: BASE and NEW are the same run", file=sys.stderr)
+        say("bench: warning: BASE and NEW are the same run")
     return EXIT_VERDICT if comparison.counts["slower"] and args.fail_on == "slower" else EXIT_DONE
 
 

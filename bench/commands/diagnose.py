@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bench.commands import report, run
+from bench.commands._say import say
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, BenchError, Interrupted, MeasurementError, UsageError
 from bench.diagnose import page, pair_evidence
 from bench.diagnose.localise import Diagnosis
@@ -63,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         for folder in sorted(_folders(args.results) - before):
             with contextlib.suppress(BenchError):  # no verdict yet, or an undecided one
                 _print_verdict(args, folder, None)
-            print(f"to see the verdict again: python -m bench diagnose {folder}", file=sys.stderr)
+            say(f"to see the verdict again: python -m bench diagnose {folder}")
         raise
     return _print_verdict(args, path, failed)
 
@@ -84,9 +84,9 @@ def _print_verdict(args: argparse.Namespace, path: Path, failed: str | None) -> 
     verdict = pair_evidence.merged([case.verdict for case in cases])
     output.emit(_rendered(args.format, cases, verdict, _seconds(path, cases)), args)
     if args.cluster:
-        print(f"results: {path}/", file=sys.stderr)
+        say(f"results: {path}/")
     for warning in document["notes"]:
-        print(f"bench: warning: {warning}", file=sys.stderr)
+        say(f"bench: warning: {warning}")
     if failed:
         raise MeasurementError(failed)
     if verdict.undecided:

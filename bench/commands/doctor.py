@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.commands import _plan
+from bench.commands._say import say
 from bench.config import paths
 from bench.controller import batch, load, plan, preflight, survey
 from bench.controller.host_checks import PreflightFinding
+from bench.core import printable
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes
@@ -67,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
     cluster, jobs = planned.plan.cluster, planned.plan.jobs
     note = survey.waiting_note(cluster)
     if note is not None:
-        print(note, file=sys.stderr, flush=True)
+        say(note)
     found = survey.ask(planned.site, jobs, args.results, paths.PACKAGE_ROOT, node=True)
     findings += found.findings
     if not findings and batch.needed(jobs, os.environ):
@@ -92,11 +94,11 @@ def _instance(name: str | None) -> str | None:
 def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
     if not node.get("gpus"):
         why = node.get("no_gpus_because") or "there is no GPU"
-        print(f"--load: no GPU to copy to: {why}", file=sys.stderr, flush=True)
+        say(f"--load: no GPU to copy to: {why}")
         return node
     seen, why = load.under_load(node, python, paths.PACKAGE_ROOT)
     if why is not None:
-        print(f"--load: {why}", file=sys.stderr, flush=True)
+        say(f"--load: {why}")
     return seen
 
 
@@ -200,7 +202,7 @@ def _table(
     pages: list[str] = []
     for page, equal in hosts_of.items():
         pages += ["", machine_page.title(equal), *page]
-    return "\n".join([*(lines if hosts else []), *wrong, *doubtful, *verdict, *pages]).lstrip("\n")
+    return printable.joined([*(lines if hosts else []), *wrong, *doubtful, *verdict, *pages]).lstrip("\n")
 
 
 def _state(host: str, findings: Sequence[PreflightFinding]) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.commands._say import say
 from bench.controller.plan import all_patterns
 from bench.core import plugins
 from bench.core.codes import Coded
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
         if folder is not None and args.format != "json" and not found:
             crashes = other_crashes([each for each, _ in logs])
             if crashes:
-                print(f"bench: {len(crashes)} failures of other logs: add --pages to see them", file=sys.stderr)
+                say(f"bench: {len(crashes)} failures of other logs: add --pages to see them")
             output.emit(_FOLDER_FORMATS[args.format](*folder), args)
             return EXIT_DONE if complete and folder[0].is_well and not crashes else EXIT_VERDICT
         found += _log_pages(logs, options, patterns)
@@ -133,7 +133,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     found = [run for each, _ in logs for run in each.log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
-        print(f"bench: {sentence}", file=sys.stderr)
+        say(f"bench: {sentence}")
     return logs
 
 
@@ -283,7 +283,7 @@ def _stored_pages(
     """Yields a page for each job or imported run of a stored result, and whether it is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
-        print(f"bench: warning: {sentence}", file=sys.stderr)
+        say(f"bench: warning: {sentence}")
     jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     for run, header in explain_stored.imported(jobs):
         machine = None if options.instance else explain_stored.stored_machine(header)

@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bench.commands._say import say
 from bench.config import clusters
 from bench.config import paths as config_paths
 from bench.controller.plan import all_patterns
-from bench.core import plugins
+from bench.core import plugins, printable
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.option_parsers import nics, whole
@@ -69,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
         raise
     runs = [run for log in logs for run in log.runs]
     for sentence in (*troubles, *ignored_options(runs, options)):
-        print(f"bench: {sentence}", file=sys.stderr)
+        say(f"bench: {sentence}")
     stored = not args.no_store and (args.format != "json" or args.results is not None)
     jobs = imports.jobs(logs, options, all_patterns()) if stored or args.format != "json" else []
     folder = imports.folder_of(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
@@ -81,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         output.emit(_rendered(args, jobs, records, folder is not None), args)
     if folder is not None:
         shown = args.format == "table" and args.output is None
-        print(f"results: {folder}/", file=sys.stdout if shown else sys.stderr)
+        print(printable.line(f"results: {folder}/"), file=sys.stdout if shown else sys.stderr)
     lost = any(log.is_reported for log in logs)
     return EXIT_VERDICT if lost or not all(map(is_correct, runs)) else EXIT_DONE
 
@@ -91,7 +92,7 @@ def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, 
     logs, troubles = _read(paths, options)
     runs = [run for log in logs for run in log.runs]
     for sentence in (*troubles, *ignored_options(runs, options)):
-        print(f"bench: {sentence}", file=sys.stderr)
+        say(f"bench: {sentence}")
     jobs = imports.jobs(logs, options, all_patterns())
     folder = imports.folder_of(jobs, logs, results, None)
     for job in jobs:

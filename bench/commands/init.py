@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.commands._say import say
 from bench.config import yaml_file
 from bench.controller import batch
+from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.hardware import catalogue
 from bench.probes import machine, nvml, sysfs
@@ -58,7 +60,8 @@ def main(args: argparse.Namespace) -> int:
         output.replace_file(path, new)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-    print(f"added to {path}:\n{entry}\nmeasure there: python -m bench run --cluster {name}")
+    where = printable.line(f"added to {path}:")
+    print(f"{where}\n{printable.lines(entry)}\nmeasure there: python -m bench run --cluster {name}")
     return EXIT_DONE
 
 
@@ -137,8 +140,8 @@ def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> N
     except UsageError:
         same = False
     if not same:
-        by_hand = "\n".join(f"  {line}" for line in entry)
-        raise UsageError(f"{path}: `clusters:` is not written as a block; add this by hand:\n{by_hand}")
+        say(*(f"  {line}" for line in entry))
+        raise UsageError(f"{path}: `clusters:` is not written as a block; add the lines above by hand")
 
 
 def _quoted(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.commands import report
+from bench.core import printable
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT
 from bench.gate import of_folder, page
 from bench.gate.gate import GateResult
@@ -41,8 +42,8 @@ def _rendered(form: str, verdict: GateResult, document: Document) -> str:
     if form == "csv":
         return grid.as_csv([row for finding in verdict.findings for row in _csv_rows(finding)], _CSV)
     if form == "markdown":
-        return page.markdown(verdict) + "\n" + "\n".join(f"- {line}" for line in page.looked_at(document)) + "\n"
-    return page.table(verdict) + "\n".join(f"# {line}" for line in page.looked_at(document)) + "\n"
+        return page.markdown(verdict) + "\n" + printable.joined(f"- {line}" for line in page.looked_at(document)) + "\n"
+    return page.table(verdict) + printable.joined(f"# {line}" for line in page.looked_at(document)) + "\n"
 
 
 def _plain(verdict: GateResult, document: Document) -> dict[str, Any]:

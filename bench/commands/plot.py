@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bench.commands import report
 from bench.commands.run import draw
+from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.results import collect, output
 
@@ -24,5 +25,5 @@ def main(args: argparse.Namespace) -> int:
     if not drawn:
         raise UsageError(f"{path} holds no row that a figure can show")
     for file in drawn:
-        print(file)
+        print(printable.line(str(file)))
     return EXIT_DONE

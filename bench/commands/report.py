@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
+from bench.commands._say import say
 from bench.core.errors import EXIT_DONE
 from bench.gate import of_folder
 from bench.results import collect, output
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
 def warn(*documents: Document) -> None:
     """Print the notes of documents to stderr, each once."""
     for text in dict.fromkeys(note.text for document in documents for note in document.notes):
-        print(f"bench: warning: {text}", file=sys.stderr)
+        say(f"bench: warning: {text}")
 
 
 def path_of(args: argparse.Namespace) -> Path:

@@ -8,18 +8,18 @@ import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.commands import _plan
+from bench.commands._say import say
 from bench.commands.plan import estimate
 from bench.config import paths
 from bench.controller import continued, plan, preflight, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
 from bench.controller.run import RunResult
-from bench.core import plugins
+from bench.core import plugins, printable
 from bench.core.errors import (
     EXIT_DONE,
     EXIT_MEASUREMENT,
@@ -66,21 +66,21 @@ def main(args: argparse.Namespace) -> int:
         args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
     if ran.failed and not args.retest:
-        _say(f"go on with: {continued.command(ran.folder, args.config)}")
+        say(f"go on with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
     document = collect.document(ran.folder)
     output.show(RunReport(document, args.show, args.notes), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
-    print(where, file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
+    print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
         document = of_folder.newest(ran.folder, document)  # the retest replaces earlier failures
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn
     if undrawn is not None:
-        _say(str(undrawn))
+        say(str(undrawn))
     return code
 
 
@@ -149,10 +149,10 @@ def started(args: argparse.Namespace) -> RunResult:
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)
     for remark in planned.plan.remarks:
-        _say(remark.text)
+        say(remark.text)
     for skip in planned.plan.skipped:
-        _say(f"skipped: {skip.what}: {skip.reason.text}")
-    _say(estimate(planned.plan))
+        say(f"skipped: {skip.what}: {skip.reason.text}")
+    say(estimate(planned.plan))
     with _context(args, planned.site) as context:
         return controller.start(planned.plan, planned.scenario.text, context)
 
@@ -164,7 +164,7 @@ def _retested(args: argparse.Namespace) -> RunResult:
     site = None if stored.get("imported") else _stored_site(stored, args)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
-        _say(f"nothing to measure again: {reasons[0]}")
+        say(f"nothing to measure again: {reasons[0]}")
         return RunResult(folder, {})
     assert site is not None  # of_folder.failed refuses imported runs
     with _context(args, site) as context:
@@ -215,14 +215,14 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
 def _progress() -> Iterator[tuple[controller.Say, controller.Say]]:
     """Two functions: one prints a line that stays; the other shows the current state, on a terminal only."""
     if not sys.stderr.isatty():
-        yield _say, lambda state: None
+        yield say, lambda state: None
         return
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, markup=False)
     with console.status("") as status:
-        yield partial(console.print, soft_wrap=True), status.update  # never break a command that users copy
 
+        def show(sentence: str) -> None:
+            console.print(printable.line(sentence), soft_wrap=True)  # never break a command that users copy
 
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+        yield show, lambda state: status.update(printable.line(state))

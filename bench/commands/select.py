@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from bench.commands._say import say
 from bench.config import clusters, paths
 from bench.config.site import InstanceTypes
 from bench.core import plugins
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
         _draw(selections[0], args.plot)
     output.show(SelectReport(selections, args.explain), args)
     for note in evidence.notes:
-        print(f"bench: warning: {note.text}", file=sys.stderr)
+        say(f"bench: warning: {note.text}")
     return EXIT_DONE
 
 

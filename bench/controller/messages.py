@@ -10,6 +10,10 @@ class OutcomeCode(Code):
 
     INTERRUPTED = "interrupted", "interrupted"
     NOT_WRITABLE = "not-writable", "{why}"
+    FOLDER_REMOVED = (
+        "folder-removed",
+        "results folder {folder} was removed while job {job} ran, and its results are lost: run the scenario again",
+    )
     HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
     RANK_STOPPED = (
         "rank-stopped",

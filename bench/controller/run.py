@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.controller import batch, continued, execute, survey, tool_results
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
+from bench.controller.messages import OutcomeCode
 from bench.core.contention import rounds
 from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
@@ -117,17 +118,26 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
                 failure = tool_results.store(job, site.tools[job.tool].tool, folder, began)
                 if failure is not None and outcome.what is None:
                     outcome = outcome.failed(failure)
-        except (BenchError, KeyboardInterrupt):
+        except (BenchError, OSError, KeyboardInterrupt) as error:
+            if not isinstance(error, (Interrupted, KeyboardInterrupt)):
+                _check_folder(folder, job.name)
             outcomes[job.name] = batch.interrupted()
             with contextlib.suppress(UsageError):  # on a full disk, report the interruption instead
                 runs.write_outcomes(folder, outcomes)
             _say_interrupted(folder, context)
             raise
+        _check_folder(folder, job.name)
         outcomes[job.name] = asdict(outcome)
         _store(folder, outcomes, outcome.what)
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
     return _ran(folder, outcomes)
+
+
+def _check_folder(folder: Path, job: str) -> None:
+    """Raise MeasurementError if somebody removed the folder of the run: nothing more can be stored."""
+    if not folder.is_dir():
+        raise MeasurementError.of(OutcomeCode.FOLDER_REMOVED, folder=str(folder), job=job)
 
 
 def _say_interrupted(folder: Path, context: RunContext) -> None:

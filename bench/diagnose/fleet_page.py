@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from bench.core import printable
 from bench.core.codes import Coded
 from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, RunGroup, RunState
 from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome, PairEvidence
@@ -35,7 +36,7 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], d
     lines += ["", *_matrix_lines(fleet, verdict, names), ""]
     for note in notes(fleet, verdict, decides):
         lines += _wrapped(f"note: {note.text}", "  ")
-    return "\n".join(lines)
+    return printable.joined(lines)
 
 
 def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
@@ -54,8 +55,8 @@ def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]
         lines += ["", *(f"- {host.host}: {_evidence(host, names)}" for host in verdict.named[:_MOST_NAMED])]
         lines += ["", "## Pairs that no named host explains", ""]
         lines += [f"- {_pair(pair, names)}" for pair in _open_pairs(verdict)[:_MOST_PAIRS]] or ["none"]
-    lines += ["", "## Matrix", "", "```", *_matrix_lines(fleet, verdict, names), "```", ""]
-    return "\n".join([*lines, *(f"- {note.text}" for note in notes(fleet, verdict, decides))])
+    lines += ["", "## Matrix", "", *printable.fenced(_matrix_lines(fleet, verdict, names)), ""]
+    return printable.joined([*lines, *(f"- {note.text}" for note in notes(fleet, verdict, decides))])
 
 
 def plain(
@@ -324,7 +325,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
+    lines = [f"| {' | '.join(map(printable.markdown_cell, row))} |" for row in rows]
     return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from bench.core import printable
 from bench.core.codes import Coded
 from bench.core.units import format_duration, format_size
 from bench.diagnose.localise import Diagnosis
@@ -24,19 +25,21 @@ def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None)
     lines = [f"# {line}" for line in measured(cases, seconds)]
     lines.append(conclusion(verdict).text)
     if verdict.accused:
-        width = max(len("name"), *(len(part.name) for part in verdict.accused))
+        width = max(len("name"), *(len(printable.printable(part.name)) for part in verdict.accused))
         lines += ["", f"{'kind':5} {'name':{width}} confidence  evidence"]
         indent = " " * (5 + 1 + width + 1 + 10 + 2)
         for part in verdict.accused:
             wrapped = textwrap.wrap(part.evidence, max(40, _WIDTH - len(indent)))
-            lines.append(f"{part.kind:5} {part.name:{width}} {part.confidence:10.4f}  {wrapped[0]}")
+            lines.append(
+                f"{part.kind:5} {printable.printable(part.name):{width}} {part.confidence:10.4f}  {wrapped[0]}"
+            )
             lines += [indent + rest for rest in wrapped[1:]]
         lines.append("")
     if verdict.suspects:
         lines.append(f"suspected: {names(suspected(verdict))}")
     lines.append(f"cleared: {names(verdict.cleared)}")
     lines += [f"note: {note.text}" for note in notes(verdict)]
-    return "\n".join(lines)
+    return printable.joined(lines)
 
 
 def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
@@ -45,13 +48,14 @@ def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | No
     if verdict.accused:
         lines += ["| kind | name | confidence | evidence |", "|---|---|---|---|"]
         for part in verdict.accused:
-            lines.append(f"| {part.kind} | {part.name} | {part.confidence:.4f} | {part.evidence} |")
+            cells = [printable.markdown_cell(text) for text in (part.name, part.evidence)]
+            lines.append(f"| {part.kind} | {cells[0]} | {part.confidence:.4f} | {cells[1]} |")
         lines.append("")
     if verdict.suspects:
         lines += [f"Suspected: {names(suspected(verdict))}", ""]
     lines.append(f"Cleared: {names(verdict.cleared)}")
     lines += [f"- {note.text}" for note in notes(verdict)]
-    return "\n".join(lines)
+    return printable.joined(lines)
 
 
 def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:

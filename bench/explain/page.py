@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from bench.core import printable
 from bench.core.codes import Coded
 from bench.explain import crash_page
 from bench.explain.crash import Crash
@@ -35,18 +36,18 @@ def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """
     several = len(pages) + len(crashes) > 1
     if len(pages) > _MOST_WHOLE:
-        blocks = ["\n".join(_short(page)) for page in pages]
+        blocks = [printable.joined(_short(page)) for page in pages]
     else:
-        blocks = ["\n".join(_text(page, several)) for page in pages]
-    blocks += ["\n".join(_crash_lines(crash_page.text(crash))) for crash in crashes]
+        blocks = [printable.joined(_text(page, several)) for page in pages]
+    blocks += [printable.joined(_crash_lines(crash_page.text(crash))) for crash in crashes]
     rule = "" if len(pages) > _MOST_WHOLE else f"{'=' * _WIDTH}\n\n"
     return f"\n\n{rule}".join(blocks)
 
 
 def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
     """All pages as Markdown, with headings, lists and commands in code."""
-    blocks = ["\n".join(_markdown(page, len(pages) > 1)) for page in pages]
-    blocks += ["\n".join(crash_page.markdown(crash)) for crash in crashes]
+    blocks = [printable.joined(_markdown(page, len(pages) > 1)) for page in pages]
+    blocks += [printable.joined(crash_page.markdown(crash)) for crash in crashes]
     return "\n\n".join(blocks)
 
 

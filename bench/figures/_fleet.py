@@ -48,8 +48,8 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     if len(number) <= _MOST_LABELLED:
         annotate(panel, np.where(lost > 0, math.nan, grid), "{:.0f}")
         names = short_names(fleet.hosts)
-        panel.set_xticks(order, [names[host] for host in fleet.hosts], rotation=90)
-        panel.set_yticks(order, [names[host] for host in fleet.hosts])
+        panel.set_xticks(order, [_style.shown(names[host]) for host in fleet.hosts], rotation=90)
+        panel.set_yticks(order, [_style.shown(names[host]) for host in fleet.hosts])
     panel.set_xlabel("host", fontsize=_style.TEXT)
     panel.set_ylabel("host", fontsize=_style.TEXT)
     for host in verdict.named:

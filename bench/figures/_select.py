@@ -90,7 +90,7 @@ def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
         axes.plot(
             [whole.low * scale, whole.high * scale], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
-    axes.set_yticks(range(len(shown)), [each.name for each in shown])
+    axes.set_yticks(range(len(shown)), [_style.shown(each.name) for each in shown])
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel(f"step time ({unit}), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)

@@ -6,6 +6,7 @@ per inch, with no text below 9 points, so they are readable at 1000 pixels.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from bench.core.printable import printable
 from bench.core.record import Flag
 from bench.core.units import format_size
 from bench.results.document import Summary
@@ -33,6 +37,7 @@ TEXT = 10
 SMALL_TEXT = 9
 GREY = "#444444"
 _NUM_SIZE_LABELS = 8
+_DOLLAR = re.compile(r"(?<!\\)\$")
 _LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and before each label
 
 
@@ -179,6 +184,17 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     axes.set_xlabel("size (bytes, binary units)", fontsize=TEXT)
 
 
+def shown(text: str) -> str:
+    """One line as a figure shows it: no hidden characters, and dollar signs instead of formulas between them."""
+    text = printable(text)
+    return _DOLLAR.sub(r"\\$", text) if len(_DOLLAR.findall(text)) > 1 else text
+
+
+def _tick_labels(axis: Axis) -> list[Text]:
+    """The labels of ticks, whose formatters make their texts when they are drawn."""
+    return [label for tick in (*axis.majorTicks, *axis.minorTicks) for label in (tick.label1, tick.label2)]
+
+
 def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
     """Write `path`.png and `path`.svg and create their folder; return both paths."""
     base = Path(path)
@@ -191,4 +207,9 @@ def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
 
 def write(figure: Figure, path: Path) -> None:
     """Write one file in the format of its suffix. Raises OSError."""
+    labels = {id(label) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in _tick_labels(axis)}
+    for text in figure.findobj(Text):
+        safe = "\n".join(map(shown, text.get_text().split("\n")))
+        if id(text) not in labels and safe != text.get_text():
+            text.set_text(safe)
     figure.savefig(path, dpi=DPI, facecolor="white")

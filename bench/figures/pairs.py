@@ -222,8 +222,10 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
     starts = [place for place, host in enumerate(hosts) if place == 0 or host != hosts[place - 1]]
     if 1 < len(starts) <= _MOST_LABELS:  # labelled by host, at the middle of its ranks
         middles = [(a + b - 1) / 2 for a, b in zip(starts, [*starts[1:], len(order)], strict=True)]
-        panel.set_xticks(middles, [hosts[start] for start in starts], rotation=90 if len(starts) > 8 else 0)
-        panel.set_yticks(middles, [hosts[start] for start in starts])
+        panel.set_xticks(
+            middles, [_style.shown(hosts[start]) for start in starts], rotation=90 if len(starts) > 8 else 0
+        )
+        panel.set_yticks(middles, [_style.shown(hosts[start]) for start in starts])
         panel.set_xlabel("to host", fontsize=_style.TEXT)
         panel.set_ylabel("from host", fontsize=_style.TEXT)
     else:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bench.core import printable
 from bench.core.record import Header
 from bench.core.units import format_bytes
 from bench.gate import page
@@ -41,10 +42,10 @@ def render(
             "Each row is judged by its newest measurement. First results:",
         ]
         lines += ["", *(f"- {line}" for line in page.remarks(gate))]
-    lines += ["", "## Rules", "", "```yaml", gate.rules.text.rstrip(), "```"]
-    lines += ["", "## Files", "", "Check them later with `sha256sum -c` in the run's folder:", "", "```"]
-    lines += [f"{digest}  {name}" for name, digest in hashes.items()]
-    return "\n".join([*lines, "```"]) + "\n"
+    lines += ["", "## Rules", "", *printable.fenced(gate.rules.text.rstrip().split("\n"), "yaml")]
+    lines += ["", "## Files", "", "Check them later with `sha256sum -c` in the run's folder:", ""]
+    lines += printable.fenced([f"{digest}  {name}" for name, digest in hashes.items()])
+    return printable.markdown_page(printable.joined(lines)) + "\n"
 
 
 def _facts(
@@ -106,5 +107,6 @@ def _measured(document: Document) -> list[str]:
     lines = ["| job | started | nodes x ranks | transport | rows |", "|---|---|---|---|---|"]
     for job, header in document.headers.items():
         world = f"{header.num_nodes} x {header.ranks_per_node}"
-        lines.append(f"| {job} | {header.started} | {world} | {header.transport} | {rows[job]} |")
+        cells = (job, header.started, world, header.transport, str(rows[job]))
+        lines.append(f"| {' | '.join(map(printable.markdown_cell, cells))} |")
     return lines

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from bench.core import printable
 from bench.gate import page
 from bench.gate.gate import GateResult
 from bench.gate.messages import FAILURES, FaultCode
@@ -72,6 +73,7 @@ def github_lines(gate: GateResult) -> list[str]:
 
 def github_line(title: str, message: str) -> str:
     """One workflow command (GitHub's toolkit escapes % \\r \\n in data, and : , in properties as well)."""
+    title, message = printable.printable(title), printable.lines(message)
     data = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     name = title.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace(":", "%3A").replace(",", "%2C")
     return f"::error title={name}::{data}"

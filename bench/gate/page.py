@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from bench.core import hostlist
+from bench.core import hostlist, printable
 from bench.core.units import format_duration, format_rate, format_size
 from bench.gate.gate import GateResult, JudgedDemand
 from bench.gate.messages import FAILURES, GateFailure
@@ -40,19 +40,22 @@ def table(gate: GateResult) -> str:
         lines += ["", *_finding_lines(gate.findings)]
     if gate.nodes:
         lines += ["", *_node_lines(gate.nodes)]
-    return "\n".join([*lines, *(f"# {line}" for line in remarks(gate))]) + "\n"
+    return printable.joined([*lines, *(f"# {line}" for line in remarks(gate))]) + "\n"
 
 
 def markdown(gate: GateResult) -> str:
     """The same in Markdown."""
     lines = [f"# {conclusion(gate)}", "", gate.rules.description, ""]
     for name in _names(gate):
-        lines += [f"- **{name}**: {FAILURES[name]}", *(f"  - {_escaped(each)}" for each in sentences(gate, name))]
+        lines += [
+            f"- **{name}**: {FAILURES[name]}",
+            *(f"  - {printable.markdown(each)}" for each in sentences(gate, name)),
+        ]
     if gate.rules.rules or not gate.findings:
         lines += ["", *markdown_demands(gate), "", *markdown_nodes(gate.nodes), ""]
     if gate.findings:
         lines += ["", *_markdown_findings(gate.findings), ""]
-    return "\n".join([*lines, *(f"- {_escaped(line)}" for line in remarks(gate))]) + "\n"
+    return printable.joined([*lines, *(f"- {printable.markdown(line)}" for line in remarks(gate))]) + "\n"
 
 
 def markdown_demands(gate: GateResult) -> list[str]:
@@ -290,6 +293,7 @@ def _rows(faults: Iterable[GateFault]) -> list[str]:
 
 
 def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [[printable.printable(word) for word in row] for row in rows]
     widths = [max(len(line[column]) for line in (titles, *rows)) for column in range(len(titles))]
     return [
         "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
@@ -299,13 +303,7 @@ def _columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [titles, ["---"] * len(titles), *rows]
-    return [f"| {' | '.join(map(_escaped, line))} |" for line in lines]
-
-
-def _escaped(text: str) -> str:
-    for character in ("|", "*", "_", "<"):
-        text = text.replace(character, f"\\{character}")
-    return text
+    return [f"| {' | '.join(map(printable.markdown, line))} |" for line in lines]
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:

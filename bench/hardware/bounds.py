@@ -267,6 +267,8 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
     rate = _interpolated(points, record.payload_bytes)
     useful = record.payload_bytes * record.bus_factor
     num_bytes = useful if record.rank_bytes is None else record.rank_bytes
+    if not num_bytes:
+        return
     why = f"while all ranks copied {record.payload_bytes} bytes, each reached {format_rate(rate)}"
     limit = Limit.MEMORY_COPY
     source = "measured at the start of this run"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from bench.core import printable
 from bench.logs.foreign import ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure, Remark
 
 SCHEMA = "bench.import/1"
@@ -111,4 +112,4 @@ def _number(value: float | None) -> float | None:
 
 
 def _json(value: dict[str, Any]) -> str:
-    return _ENCODER.encode(value)
+    return printable.json_text(_ENCODER.encode(value))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.core import plugins
+from bench.core import plugins, printable
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
 from bench.rank.messages import RankRefusal, RunEnd
 from bench.store.heartbeat import ERROR_LINE
@@ -116,7 +116,7 @@ class _TablePrinter:
         layout = Layout(case.modes, grouped=grouped, widest=widest, like=case.like, products=header.pattern == PATTERN)
         self._table = LiveTable(layout)
         self._pending: list[Summary] = []
-        print(self._table.before(header), flush=True)
+        self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
         """Keep the row until its size is complete, then print it; a size with too many rows is printed in parts."""
@@ -129,12 +129,15 @@ class _TablePrinter:
     def finish(self, document: Document, all_notes: bool) -> None:
         """Print the rows of the last size, and the lines about the whole table."""
         self._flush()
-        print(self._table.after(document, all_notes), flush=True)
+        self._print(self._table.after(document, all_notes))
 
     def _flush(self) -> None:
         if self._pending:
-            print(self._table.rows(self._pending), flush=True)
+            self._print(self._table.rows(self._pending))
         self._pending = []
+
+    def _print(self, text: str) -> None:
+        print(printable.lines(text), flush=True)
 
 
 def failed_document(name: str, error: BenchError) -> Document:
@@ -148,9 +151,10 @@ def failed_document(name: str, error: BenchError) -> Document:
 
 def emit(document: Document, args: argparse.Namespace) -> None:
     """Print the document in the requested format, to stdout or to a file. Raises UsageError if it cannot be written."""
+    from bench.results.output import safe
     from bench.results.run_report import RunReport
 
-    text: str = plugins.load("format", args.format).render(RunReport(document, all_notes=args.notes))
+    text = safe(plugins.load("format", args.format).render(RunReport(document, all_notes=args.notes)), args.format)
     args.emitted = True
     if args.output is None:
         print(text, end="" if text.endswith("\n") else "\n", flush=True)
@@ -169,4 +173,4 @@ def check_output(output: str | None) -> None:
 
 def say(line: str) -> None:
     """Print one line to stderr, in one write."""
-    print(f"{line}\n", end="", file=sys.stderr, flush=True)
+    print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)

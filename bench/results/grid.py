@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.core import printable
 from bench.results.table import NOTHING, Column, as_csv, as_json
 
 __all__ = ["NOTHING", "Column", "as_csv", "markdown", "pipes", "render", "table"]
@@ -24,7 +25,7 @@ def render(
         return as_json(document)
     if form == "csv":
         return as_csv(rows)
-    cells = [[column.cell(row) for column in columns] for row in rows]
+    cells = [[printable.printable(column.cell(row)) for column in columns] for row in rows]
     return markdown(columns, cells, remarks) if form == "markdown" else table(columns, cells, remarks)
 
 
@@ -35,20 +36,20 @@ def table(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Se
         _line(columns, [column.title for column in columns], widths),
         *(_line(columns, row, widths) for row in cells),
     ]
-    return "\n".join([*lines, *(["", *(f"# {each}" for each in remarks)] if remarks else [])])
+    return printable.joined([*lines, *(["", *(f"# {each}" for each in remarks)] if remarks else [])])
 
 
 def markdown(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
     """A GitHub table, remarks below as a list."""
     rule = "|" + "|".join("---:" if column.right else "---" for column in columns) + "|"
     head = "| " + " | ".join(column.title for column in columns) + " |"
-    body = ["| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in cells]
-    return "\n".join([head, rule, *body, *(["", *(f"- {each}" for each in remarks)] if remarks else [])])
+    body = ["| " + " | ".join(map(printable.markdown_cell, row)) + " |" for row in cells]
+    return printable.joined([head, rule, *body, *(["", *(f"- {each}" for each in remarks)] if remarks else [])])
 
 
 def pipes(words: Iterable[str]) -> str:
     """One line of a GitHub table, for pages that write theirs line by line."""
-    return f"| {' | '.join(word.replace('|', '/') for word in words)} |"
+    return f"| {' | '.join(printable.printable(word).replace('|', '/') for word in words)} |"
 
 
 def _line(columns: Sequence[Column], texts: Sequence[str], widths: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench.core import plugins
+from bench.core import plugins, printable
 from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
@@ -53,11 +53,18 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
     Raises UsageError when the file cannot be written.
     """
-    emit_pieces((text.rstrip("\n"), "\n"), args)
+    emit_pieces((safe(text.rstrip("\n"), args.format), "\n"), args)
+
+
+def safe(text: str, form: str) -> str:
+    """The text of a format without what a terminal, a page or a CI system would act on (core/printable.py)."""
+    if form == "json":
+        return printable.json_text(text)
+    return printable.markdown_page(text) if form == "markdown" else printable.lines(text)
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a text that comes in pieces; the last piece ends with a line end."""
+    """Write a JSON document or a safe text that comes in pieces; the last piece ends with a line end."""
     args.emitted = True
     path: Path | None = args.output
     if path is None:

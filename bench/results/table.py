@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
+from bench.core import printable
+
 NOTHING = "-"
 
 
@@ -149,7 +151,7 @@ def plain(value: Any) -> Any:
 
 def as_json(document: Any) -> str:
     """One JSON document, ended by a line end."""
-    return json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return printable.json_text(json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
@@ -162,7 +164,7 @@ def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = N
         names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
+    writer.writerow({name: printable.csv_cell(name) for name in names})
     for row in rows:
         writer.writerow({name: _csv_cell(value) for name, value in row.items()})
     return text.getvalue()
@@ -174,7 +176,7 @@ def _csv_cell(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, (list, tuple)):
-        return ";".join(map(str, value))
+        return printable.csv_cell(";".join(map(str, value)))
     if isinstance(value, Mapping):
-        return json.dumps(plain(value), ensure_ascii=False)
-    return value
+        return printable.csv_cell(json.dumps(plain(value), ensure_ascii=False))
+    return printable.csv_cell(value) if isinstance(value, str) else value

@@ -17,6 +17,7 @@ Schema history (the `schema` key of each header line):
 
 A file is complete by itself. A launch that completes an earlier one appends its own header; records belong to the
 header above them. A truncated last line (the process was killed, the disk was full) is skipped with a warning.
+Everything else that does not fit the schema (store/line_schema.py) is refused with its line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,19 +37,22 @@ import numpy as np
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
 from bench.core.remarks import CodedRemark
-from bench.store import older
+from bench.store import line_schema, older
 
 SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records per fsync
 _READABLE = (*(f"bench.results/{number}" for number in range(1, 6)), SCHEMA)
 _ALWAYS = ("num_ranks", "num_nodes")  # written even if unknown: a line without them is invalid
-_TIMES = ("seconds", "host_s", "enqueue_s")
 _OF_HEADER, _OF_RECORD = (tuple(each.name for each in fields(kind)) for kind in (Header, Record))
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
-_PLAIN: dict[str, type | tuple[type, ...]] = {"str": str, "bool": bool, "int": int, "float": (int, float)}
-_MANY = re.compile(r"(tuple|Mapping)\[(?:str, )?(\w+)(?:, \.\.\.)?\]")
-_LARGEST = 1 << 1000  # larger numbers do not fit in a float
+_PARTS: dict[str, type] = {
+    "contention": Contention,
+    "overlap": OverlapSamples,
+    "skipped": Skip,
+    "failed": Failure,
+    "first_wrong": WrongData,
+}
 
 T = TypeVar("T")
 
@@ -200,29 +203,43 @@ def _rounded(seconds: Iterable[float]) -> list[float]:
 
 
 def read(path: Path) -> Results:
-    """Read a results file. Raises UsageError if it is not one or has a newer schema."""
+    """Read a results file. Raises UsageError, with the line, if it is not one, is damaged or has a newer schema."""
     attempts: list[Attempt] = []
     warnings: list[str] = []
     header: Header | None = None
     records: list[Record] = []
     for number, parsed in _lines(path, warnings):
-        kind = parsed.pop("type", None)
-        if kind == "header":
-            _check_schema(parsed.pop("schema", None), path, number)
+        kind = _checked(parsed, header is not None, path, number)
+        if header is None or kind == "header":
             if header is not None:
                 attempts.append(Attempt(header, tuple(records)))
-            header, records = _header(parsed, path, number), []
-        elif kind == "clocks" and header is not None:
-            header = with_clocks(header, parsed.get("hosts", {}))
-        elif kind == "end" and header is not None:
-            header = with_gpus_at_end(header, _gpus_at_end(parsed, path, number))
-        elif kind == "record" and header is not None:
-            records.append(_record(parsed, path, number))
+            header, records = _header(parsed), []
+        elif kind == "clocks":
+            header = with_clocks(header, parsed["hosts"])
+        elif kind == "end":
+            header = with_gpus_at_end(header, parsed["gpus"])
         else:
-            raise UsageError(f"{path}:{number}: a results file has no lines of type {kind!r}")
+            records.append(_record(parsed, path, number))
     if header is None:
         raise UsageError(f"{path} is not a results file: it has no header line")
     return Results((*attempts, Attempt(header, tuple(records))), tuple(warnings))
+
+
+def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> str:
+    """The type of a line, which now fits the schema. Raises UsageError if it does not. `headed`: below a header."""
+    kind = parsed.pop("type", None)
+    if not isinstance(kind, str) or kind not in line_schema.KINDS or not (headed or kind == "header"):
+        where = "" if headed else " before its header"
+        raise UsageError(f"{path}:{number}: a results file has no lines of type {str(kind)[:40]!r}{where}")
+    if kind == "header":
+        _check_schema(parsed.pop("schema", None), path, number)
+        older.update_header(parsed)
+    elif kind == "record":
+        older.update_record(parsed)
+    problem = line_schema.problem(kind, parsed)
+    if problem is not None:
+        raise UsageError(f"{path}:{number}: invalid {kind} line ({problem})")
+    return kind
 
 
 def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
@@ -238,24 +255,17 @@ def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, An
     return replace(header, nodes=nodes)
 
 
-def _gpus_at_end(parsed: Mapping[str, Any], path: Path, number: int) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    gpus = parsed.get("gpus")
-    if not isinstance(gpus, Mapping) or not all(
-        isinstance(each, list) and all(isinstance(gpu, Mapping) for gpu in each) for each in gpus.values()
-    ):
-        raise UsageError(f"{path}:{number}: invalid end line (gpus is {str(gpus)[:40]!r})")
-    return gpus
-
-
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, object) of every valid line, one at a time, because a file may be large. Invalid lines add a warning."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 try:
-                    parsed = json.loads(line.decode("utf-8", errors="replace"))
+                    parsed = json.loads(line)
                 except ValueError:
                     parsed = None
+                except RecursionError:
+                    raise UsageError(f"{path}:{number}: lists or mappings are nested too deeply") from None
                 if isinstance(parsed, dict):
                     yield number, parsed
                 elif line.strip():
@@ -267,107 +277,64 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any
 def _check_schema(schema: str | None, path: Path, number: int) -> None:
     if schema not in _READABLE:
         raise UsageError(
-            f"{path}:{number}: schema {schema!r} cannot be read (this is {SCHEMA}): use the version that wrote it"
+            f"{path}:{number}: schema {str(schema)[:40]!r} cannot be read (this is {SCHEMA}): "
+            "use the version that wrote it"
         )
 
 
-def _header(parsed: dict[str, Any], path: Path, number: int) -> Header:
-    for key in ("case", "argv", "ranks", "notes"):
-        parsed[key] = tuple(parsed.get(key) or ())
-    try:
-        parsed["remarks"] = tuple(CodedRemark(**remark) for remark in parsed.get("remarks") or ())
-    except TypeError as error:
-        raise UsageError(f"{path}:{number}: not a whole header line (remarks: {error})") from None
-    if isinstance(parsed.get("imported"), dict):
-        parsed["imported"] = older.imported(parsed["imported"])
-    return _build(Header, parsed, path, number)
+def _header(parsed: Mapping[str, Any]) -> Header:
+    """The header of a line that fits the schema."""
+    values = {name: value for name, value in parsed.items() if name in _OF_HEADER}
+    for name in ("case", "argv", "ranks", "notes"):
+        values[name] = tuple(values.get(name, ()))
+    values["remarks"] = tuple(_made(CodedRemark, remark) for remark in values.get("remarks", ()))
+    return Header(**values)
 
 
-def _record(parsed: dict[str, Any], path: Path, number: int) -> Record:
+def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
+    """The record of a line that fits the schema. Raises UsageError if its parts contradict each other."""
+    values = {name: value for name, value in parsed.items() if name in _OF_RECORD}
+    for name in ("requested_bytes", "flags"):
+        values[name] = tuple(values.get(name, ()))
+    for name, kind in _PARTS.items():
+        if values.get(name) is not None:
+            values[name] = _made(kind, values[name])
     try:
-        parsed["requested_bytes"] = tuple(parsed.get("requested_bytes", ()))
-        parsed["flags"] = tuple(parsed.get("flags", ()))
-        if "samples" in parsed:
-            parsed["samples"] = _samples(parsed["samples"])
-        if "contention" in parsed:
-            parsed["contention"] = Contention(**parsed["contention"])
-        if "overlap" in parsed:
-            parsed["overlap"] = OverlapSamples(**parsed["overlap"])
-        if "skipped" in parsed:
-            skipped = parsed["skipped"]
-            parsed["skipped"] = Skip.uncoded(skipped) if isinstance(skipped, str) else Skip(**skipped)
-        if "failed" in parsed:
-            parsed["failed"] = Failure(**older.failure(parsed["failed"]))
-        if "first_wrong" in parsed:
-            parsed["first_wrong"] = WrongData(**parsed["first_wrong"])
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        contention = values.get("contention")
+        if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):
+            raise ValueError("contention has different numbers of blocks")
+        if values.get("samples") is not None:
+            values["samples"] = _samples(values["samples"])
+        return Record(**{"payload_bytes": 0, **values})
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{path}:{number}: invalid record line ({error})") from None
-    parsed.setdefault("payload_bytes", 0)
-    return _build(Record, parsed, path, number)
 
 
-def _samples(told: Mapping[str, Any]) -> Samples:
-    """Raise TypeError, ValueError or KeyError if the values are not samples."""
-    if any(bool in map(type, own) for own in (*(told.get(key, ()) for key in _TIMES), *told.get("by_rank", ()))):
-        raise ValueError("true and false are not seconds")
-    by_rank = tuple(array("d", own) for own in told.get("by_rank", ()))
-    seconds = told.get("seconds") or ([] if not by_rank else np.max(by_rank, axis=0))
-    if any(len(own) != len(seconds) for own in by_rank):
+def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
+    """A dataclass from plain values; keys of other versions are left out."""
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: plain[name] for name in names if name in plain})
+
+
+def _samples(plain: Mapping[str, Any]) -> Samples:
+    """The samples of a record. Raises ValueError if their numbers differ, OverflowError for a number above 1e308."""
+    by_rank = tuple(array("d", own) for own in plain.get("by_rank") or ())
+    if any(len(own) != len(by_rank[0]) for own in by_rank):
         raise ValueError("the ranks have different numbers of samples")
-    on_host = [told.get(key, ()) for key in ("host_s", "enqueue_s")]
+    seconds = plain.get("seconds") or ([] if not by_rank else np.max(by_rank, axis=0))
+    if by_rank and len(by_rank[0]) != len(seconds):
+        raise ValueError("the ranks have different numbers of samples")
+    on_host = [plain.get(key) or () for key in ("host_s", "enqueue_s")]
     if any(len(own) not in (0, len(seconds)) for own in on_host):
         raise ValueError("host_s and enqueue_s must have one value per sample")
     return Samples(
         seconds=seconds,
         by_rank=by_rank,
-        warmup=told.get("warmup", ()),
-        calls_per_sample=told["calls_per_sample"],
-        loop=told["loop"],
-        rank_mean_s=tuple(told.get("rank_mean_s", ())),
-        slowest_counts=tuple(told.get("slowest_counts", ())),
+        warmup=plain.get("warmup") or (),
+        calls_per_sample=plain["calls_per_sample"],
+        loop=plain["loop"],
+        rank_mean_s=tuple(plain.get("rank_mean_s") or ()),
+        slowest_counts=tuple(plain.get("slowest_counts") or ()),
         host_s=on_host[0],
         enqueue_s=on_host[1],
     )
-
-
-def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    problem = _type_error(kind, parsed, null_allowed=kind is Header)
-    if problem is not None:
-        raise UsageError(f"{path}:{number}: invalid {kind.__name__.lower()} line ({problem})")
-    try:
-        return kind(**{key: value for key, value in parsed.items() if key in known})
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{path}:{number}: invalid {kind.__name__.lower()} line ({error})") from None
-
-
-def _type_error(kind: type, parsed: Mapping[str, Any], null_allowed: bool) -> str | None:
-    """The first field with a value of a wrong type, as text; None if there is none.
-
-    The expected types are those of the dataclass: `float | None`, `Mapping[str, float]`. The check exists because a
-    file may have been edited.
-    """
-    for field in fields(kind):
-        if field.name not in parsed or (null_allowed and parsed[field.name] is None):
-            continue
-        parts = str(field.type).split(" | ")
-        if not any(_is(parsed[field.name], part) for part in parts):
-            return f"{field.name} must be {' or '.join(parts)}, not {str(parsed[field.name])[:40]!r}"
-    return None
-
-
-def _is(value: object, part: str) -> bool:
-    if part == "None":
-        return value is None
-    if part in _PLAIN:
-        if isinstance(value, int) and (isinstance(value, bool) != (part == "bool") or abs(value) > _LARGEST):
-            return False
-        return isinstance(value, _PLAIN[part])
-    if part.startswith("Mapping") and not isinstance(value, Mapping):
-        return False
-    many = _MANY.fullmatch(part)
-    if many is None or many[2] not in _PLAIN:
-        return True
-    if isinstance(value, Mapping):
-        return all(each is None or _is(each, many[2]) for each in value.values())
-    return isinstance(value, tuple) and all(_is(each, many[2]) for each in value)

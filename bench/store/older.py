@@ -16,11 +16,32 @@ _NO_NUMBER = "was printed, but is no number"  # the text in bench.results/5 for 
 _WAIVED = " was waived: the tool says that it can not run here"
 
 
-def imported(stored: Mapping[str, Any]) -> dict[str, Any]:
+def update_header(parsed: dict[str, Any]) -> None:
+    """Bring the line of a header up to date, as far as it is one: null for what was empty, and the codes of a log."""
+    for name in ("case", "argv", "ranks", "notes", "remarks"):
+        parsed[name] = parsed.get(name) or []
+    for name in ("versions", "facts", "settings", "environment", "nodes", "calibration", "links", "imported"):
+        parsed[name] = parsed.get(name) or {}
+    if isinstance(parsed["imported"], dict):
+        parsed["imported"] = _imported(parsed["imported"])
+
+
+def update_record(parsed: dict[str, Any]) -> None:
+    """Bring the line of a record up to date, as far as it is one: skips and failures get codes."""
+    parsed.setdefault("requested_bytes", [])
+    parsed.setdefault("payload_bytes", 0)
+    if isinstance(parsed.get("skipped"), str):
+        parsed["skipped"] = {"code": UNCODED, "text": parsed["skipped"]}
+    if isinstance(parsed.get("failed"), dict):
+        parsed["failed"] = _failure(parsed["failed"])
+
+
+def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The origin of imported rows; a test that the tool waived gets its code."""
     remarks = []
-    for remark in stored.get("remarks") or ():
-        text = remark.get("text", "") if isinstance(remark, Mapping) else ""
+    listed = stored.get("remarks")
+    for remark in listed if isinstance(listed, list) else ():
+        text = remark.get("text", "") if isinstance(remark, dict) else ""
         test, waived, _ = str(text).partition(_WAIVED)
         if waived and remark.get("code", UNCODED) == UNCODED:
             remark = {**remark, "code": "waived", "facts": {"test": test}}
@@ -28,7 +49,7 @@ def imported(stored: Mapping[str, Any]) -> dict[str, Any]:
     return {**stored, "remarks": remarks} if remarks else dict(stored)
 
 
-def failure(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A stored failure; a figure that another tool printed as "no number" gets its code."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}

@@ -6,6 +6,7 @@ addresses of MPI functions in the library that mpi4py loaded. Without a compiler
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -76,6 +77,7 @@ def build() -> tuple[Path | None, str]:
     source = _SOURCE.read_bytes()
     key = hashlib.sha256(b"\0".join([source, compiler.encode(), " ".join(_FLAGS).encode()])).hexdigest()[:16]
     name = f"mpi_loop-{platform.machine()}-{key}.so"
+    failure: Exception | None = None
     for folder in _cache.folders():
         if not _cache.is_ours(folder):
             continue
@@ -84,8 +86,12 @@ def build() -> tuple[Path | None, str]:
             return path, compiler
         try:
             return _compile(compiler, path), compiler
-        except (OSError, subprocess.SubprocessError) as error:
+        except (OSError, subprocess.CalledProcessError) as error:
+            failure = failure or error  # a full or read-only disk, which also the compiler reports: try the next folder
+        except subprocess.SubprocessError as error:
             return None, f"{compiler} could not compile it ({_message(error)})"
+    if failure is not None:
+        return None, f"{compiler} could not compile it ({_message(failure)})"
     return None, "no cache folder is writable: set XDG_CACHE_HOME to one that is"
 
 
@@ -103,7 +109,8 @@ def _compile(compiler: str, path: Path) -> Path:
         )
         partial.replace(path)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
     return path
 
 

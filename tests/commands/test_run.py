@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import NoReturn
 
@@ -103,3 +105,29 @@ def test_a_command_stays_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.M
     with run._progress() as (say, _):
         say(command)
     assert command in terminal.getvalue()
+
+
+@pytest.mark.parametrize("moment", ["plan.json", "*.log", "*.jsonl"])
+def test_a_results_folder_that_is_removed_ends_the_run_with_4_and_one_sentence(
+    moment: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    removed: list[Path] = []
+    ended = threading.Event()
+
+    def remove() -> None:
+        while not ended.wait(0.002):
+            if found := list(tmp_path.glob(f"results/*/{moment}")):
+                removed.append(found[0].parent)
+                shutil.rmtree(found[0].parent, ignore_errors=True)
+
+    thread = threading.Thread(target=remove)
+    thread.start()
+    try:
+        where = ("--config", str(ROOT / "bench.yaml"), "--no-plots", "--results", str(tmp_path / "results"))
+        code = main([*MODELLED, *where])
+    finally:
+        ended.set()
+        thread.join()
+    err = capfd.readouterr().err
+    assert code == 4 and err.count("bench: error: ") == 1 and "internal error" not in err
+    assert str(removed[0]) in err.splitlines()[-1]

@@ -91,5 +91,6 @@ def test_a_github_line_is_one_escaped_line(tmp_path: Path) -> None:
     [line] = junit.github_lines(gate)
     assert line.startswith("::error title=bench gate%3A too-low::") and "\n" not in line
     assert "%0A" in line and "90%25 of bound" in line
-    assert junit.github_line("a:b,c%", "x\r\ny%") == "::error title=a%3Ab%2Cc%25::x%0D%0Ay%25"
+    assert junit.github_line("a:b,c%", "x\ny%") == "::error title=a%3Ab%2Cc%25::x%0Ay%25"
+    assert junit.github_line("a\r\n::b", "x\r\n::y") == "::error title=a\\r\\n%3A%3Ab::x\\r%0A\\x3a:y"
     assert junit.github_lines(a_gate(tmp_path)) == []

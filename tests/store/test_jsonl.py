@@ -211,7 +211,7 @@ def test_every_schema_that_was_ever_written_is_read(
 
 def test_a_waived_test_of_an_older_import_has_its_code() -> None:
     text = "device_to_device_memcpy_read_ce was waived: the tool says that it can not run here"
-    read = older.imported({"remarks": [{"line": 87, "text": text}, {"line": 90, "text": "cut"}]})
+    read = older._imported({"remarks": [{"line": 87, "text": text}, {"line": 90, "text": "cut"}]})
     assert read["remarks"][0] == {
         "line": 87,
         "text": text,

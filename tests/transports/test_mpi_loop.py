@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -53,3 +55,44 @@ def test_an_unwritable_cache_is_replaced_by_the_temporary_folder(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     path, _ = _mpi_loop.build()
     assert path is not None and path.is_relative_to(tmp_path) and path.exists()
+
+
+@needs_compiler
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_a_full_cache_folder_is_replaced_by_the_next(
+    number: int, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
+    compiled = _mpi_loop._compile
+
+    def on_full_disk(compiler: str, path: Path) -> Path:
+        if path.is_relative_to(own_cache):
+            raise OSError(number, os.strerror(number), str(path))
+        return compiled(compiler, path)
+
+    monkeypatch.setattr(_mpi_loop, "_compile", on_full_disk)
+    path, _ = _mpi_loop.build()
+    assert path is not None and path.is_relative_to(tmp_path / "temporary") and path.exists()
+
+
+@needs_compiler
+def test_a_compiler_that_finds_the_disk_full_tries_the_next_folder(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
+    script = tmp_path / "compiler"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *{own_cache}*) echo "no space left" >&2; exit 1;; esac\nexec cc "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    path, _ = _mpi_loop.build()
+    assert path is not None and path.is_relative_to(tmp_path / "temporary")
+
+
+def test_without_any_room_the_first_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(compiler: str, path: Path) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(_mpi_loop, "_compile", full)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    path, reason = _mpi_loop.build()
+    assert path is None and os.strerror(errno.ENOSPC) in reason

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bench.core.printable import fenced
+from bench.core.printable import lines as printable_lines
+from bench.core.printable import markdown as escaped
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table, Verbatim
-
-_MEANINGFUL = "|*_<"  # ends a cell, begins emphasis or a tag
 
 
 def render(report: Report) -> str:
@@ -22,7 +23,7 @@ def _block(block: Block) -> list[str]:
     if isinstance(block, Heading):
         return [f"{'#' * block.level} {escaped(block.text)}", ""]
     if isinstance(block, Verbatim):
-        return ["```", *block.text.splitlines(), "```", ""]
+        return [*fenced(printable_lines(block.text).split("\n")), ""]
     if isinstance(block, Lines):
         return _list(block)
     return _table(block)
@@ -65,10 +66,3 @@ def _rows(columns: Sequence[Column], rows: Iterable[Any]) -> list[str]:
 
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    for character in _MEANINGFUL:
-        text = text.replace(character, f"\\{character}")
-    return text

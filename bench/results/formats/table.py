@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from bench.core.printable import lines as printable_lines
+from bench.core.printable import printable
 from bench.results.table import Block, Heading, Lines, Report, Table, Verbatim
 
 MAX_WIDTH = 130
@@ -33,7 +35,7 @@ def render_blocks(blocks: Iterable[Block]) -> str:
 def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
     """Lines that begin with `mark`; long lines continue on the next line."""
     wrapped: list[str] = []
-    for line in lines:
+    for line in map(printable, lines):
         indent = " " * (len(line) - len(line.lstrip()))
         wrapped += textwrap.wrap(
             line.lstrip(),
@@ -52,7 +54,7 @@ class TextTable:
         """Fix the widths by the rows that are known; later rows may be wider."""
         self._columns = table.shown_columns(wide=False)
         self._gap = " " * table.gap
-        cells = [[column.cell(row) for column in self._columns] for row in table.rows]
+        cells = [[printable(column.cell(row)) for column in self._columns] for row in table.rows]
         self._widths = []
         for index, column in enumerate(self._columns):
             known = [len(line[index]) for line in cells]
@@ -72,7 +74,7 @@ class TextTable:
 
     def lines(self, row: Any) -> list[str]:
         """One line, or several if its last column is wrapped."""
-        cells = [column.cell(row) for column in self._columns]
+        cells = [printable(column.cell(row)) for column in self._columns]
         if not (self._columns and self._columns[-1].wrapped):
             return [" " * _INDENT + self._joined(cells)]
         head = " " * _INDENT + self._joined([*cells[:-1], ""])
@@ -101,7 +103,7 @@ def _block(block: Block) -> list[str]:
     if isinstance(block, Heading):
         return comments([block.text])
     if isinstance(block, Verbatim):
-        return block.text.splitlines()
+        return printable_lines(block.text).split("\n")
     if isinstance(block, Lines):
         mark = "# " if block.comment else ""
         return comments(block.lines, mark)

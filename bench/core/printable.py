@@ -1,0 +1,122 @@
+"""Make text of others safe to show: on a terminal, in CSV, in Markdown, in JSON, and in the log of a CI system.
+
+Hosts, notes, versions, flags, file names and the lines of logs come from other programs and other users. They may hold
+escape sequences that clear a screen or retitle a terminal, directions that reorder letters, formulas that a spreadsheet
+runs, tags that a page runs, and commands to a CI system. Each function leaves ordinary text as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# Unicode's controls (C0, DEL, C1), format characters (directions, zero width, tags), separators of lines, surrogates.
+_FORMAT = (
+    "\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001-\U000e007f"
+)
+_HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f{_FORMAT}\ud800-\udfff]")
+_HIDDEN_IN_JSON = re.compile(f"[\x7f-\x9f{_FORMAT}\ud800-\udfff]")  # json.dumps escapes the others itself
+# Commands that a CI system reads in a log: `::error::` of GitHub after blanks; `##[...]`, `##vso[...]` and
+# `##teamcity[...]` anywhere in a line.
+_AT_BEGIN = re.compile(r"^([ \t]*):(?=:[A-Za-z])")
+_ANYWHERE = re.compile(r"#(?=#(?:\w*)\[)")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four: full width
+_ENTITY = re.compile(r"&(?=#?\w+;)")
+_TAG = re.compile(r"(?<!\\)<(?=[A-Za-z/!?])")
+_LINK = re.compile(r"\](?=\()\(")
+_BACKTICKS = re.compile(r"`+")
+
+
+def printable(text: str) -> str:
+    """One line of text: each hidden character, and each line break, as a visible escape such as `\\x1b`."""
+    return text if text.isprintable() else _HIDDEN.sub(_escape, text)
+
+
+def lines(text: str) -> str:
+    """Text whose line breaks the program placed itself, as a terminal and the log of a CI system may show it."""
+    return "\n".join(map(line, text.split("\n")))
+
+
+def line(text: str) -> str:
+    """One line, as a terminal and the log of a CI system may show it."""
+    text = printable(text)
+    if ":" in text:
+        text = _AT_BEGIN.sub(r"\1\\x3a", text)
+    return _ANYWHERE.sub(r"\\x23", text) if "##" in text else text
+
+
+def json_text(text: str) -> str:
+    """A JSON document whose strings hold every hidden character, and commands to a CI system, as JSON's own escapes."""
+    return _ANYWHERE.sub(r"\\u0023", _HIDDEN_IN_JSON.sub(_json_escape, text))
+
+
+def csv_cell(text: str) -> str:
+    """A cell of CSV that no spreadsheet takes for a formula; numbers stay numbers."""
+    text = printable(text)
+    if not text.startswith(_FORMULA) or len(text) == 1:
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
+
+
+def markdown(text: str) -> str:
+    """A piece of a line, such as a cell or an item of a list, that Markdown shows as it is."""
+    text = _ENTITY.sub("&amp;", printable(text))
+    for character in "|*_<":
+        text = text.replace(character, f"\\{character}")
+    if text.count("`") % 2 or "```" in text:
+        text = text.replace("`", "\\`")
+    return text.replace("](", "]\\(")
+
+
+def markdown_cell(text: str) -> str:
+    """A cell of a table of Markdown, in a page that goes through `markdown_page`."""
+    return printable(text).replace("|", "\\|")
+
+
+def markdown_page(text: str) -> str:
+    """A page of Markdown without tags, entities, links or images, which no page of the suite has. Fences stay."""
+    shown = []
+    fence = ""
+    for each in map(line, text.split("\n")):
+        mark = each[: len(each) - len(each.lstrip("`"))]
+        if fence:
+            fence = "" if mark == fence and each == mark else fence
+        elif len(mark) > 2:
+            fence = mark
+        else:
+            each = _LINK.sub(r"]\\(", _ENTITY.sub("&amp;", _TAG.sub(r"\\<", each)))
+        shown.append(each)
+    return "\n".join(shown)
+
+
+def fenced(content: Iterable[str], language: str = "") -> list[str]:
+    """Lines as a block of code of Markdown, between fences that are longer than any in them."""
+    content = list(content)
+    longest = max((len(run) for each in content for run in _BACKTICKS.findall(each)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence + language, *map(printable, content), fence]
+
+
+def joined(page: Iterable[str]) -> str:
+    """The lines of a page; a line break inside one of them is shown as an escape."""
+    return "\n".join(map(printable, page))
+
+
+def _escape(found: re.Match[str]) -> str:
+    letter = found[0]
+    code = ord(letter)
+    if letter in "\t\n\r":
+        return {"\t": "\\t", "\n": "\\n", "\r": "\\r"}[letter]
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    return f"\\u{0xD800 + (code - 0x10000 >> 10):04x}\\u{0xDC00 + (code - 0x10000 & 0x3FF):04x}"

@@ -1,0 +1,334 @@
+"""What the lines of a results file may hold: one check of types, ranges and nesting, before anything reads a value.
+
+A file may be damaged, edited, or written by another program. The shapes come from the dataclasses that the lines become
+(core/record.py, core/inventory.py, core/links.py) and, for the free mappings of a header, from the tables below. Null
+is unknown and fits everywhere in those mappings; keys without a shape may hold anything that is not nested too deeply.
+Numbers are finite and not negative unless a table says otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.core.inventory import Adapter, Gpu, NvLink, Path
+from bench.core.links import NodeLinks
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Skip, WrongData
+from bench.core.remarks import CodedRemark
+
+MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
+_LARGEST = 1 << 63
+_SHOWN = 40  # letters of a wrong value in a message
+
+# A shape is a check: None if the value fits, else (where, what it must be, the value), `where` as ".gpus[2].name".
+Misfit = tuple[str, str, Any]
+Shape = Callable[[Any], Misfit | None]
+
+
+def text(value: Any) -> Misfit | None:
+    """A string."""
+    return None if isinstance(value, str) else ("", "str", value)
+
+
+def flag(value: Any) -> Misfit | None:
+    """True or false."""
+    return None if isinstance(value, bool) else ("", "bool", value)
+
+
+def whole(least: int) -> Shape:
+    """A whole number, `least` or more."""
+
+    def check(value: Any) -> Misfit | None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return "", "int", value
+        return None if least <= value < _LARGEST else ("", f"int from {least} to 2^63", value)
+
+    return check
+
+
+def number(value: Any) -> Misfit | None:
+    """A finite number, 0 or more."""
+    misfit = signed(value)
+    if misfit is None and value < 0:
+        return "", "float of 0 or more", value
+    return misfit
+
+
+def positive(value: Any) -> Misfit | None:
+    """A finite number above 0."""
+    misfit = signed(value)
+    if misfit is None and not value > 0:
+        return "", "float above 0", value
+    return misfit
+
+
+def signed(value: Any) -> Misfit | None:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return "", "float", value
+    too_large = abs(value) > 1 << 1000 if isinstance(value, int) else not math.isfinite(value)
+    return ("", "finite float", value) if too_large else None
+
+
+def anything(value: Any) -> Misfit | None:
+    """Whatever JSON holds, unless it is nested more than MOST_NESTED deep."""
+    level = [value]
+    for _ in range(MOST_NESTED):
+        inner: list[Any] = []
+        for each in level:
+            if isinstance(each, Mapping):
+                inner += each.values()
+            elif isinstance(each, (list, tuple)):
+                inner += each
+            elif isinstance(each, (int, float)) and not isinstance(each, bool) and (misfit := signed(each)):
+                return misfit
+        level = inner
+        if not level:
+            return None
+    return "", f"nested at most {MOST_NESTED} deep", value
+
+
+def nullable(shape: Shape) -> Shape:
+    """The same, or null."""
+    return lambda value: None if value is None else shape(value)
+
+
+def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
+    """A list of such values."""
+
+    def check(value: Any) -> Misfit | None:
+        if not isinstance(value, (list, tuple)) or len(value) < least or (most is not None and len(value) > most):
+            return "", "list" if most is None else f"list of {most}", value
+        for index, item in enumerate(value):
+            misfit = shape(item)
+            if misfit is not None:
+                return f"[{index}]{misfit[0]}", *misfit[1:]
+        return None
+
+    return check
+
+
+def values(shape: Shape) -> Shape:
+    """A mapping from any key to such values."""
+
+    def check(value: Any) -> Misfit | None:
+        if not isinstance(value, Mapping):
+            return "", "mapping", value
+        for key, item in value.items():
+            misfit = shape(item)
+            if misfit is not None:
+                return f".{key[:_SHOWN]}{misfit[0]}", *misfit[1:]
+        return None
+
+    return check
+
+
+def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
+    """A mapping with these keys, each of its shape or null; `required` ones are there and not null."""
+
+    def check(value: Any) -> Misfit | None:
+        if not isinstance(value, Mapping):
+            return "", "mapping", value
+        for key in required:
+            if value.get(key) is None:
+                return f".{key}", "present", None
+        for key, item in value.items():
+            misfit = None if item is None else shapes.get(key, anything)(item)
+            if misfit is not None:
+                return f".{key[:_SHOWN]}{misfit[0]}", *misfit[1:]
+        return None
+
+    return check
+
+
+def mode(value: Any) -> Misfit | None:
+    """How the rows were timed."""
+    return None if value in ("isolated", "pipelined") else ("", "isolated or pipelined", value)
+
+
+def points(value: Any) -> Misfit | None:
+    """Measured (bytes, rate) pairs, one for each number of bytes."""
+    misfit = each(each(positive, 2, 2))(value)
+    if misfit is None and len({point[0] for point in value}) < len(value):
+        return "", "pairs of different sizes", value
+    return misfit
+
+
+# The names of these fields have another range than their types say.
+_RANGES: dict[str, Shape] = {
+    "num_ranks": whole(1),
+    "num_nodes": whole(1),
+    "ranks_per_node": whole(1),
+    "launch": whole(1),
+    "calls_per_sample": whole(1),
+    "samples_per_block": whole(1),
+    "num_products": whole(1),
+    "order": whole(1),
+    "mode": mode,
+    **dict.fromkeys(("alone_s", "product_alone_s", "product_s"), each(positive, 1)),
+    "rates_bytes_per_s": each(number, 1),
+    "numa_node": whole(-1),
+    "temperature_c": signed,
+    "gpus": whole(1),
+    "nvlink_nodes": whole(1),
+    **dict.fromkeys(
+        ("nvlink_bytes_per_s", "pair_bytes_per_s", "pcie_bytes_per_s", "nic_bytes_per_s", "memory_bytes_per_s"),
+        positive,
+    ),
+}
+_PLAIN: dict[str, Shape] = {"str": text, "bool": flag, "int": whole(0), "float": number, "Any": anything}
+_NESTED = re.compile(r"(tuple|Sequence|Mapping)\[(?:str, )?([\w\[\], ]+?)(?:, \.\.\.)?\]")
+
+
+def links(value: Any) -> Misfit | None:
+    """The links of a node; empty if they are unknown."""
+    misfit = of(NodeLinks)(value)
+    if value == {} or misfit is not None:
+        return None if value == {} else misfit
+    try:
+        NodeLinks.from_dict(value)
+    except UsageError as error:
+        return "", f"links ({error})", value
+    return None
+
+
+@cache
+def of(kind: type, whole_one: bool = True) -> Shape:
+    """The shape of a dataclass's fields, from their annotations: null only where these allow it.
+
+    Without `whole_one`, fields without a default may be missing: their reader refuses that when it needs them.
+    """
+    shapes: dict[str, tuple[Shape, bool]] = {}
+    for field in fields(kind):
+        parts = str(field.type).split(" | ")
+        free = _FREE.get(field.name) if kind is Header else None
+        shapes[field.name] = free or _RANGES.get(field.name) or _of_part(parts[0]), "None" in parts
+    required = [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
+
+    def check(value: Any) -> Misfit | None:
+        if not isinstance(value, Mapping):
+            return "", "mapping", value
+        for name in required if whole_one else ():
+            if name not in value:
+                return f".{name}", "present", None
+        for name, item in value.items():
+            shape, may_be_null = shapes.get(name, (anything, True))
+            misfit = shape(item) if item is not None else None if may_be_null else ("", "not null", None)
+            if misfit is not None:
+                return f".{name[:_SHOWN]}{misfit[0]}", *misfit[1:]
+        return None
+
+    return check
+
+
+def _of_part(part: str) -> Shape:
+    if part in _PLAIN:
+        return _PLAIN[part]
+    if part == "Samples":
+        return lambda value: _SAMPLES(value)
+    if part in _KINDS:
+        return lambda value: of(_KINDS[part], part not in ("NvLink", "Gpu", "Adapter", "Path"))(value)
+    found = _NESTED.fullmatch(part)
+    if found is None:
+        return anything
+    inner = nullable(_of_part(found[2])) if found[1] == "Mapping" else _of_part(found[2])
+    return values(inner) if found[1] == "Mapping" else each(inner)
+
+
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (NvLink, Gpu, Adapter, Path, Failure, Skip, WrongData, Contention, OverlapSamples, CodedRemark)
+}
+_REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))
+_NODE = keys(
+    **dict.fromkeys(("host", "product", "cpu_model", "governor", "container", "rack"), text),
+    **dict.fromkeys(("gpu_driver", "gpu_cuda", "no_gpus_because", "told_by", "file"), text),
+    **dict.fromkeys(("num_cpus", "num_cores", "num_sockets", "last_level_cache_bytes"), whole(0)),
+    **dict.fromkeys(("memory_bytes", "available_memory_bytes"), whole(0)),
+    cpu_quota=number,
+    numa_nodes=each(keys(node=whole(0), cpus=text, memory_bytes=whole(0))),
+    network_ports=each(keys(name=text, kind=text, state=text, driver=text, bytes_per_s=number, mtu_bytes=whole(0))),
+    gpus=each(of(Gpu, False)),
+    gpus_at_end=each(of(Gpu, False)),
+    adapters=each(of(Adapter, False)),
+    paths=each(of(Path, False)),
+    lost=each(text),
+)
+_FIGURE = keys(("name", "unit", "where", "status", "line"), name=text, unit=text, where=text, status=text, value=signed)
+_CLOCKS = values(values(nullable(signed)))
+_FREE: dict[str, Shape] = {  # the mappings of a header, whose annotations say only that they are mappings
+    "nodes": values(_NODE),
+    "ranks": each(keys(host=text, local_rank=whole(0), process=whole(0), cpus=each(whole(0)), nic=text)),
+    "links": links,
+    "settings": keys(
+        **dict.fromkeys(("sync", "cache", "data", "launcher", "binding", "ci_method", "iteration_reduction"), text),
+        **dict.fromkeys(("confidence", "budget_s", "max_s", "clock_resolution_s"), number),
+        seed=signed,
+        min_samples=whole(0),
+        target_half_width=values(number),
+    ),
+    "calibration": keys(
+        **dict.fromkeys(("message_s", "software_s", "sync_skew_p50_s", "sync_skew_p99_s", "sync_skew_max_s"), number),
+        memcpy=points,
+        clocks=_CLOCKS,
+        no_bound_because=text,
+    ),
+    "imported": keys(
+        **dict.fromkeys(("tool", "tool_version", "source", "sha256", "status", "failure", "failure_code"), text),
+        line=whole(0),
+        failure_facts=values(anything),
+        translations=each(text),
+        remarks=each(_REMARK),
+        asked_bytes=each(whole(0)),
+        figures=each(_FIGURE),
+    ),
+}
+
+
+def seconds(value: Any) -> Misfit | None:
+    """A list of numbers of any kind: wrong times become flags of their row."""
+    good = isinstance(value, (list, tuple)) and set(map(type, value)) <= {float, int}
+    return None if good else ("", "list of numbers", value)
+
+
+_SAMPLES = keys(
+    ("calls_per_sample", "loop"),
+    **dict.fromkeys(("seconds", "warmup", "host_s", "enqueue_s"), seconds),
+    by_rank=each(seconds),
+    calls_per_sample=whole(1),
+    loop=text,
+    rank_mean_s=each(number),
+    slowest_counts=each(whole(0)),
+)
+_CHECKS: dict[str, Shape] = {
+    "header": of(Header),
+    "clocks": keys(("hosts",), hosts=_CLOCKS),
+    "end": keys(("gpus",), gpus=values(each(of(Gpu, False)))),
+    "record": of(Record),
+}
+KINDS = tuple(_CHECKS)
+
+
+def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
+    """What does not fit in a line of this type (header, record, clocks, end), as text; None if all fits."""
+    misfit = _CHECKS[kind](parsed)
+    if misfit is None:
+        return None
+    where, expected, value = misfit
+    if expected == "present":
+        return f"{where.removeprefix('.')} is missing"
+    return f"{where.removeprefix('.')} must be {expected}, not {_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    """The beginning of a value; deep values are not printed as a whole."""
+    if isinstance(value, (Mapping, list, tuple)) and len(value) and anything(value) is not None:
+        return f"a nested {'mapping' if isinstance(value, Mapping) else 'list'}"
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        return "a number above 2^63"
+    return repr(value if not isinstance(value, str) else value[:_SHOWN])[: 2 * _SHOWN]
