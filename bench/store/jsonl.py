@@ -29,6 +29,7 @@ import stat
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -331,10 +332,10 @@ def _samples(told: Mapping[str, Any]) -> Samples:
 
 
 def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     problem = _type_error(kind, parsed, null_allowed=kind is Header)
     if problem is not None:
         raise UsageError(f"{path}:{number}: invalid {kind.__name__.lower()} line ({problem})")
+    known = _types(kind)
     try:
         return kind(**{key: value for key, value in parsed.items() if key in known})
     except (TypeError, ValueError) as error:
@@ -347,13 +348,21 @@ def _type_error(kind: type, parsed: Mapping[str, Any], null_allowed: bool) -> st
     The expected types are those of the dataclass: `float | None`, `Mapping[str, float]`. The check exists because a
     file may have been edited.
     """
-    for field in fields(kind):
-        if field.name not in parsed or (null_allowed and parsed[field.name] is None):
+    for name, parts in _types(kind).items():
+        if name not in parsed:
             continue
-        parts = str(field.type).split(" | ")
-        if not any(_is(parsed[field.name], part) for part in parts):
-            return f"{field.name} must be {' or '.join(parts)}, not {str(parsed[field.name])[:40]!r}"
+        value = parsed[name]
+        if value is None and (null_allowed or "None" in parts):
+            continue
+        if not any(_is(value, part) for part in parts):
+            return f"{name} must be {' or '.join(parts)}, not {str(value)[:40]!r}"
     return None
+
+
+@lru_cache
+def _types(kind: type) -> Mapping[str, Sequence[str]]:
+    """The possible types of each field of a dataclass, as text."""
+    return {field.name: str(field.type).split(" | ") for field in fields(kind)}
 
 
 def _is(value: object, part: str) -> bool:
