@@ -335,7 +335,7 @@ def _build(kind: type[T], parsed: dict[str, Any], path: Path, number: int) -> T:
     problem = _type_error(kind, parsed, null_allowed=kind is Header)
     if problem is not None:
         raise UsageError(f"{path}:{number}: invalid {kind.__name__.lower()} line ({problem})")
-    known = _types(kind)
+    known = _types(kind)  # type: ignore[arg-type]  # a class is hashable
     try:
         return kind(**{key: value for key, value in parsed.items() if key in known})
     except (TypeError, ValueError) as error:
