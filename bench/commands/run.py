@@ -70,7 +70,7 @@ def main(args: argparse.Namespace) -> int:
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
     document = collect.document(ran.folder)
-    output.show(RunReport(document, args.show, args.notes), args)
+    output.show(RunReport(document, args.show, args.notes, most_lines=output.most_lines(args)), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)

@@ -77,20 +77,27 @@ def diagnosed(
     small messages show latency, not bandwidth. Raises UsageError if there is no measured pair with correct data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    keys: dict[str, tuple[Any, ...]] = {}  # by job: the places of thousands of ranks are not named for every row
     for row in summaries:
-        header = headers[row["job"]]
+        job = row["job"]
+        header = headers[job]
         if header["topology"] != "pairs" or row["src"] is None or not row["median_s"] or row["verified"] is False:
             continue
-        schedule = "ladder" if "ladder" in header["case"] else "full"
-        # Schedules, directions and kinds of copy load links differently.
-        kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
-        key = (header["transport"], header["direction"], kind, str(places(header)))
-        found.setdefault(key, []).append(row)
+        if job not in keys:
+            keys[job] = _key(header)
+        found.setdefault(keys[job], []).append(row)
     if not found:
         raise UsageError(
             "no measured pairs of ranks: run `python -m bench diagnose --cluster NAME`, or `python -m bench.pairs`"
         )
     return tuple(_diagnosed(headers, key, rows) for key, rows in found.items())
+
+
+def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the jobs of one verdict have in common. Schedules, directions and kinds of copy load links differently."""
+    schedule = "ladder" if "ladder" in header["case"] else "full"
+    kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
+    return header["transport"], header["direction"], kind, str(places(header))
 
 
 def _diagnosed(
