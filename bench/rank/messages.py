@@ -122,6 +122,11 @@ class RankRemark(Code):
         "the clock of host {host} is off by {off_s:+.0f} s: its times of day differ from the other hosts'",
     )
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
+    NO_LEASE = (
+        "no-lease",
+        "host {host} does not see the controller's folder {folder}: if the controller is killed, ranks on this host "
+        "end with their launcher or after the deadline",
+    )
 
 
 class RunEnd(Code):
