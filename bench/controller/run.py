@@ -20,7 +20,7 @@ from bench.core.record import Failure, Record
 from bench.core.skips import SkipCode
 from bench.core.traits import traits
 from bench.core.units import format_duration
-from bench.store import jsonl, runs
+from bench.store import jsonl, run_lock, runs
 
 Say = Callable[[str], None]
 
@@ -72,11 +72,22 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
         except RefusedError:
             runs.discard(folder)
             raise
-    return run_jobs(plan.jobs, folder, context)
+    with run_lock.held(folder):
+        return run_jobs(plan.jobs, folder, context)
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows that a run's plan requires and its files lack."""
+    """Measure the rows that a run's plan requires and its files lack. Raises RefusedError if the run is in use."""
+    with run_lock.held(folder):
+        jobs = _incomplete(folder, context)
+        context.check(jobs)
+        if not batch.needed(jobs, os.environ):
+            return run_jobs(jobs, folder, context)
+    return _submit(jobs, folder, context)  # the controller inside the allocation takes the lock
+
+
+def _incomplete(folder: Path, context: RunContext) -> list[Job]:
+    """A run's jobs, each with the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:
@@ -90,8 +101,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
             continue
         jobs.append(job_of(replace(spec, case=replace(spec.case, sizes=missing)), context.site))
     context.say(f"{len(jobs)} of {len(stored['jobs'])} jobs are incomplete")
-    context.check(jobs)
-    return _submit(jobs, folder, context) if batch.needed(jobs, os.environ) else run_jobs(jobs, folder, context)
+    return jobs
 
 
 def cluster_of(stored: Mapping[str, Any]) -> Cluster:
