@@ -11,6 +11,10 @@ class OutcomeCode(Code):
     INTERRUPTED = "interrupted", "interrupted"
     NOT_WRITABLE = "not-writable", "{why}"
     HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
+    HOST_DEAD = (
+        "host-dead",
+        "not started: host {host} does not answer its agent since job {since}; when it is back, continue with --resume",
+    )
     RANK_STOPPED = (
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",

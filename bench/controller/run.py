@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.clusters import Cluster
-from bench.controller import batch, execute, survey, tool_results
+from bench.controller import batch, execute, hosts, survey, tool_results
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
+from bench.controller.messages import OutcomeCode
 from bench.core.contention import rounds
-from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
+from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Failure, Record
 from bench.core.skips import SkipCode
@@ -23,6 +24,7 @@ from bench.core.units import format_duration
 from bench.store import jsonl, run_lock, runs
 
 Say = Callable[[str], None]
+_ASK_S = 5.0  # for a host that was lost in an earlier job
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,18 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
     say, site = context.say, context.site
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
+    dead: dict[str, str] = {}  # by host: the job in which it stopped answering
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
 
         def on_poll(seconds: float, name: str = job.name) -> None:
             context.tick(f"{name}: {seconds:.0f} s")
 
+        if (failure := _dead_host(job, dead)) is not None:
+            outcomes[job.name] = asdict(execute.Outcome(job.name, EXIT_MEASUREMENT, 0.0).failed(failure))
+            _store(folder, outcomes, failure.what)
+            say(f"    SKIPPED: {failure.what}")
+            continue
         began = datetime.now(UTC)
         try:
             launcher = site.launchers[job.launcher]
@@ -135,11 +143,29 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
                 runs.write_outcomes(folder, outcomes)
             _say_interrupted(folder, say)
             raise
+        silent = {*outcome.facts.get("not_ended_on", ()), *_unreachable(outcome)}
+        dead |= dict.fromkeys(silent.intersection(job.hosts), job.name)
         outcomes[job.name] = asdict(outcome)
         _store(folder, outcomes, outcome.what)
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
     return _ran(folder, outcomes)
+
+
+def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
+    return (outcome.host,) if outcome.code == OutcomeCode.HOST_UNREACHABLE and outcome.host else ()
+
+
+def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
+    """Why a job is not started: one of its hosts was lost in an earlier job and still does not answer its agent."""
+    suspects = {host: ("true",) for host in job.hosts if host in dead}
+    replies = hosts.ask(job.agent, suspects, _ASK_S)
+    for host, reply in replies.items():
+        if reply.exit_code != 0:
+            facts = {"since": dead[host]}
+            text = OutcomeCode.HOST_DEAD.words({"host": host, **facts})
+            return Failure(text, None, host, OutcomeCode.HOST_DEAD, facts)
+    return None
 
 
 def _say_interrupted(folder: Path, say: Say) -> None:

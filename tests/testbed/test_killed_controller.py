@@ -31,6 +31,7 @@ class Run:
             bed,
             [{**row, "iterations": 100_000}],
             {"max_seconds": 60},
+            ranks_per_node=1,
             launcher=LAUNCHERS[transport],
             env=faults._SHARING,
         )
