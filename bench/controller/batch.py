@@ -88,7 +88,9 @@ def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str 
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
 
 
-def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float) -> list[str]:
+def inner_controller(
+    folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float, share_hosts: bool = False
+) -> list[str]:
     """Shell lines that resume the run in `folder` on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
     variables = {"PYTHONPATH": path}
@@ -97,7 +99,7 @@ def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Insta
         if folders:
             variables[installed.tool.variable] = os.path.commonpath(folders)
     words = [sys.executable, "-m", "bench", "run", "--resume", str(folder.resolve()), "--no-plots"]
-    words += ["--deadline", f"{deadline_s}s"]
+    words += ["--deadline", f"{deadline_s}s", *(["--share-hosts"] if share_hosts else [])]
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*exports, f"exec {shlex.join(words)}"]
 

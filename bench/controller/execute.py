@@ -72,7 +72,13 @@ class Outcome:
 
 
 def run(
-    job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float, on_poll: Callable[[float], None]
+    job: Job,
+    folder: Path,
+    package_root: Path,
+    launcher: Launcher,
+    deadline_s: float,
+    on_poll: Callable[[float], None],
+    share_hosts: bool = False,
 ) -> Outcome:
     """Run a job to its end. `on_poll` gets the elapsed seconds; if it raises an exception, the job ends.
 
@@ -94,7 +100,7 @@ def run(
         log = files.enter_context(runs.log_file(folder, job.name).open("ab", buffering=0))
         log_from = log.tell()
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
-        process = _start(job, folder, package_root, job_id, deadline_s, out.fileno(), log.fileno())
+        process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
             files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
             while process.poll() is None and late is None:
@@ -184,6 +190,7 @@ def _start(
     package_root: Path,
     job_id: str,
     deadline_s: float,
+    share_hosts: bool,
     out: int,
     log: int,
 ) -> subprocess.Popen[bytes]:
@@ -202,6 +209,7 @@ def _start(
         f"{deadline_s + _RANKS_LATER_S:.0f}",
         "--heartbeats",
         str(runs.heartbeat_folder(folder, job.name).resolve()),
+        *(["--share-hosts"] if share_hosts else []),
     ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
     command = shlex.join([*words, *([] if job.tool else reports)])

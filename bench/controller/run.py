@@ -41,6 +41,7 @@ class RunContext:
     """What a run needs besides its jobs. `say` prints a line that stays; `tick` shows the current state.
 
     `deadline_s`: how long a rank may go without a heartbeat. `check_hosts`: whether hosts are asked before jobs start.
+    `share_hosts`: measure beside other benchmarks.
     """
 
     site: Site
@@ -50,6 +51,7 @@ class RunContext:
     say: Say
     tick: Say
     check_hosts: bool = True
+    share_hosts: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError; prints other findings."""
@@ -132,9 +134,11 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
         began = datetime.now(UTC)
         try:
             launcher = site.launchers[job.launcher]
-            outcome = execute.run(job, folder, context.package_root, launcher, context.deadline_s, on_poll)
+            outcome = execute.run(
+                job, folder, context.package_root, launcher, context.deadline_s, on_poll, context.share_hosts
+            )
             if job.tool:  # also stores the output of a failed tool
-                failure = tool_results.store(job, site.tools[job.tool].tool, folder, began)
+                failure = tool_results.store(job, site.tools[job.tool].tool, folder, began, context.share_hosts)
                 if failure is not None and outcome.what is None:
                     outcome = outcome.failed(failure)
         except (BenchError, KeyboardInterrupt):
@@ -176,7 +180,7 @@ def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult
     """Run all jobs in one Slurm allocation, by a second controller inside it. Print failures that it did not report."""
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
-    lines = batch.inner_controller(folder, context.package_root, site.tools, context.deadline_s)
+    lines = batch.inner_controller(folder, context.package_root, site.tools, context.deadline_s, context.share_hosts)
     text = batch.script(jobs, site.cluster, lines, str(folder.resolve() / "slurm-%j"))
     try:
         ended = batch.run(jobs, text, folder, site.cluster.name, context.say, context.tick)

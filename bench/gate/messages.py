@@ -56,6 +56,7 @@ class GateFailure(Code):
     ZERO = "zero", "the figure is zero or negative"
     ONE_RANK = "one-rank", "only one rank took part: nothing crossed a link"
     SHARED_GPU = "shared-gpu", "several ranks shared a GPU: the row shows that it works, not how fast"
+    SHARED_HOST = "shared-host", "measured with --share-hosts: another benchmark may have run on the hosts"
     THROUGH_HOST = "through-host", "copied through host memory, because the two GPUs cannot reach each other"
     TOO_FEW_SAMPLES = "too-few-samples", "fewer samples than the rule's `samples`"
     NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
@@ -86,6 +87,7 @@ ALLOWED = (
     GateFailure.NOT_CONVERGED,
     GateFailure.CONTRADICTS,
     GateFailure.THROUGH_HOST,
+    GateFailure.SHARED_HOST,
 )
 
 _GPUS_EXPECTED = "{expected:n GPU} per node expected, but "
@@ -359,6 +361,7 @@ class FaultCode(Code):
     ELEMENTS_WRONG = "elements-wrong", GateFailure.WRONG_DATA, "{num_wrong} elements were wrong"
     SOME_WRONG = "some-wrong", GateFailure.WRONG_DATA, "some elements were wrong"
     GPU_SHARED = "gpu-shared", GateFailure.SHARED_GPU, "several ranks shared a GPU"
+    HOST_SHARED = "host-shared", GateFailure.SHARED_HOST, "another benchmark may have run on the hosts"
     SAMPLES_TOO_FEW_FOR_TAIL = (
         "samples-too-few-for-tail",
         GateFailure.TAIL_NOT_KNOWN,
