@@ -24,7 +24,9 @@ from bench.store import jsonl, runs
 def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool) -> Failure | None:
     """Write the results file of another tool's job. Returns a failure if its output is unusable, else None.
 
-    `share_hosts`: other benchmarks may have run on the hosts, and every row says so. Raises MeasurementError if the file cannot be written.
+    `share_hosts`: other benchmarks may have run on the hosts, and every row says so.
+
+    Raises MeasurementError if the file cannot be written.
     """
     output = runs.output_file(folder, job.name)
     text = output.read_text(encoding="utf-8", errors="replace")
