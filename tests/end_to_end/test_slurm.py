@@ -195,6 +195,8 @@ def test_a_killed_controller_in_an_allocation_that_goes_on_leaves_no_process(clu
     allocation = cluster.start(["salloc", "--nodes=4", "sh", "-c", f"{run}; sleep 100"], ENV, site)
     cluster.until(lambda: allocation.poll() is not None or any(rows(site)), 150)
     [controller] = [process for process in cluster.bed.processes() if process.words.startswith(run)]
+    ranks = [process for process in cluster.bed.processes("BENCH_JOB") if "bench.allreduce" in process.words]
+    assert {process.host for process in ranks} == set(cluster.bed.hosts)
     os.kill(controller.number, signal.SIGKILL)
     killed = time.monotonic()
     cluster.until(lambda: not cluster.bed.processes("BENCH_JOB"), 60)
