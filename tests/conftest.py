@@ -66,7 +66,8 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     """Mark the tests of those files and folders; `make test` runs all others on every CPU at once."""
     for item in items:
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE):
-            item.add_marker("alone")
+            if item.get_closest_marker("beside") is None:
+                item.add_marker("alone")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_ALONE_TIMEOUT_S))
 

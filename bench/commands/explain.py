@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 from bench.controller.plan import all_patterns
 from bench.core import plugins
+from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.pattern import Pattern
 from bench.diagnose import fleet_page
@@ -19,7 +21,7 @@ from bench.diagnose.host_evidence import FleetVerdict, verdict_of
 from bench.explain import page as explain_page
 from bench.explain import stored as explain_stored
 from bench.explain.crash import Crash
-from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash
+from bench.explain.crash_logs import EventLog, file_events, other_crashes, run_crash, without_failure
 from bench.explain.explain import Page, page, run_page
 from bench.explain.log_hints import Hint, HintReader, topology_hints
 from bench.explain.messages import ResultVerdict
@@ -36,7 +38,7 @@ _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown
 _FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
 _LEAST_LOGS = 3  # fewer logs get a page each
 HintedLog = tuple[EventLog, HintReader]
-Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str]]
+Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,9 +113,7 @@ def _import() -> Any:
 def _stored(name: str, results: Path) -> Path | None:
     """The folder or file of one of our runs; None for a log or a folder of logs."""
     path = Path(name)
-    if name == imports.STDIN or (path.is_file() and path.suffix != ".jsonl"):
-        return None
-    if path.is_dir() and not any(path.glob("*.jsonl")):
+    if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
     return path if path.exists() else runs.find(results, name)
 
@@ -124,6 +124,9 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
     troubles = imports.troubles([each.log for each, hints in logs if each.log.runs or not _is_explained(each, hints)])
     has_pages = any(each.log.runs or hints.topology.found for each, hints in logs)
     if not has_pages and not other_crashes([each for each, _ in logs]):
+        hints_of_all = [hint for _, hints in logs for hint in hints.between(0, math.inf)]
+        if (shown := without_failure([each for each, _ in logs], hints_of_all)) is not None:
+            raise UsageError("; ".join([*troubles, shown.text]))
         troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
     # The user's number of nodes overrides the log's; the number of ranks does not.
@@ -166,15 +169,18 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """Judge similar runs. Returns them, the verdict on them, and for each group the verdict on its middle run."""
+    """Judge similar runs. Returns them, their verdict, that on each group's middle run, and what would decide one."""
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
+    decides = None
     for group in fleet.groups:
         middle = group.middle_run
         if middle is not None:
-            standing = _page(by_place[middle.source, middle.line], options, patterns).assessment
-            normal[group.key] = str(standing.verdict)
-    return fleet, verdict_of(fleet), normal
+            median = _page(by_place[middle.source, middle.line], options, patterns)
+            normal[group.key] = str(median.assessment.verdict)
+            if decides is None and median.decides is not None and median.decides.code != median.assessment.why.code:
+                decides = median.decides
+    return fleet, verdict_of(fleet), normal, decides
 
 
 def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
@@ -263,7 +269,8 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
         how = f"{machine.how}; NICs and GPUs of a node as given"
-        machine = replace(machine, links=links, likely=None, how=how)
+        unknown_nics = "" if links is not None and links.nic_bytes_per_s else machine.unknown_nics
+        machine = replace(machine, links=links, likely=None, how=how, unknown_nics=unknown_nics)
     if not options.links or machine.links is None:
         return machine
     links = machine.links.with_rates(dict(options.links))

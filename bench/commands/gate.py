@@ -24,6 +24,7 @@ from bench.gate.remeasured import Superseded
 from bench.gate.rules import RATES, GateFault
 from bench.results import grid, output
 from bench.results.table import as_json
+from bench.store import runs
 
 SCHEMA = "bench.gate/1"
 _CSV = (
@@ -88,9 +89,9 @@ def _import() -> Any:
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
     """The run to judge: the named run, or a temporary folder with the run that is imported from other tools' logs."""
     path = Path(args.run)
-    is_run = path.suffix == ".jsonl" or not path.exists()
+    is_run = not path.exists() or runs.has_results(path)
     if path.is_dir():
-        is_run = any(path.glob("*.jsonl")) or (path / "plan.json").exists() or not any(path.iterdir())
+        is_run = is_run or (path / "plan.json").exists() or not any(path.iterdir())
     if is_run:
         yield args.run
         return

@@ -15,7 +15,7 @@ from typing import Any
 from bench.commands import _plan
 from bench.commands.plan import estimate
 from bench.config import paths
-from bench.controller import plan, preflight, retest
+from bench.controller import continued, plan, preflight, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
 from bench.controller.run import RunResult
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
         args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
     if ran.failed and not args.retest:
-        _say(f"go on with: python -m bench run --resume {ran.folder}")
+        _say(f"go on with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
     document = collect.document(ran.folder)
@@ -160,18 +160,21 @@ def started(args: argparse.Namespace) -> RunResult:
 
 def _retested(args: argparse.Namespace) -> RunResult:
     """Measure again what failed a run's gate, into the same folder."""
-    folder = runs.find(args.results, args.retest)
+    folder = runs.find_own(args.results, args.retest)
+    stored = runs.read_plan(folder)
+    site = None if stored.get("imported") else _stored_site(stored, args)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
         _say(f"nothing to measure again: {reasons[0]}")
         return RunResult(folder, {})
-    with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
+    assert site is not None  # of_folder.failed refuses imported runs
+    with _context(args, site) as context:
         return retest.retest(folder, again, reasons, context)
 
 
 def _resumed(args: argparse.Namespace) -> RunResult:
     """Measure the rows that a run still lacks."""
-    folder = runs.find(args.results, args.resume)
+    folder = runs.find_own(args.results, args.resume)
     stored = runs.read_plan(folder)
     if stored.get("imported"):
         raise UsageError(f"{folder} was imported from logs: nothing in it can be measured again")
@@ -186,9 +189,10 @@ def _resumed(args: argparse.Namespace) -> RunResult:
 
 
 def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
-    """The site of a stored plan, as this machine sees it now."""
+    """The site of a stored plan, from the bench.yaml of today. Raises RefusedError if it differs from the plan's."""
     tools = {job["tool"] for job in stored["jobs"] if job.get("tool")}
-    return plan.site_of(controller.cluster_of(stored["cluster"]), tools, args.tool_path)
+    cluster = continued.cluster_today(stored["cluster"], paths.config_file(args.config))
+    return plan.site_of(cluster, tools, args.tool_path)
 
 
 @contextlib.contextmanager
@@ -205,6 +209,7 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
             tick,
             check_hosts=not args.no_preflight,
             share_hosts=args.share_hosts,
+            config=args.config,
         )
 
 

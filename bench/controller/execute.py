@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
+from bench.core.secret_values import resolved
 from bench.core.wire import SECRET_VARIABLE
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
@@ -97,7 +97,7 @@ def run(
     late: Coded | None = None
     evidence: FailureEvidence | None = None
     with contextlib.ExitStack() as files:
-        log = files.enter_context(runs.log_file(folder, job.name).open("ab", buffering=0))
+        log = files.enter_context(runs.open_log(folder, job.name))
         log_from = log.tell()
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
@@ -212,9 +212,10 @@ def _start(
         *(["--share-hosts"] if share_hosts else []),
     ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
-    command = shlex.join([*words, *([] if job.tool else reports)])
-    script = "\n".join(["set -e", *job.setup, f"exec {command}"])
-    env = {**os.environ, **job.env, "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
+    command = [*words, *([] if job.tool else reports)]
+    # Set-up lines may hold secrets, so they are not words of the command: all users can read those.
+    shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
+    env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
@@ -224,7 +225,7 @@ def _start(
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+            [*shell, *command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
         )
     except OSError as error:
         raise RefusedError.of(

@@ -123,6 +123,20 @@ class ControllerError(Code):
         "no-instance",
         "cluster {cluster!r} cannot be modelled: bench.yaml gives it no instance type with known links",
     )
+    CLUSTER_GONE = (
+        "cluster-gone",
+        "the run's cluster {cluster!r} cannot be read: {why}; a run continues on the cluster of today's bench.yaml",
+    )
+    CLUSTER_CHANGED = (
+        "cluster-changed",
+        "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: measure anew without --resume and "
+        "--retest, or restore these keys (another bench.yaml: --config FILE)",
+    )
+    SECRET_FACTOR = (
+        "secret-factor",
+        "scenario {scenario!r}: the value of {name} in `env:` looks like a secret, and every row would store it: write "
+        "`{name}: from-environment`",
+    )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
     LIKE_DIFFERS = "like-differs", "like: {like} measures with {name} {fixed}: omit {given}"
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
@@ -284,6 +298,11 @@ class FindingCode(Code):
     NOT_REACHED = (
         "not-reached",
         "{named} cannot be reached by `{agent}` ({why}): correct `hosts:` or `agent:` of the cluster",
+    )
+    NO_INPUT = (
+        "no-input",
+        "{named} gets no standard input from `{agent}`: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh "
+        "without -n)",
     )
     NO_REPLY = (
         "no-reply",

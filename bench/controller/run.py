@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.config.clusters import Cluster
-from bench.controller import batch, execute, hosts, survey, tool_results
+from bench.controller import batch, continued, execute, hosts, survey, tool_results
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
 from bench.controller.messages import OutcomeCode
 from bench.core.contention import rounds
 from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Failure, Record
+from bench.core.secret_values import resolved
 from bench.core.skips import SkipCode
 from bench.core.traits import traits
 from bench.core.units import format_duration
@@ -41,7 +41,7 @@ class RunContext:
     """What a run needs besides its jobs. `say` prints a line that stays; `tick` shows the current state.
 
     `deadline_s`: how long a rank may go without a heartbeat. `check_hosts`: whether hosts are asked before jobs start.
-    `share_hosts`: measure beside other benchmarks.
+    `config`: the bench.yaml that the user named, if any. `share_hosts`: measure beside other benchmarks.
     """
 
     site: Site
@@ -51,10 +51,13 @@ class RunContext:
     say: Say
     tick: Say
     check_hosts: bool = True
+    config: Path | None = None
     share_hosts: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError; prints other findings."""
+        for job in jobs:
+            resolved(job.env)  # each reference has a value
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
             return
         note = survey.waiting_note(self.site.cluster)
@@ -108,12 +111,6 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
     return jobs
 
 
-def cluster_of(stored: Mapping[str, Any]) -> Cluster:
-    """The cluster, as a plan stores it."""
-    tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    return Cluster(**tuples)
-
-
 def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResult:
     """Run jobs one after the other; each outcome is stored as soon as it is known."""
     say, site = context.say, context.site
@@ -145,7 +142,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
             outcomes[job.name] = batch.interrupted()
             with contextlib.suppress(UsageError):  # on a full disk, report the interruption instead
                 runs.write_outcomes(folder, outcomes)
-            _say_interrupted(folder, say)
+            _say_interrupted(folder, context)
             raise
         silent = {*outcome.facts.get("not_ended_on", ()), *_unreachable(outcome)}
         dead |= dict.fromkeys(silent.intersection(job.hosts), job.name)
@@ -172,28 +169,31 @@ def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     return None
 
 
-def _say_interrupted(folder: Path, say: Say) -> None:
-    say(f"interrupted; what was measured is in {folder}; go on with: python -m bench run --resume {folder}")
+def _say_interrupted(folder: Path, context: RunContext) -> None:
+    command = continued.command(folder, context.config)
+    context.say(f"interrupted; what was measured is in {folder}; go on with: {command}")
 
 
 def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
     """Run all jobs in one Slurm allocation, by a second controller inside it. Print failures that it did not report."""
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
-    lines = batch.inner_controller(folder, context.package_root, site.tools, context.deadline_s, context.share_hosts)
+    lines = batch.inner_controller(
+        folder, context.package_root, site.tools, context.deadline_s, context.config, context.share_hosts
+    )
     text = batch.script(jobs, site.cluster, lines, str(folder.resolve() / "slurm-%j"))
     try:
         ended = batch.run(jobs, text, folder, site.cluster.name, context.say, context.tick)
     except (Interrupted, KeyboardInterrupt):
         runs.write_outcomes(folder, batch.outcomes(jobs, folder, batch.INTERRUPTED))
-        _say_interrupted(folder, context.say)
+        _say_interrupted(folder, context)
         raise
     outcomes = batch.outcomes(jobs, folder, ended.failure)
     runs.write_outcomes(folder, outcomes)
     if ended.failure is not None:
         if not runs.jobs_in(folder):
             raise (RefusedError if ended.refused else MeasurementError).coded(ended.failure)
-        context.say(f"    FAILED: {ended.failure.text}; go on with: python -m bench run --resume {folder}")
+        context.say(f"    FAILED: {ended.failure.text}; go on with: {continued.command(folder, context.config)}")
     return _ran(folder, outcomes)
 
 

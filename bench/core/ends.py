@@ -39,7 +39,7 @@ class EndCode(Code):
     PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
 
 
-# These ends are consequences of what happened to another rank, so none of them is a root cause.
+# Ends that follow from what happened to another rank: a rank with such an end is never the root cause.
 CONSEQUENCES = frozenset(
     (
         EndCode.LOST_CONTACT,

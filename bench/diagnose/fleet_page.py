@@ -1,4 +1,4 @@
-"""One page about a folder of similar runs: groups, hosts and pairs by evidence, and the matrix of pairs."""
+"""One page about a folder of similar runs: groups, hosts and pairs with most evidence, and the matrix of pairs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _MOST_PARTNERS, _MOST_FILES = 5, 1
 _WIDE = 0.8  # of the median: if runs count as slow only below this, a note tells the reader
 
 
-def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
-    """The page as text. `normal`: the code of the verdict on the median of a group."""
+def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
+    """The page as text.
+
+    `normal`: the code of the verdict on the median of a group. `decides`: the option that would decide one.
+    """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
     names = short_names(fleet.hosts)
@@ -30,13 +33,13 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -
         lines += _host_lines(verdict, names)
         lines += _pair_lines(verdict, names)
     lines += ["", *_matrix_lines(fleet, verdict, names), ""]
-    for note in notes(fleet, verdict):
+    for note in notes(fleet, verdict, decides):
         lines += _wrapped(f"note: {note.text}", "  ")
     return "\n".join(lines)
 
 
-def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> str:
-    """The same with headings, tables and lists."""
+def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
+    """The page as Markdown, with headings, tables and lists."""
     names = short_names(fleet.hosts)
     lines = [
         f"# {_title(fleet)}",
@@ -52,10 +55,12 @@ def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]
         lines += ["", "## Pairs that no named host explains", ""]
         lines += [f"- {_pair(pair, names)}" for pair in _open_pairs(verdict)[:_MOST_PAIRS]] or ["none"]
     lines += ["", "## Matrix", "", "```", *_matrix_lines(fleet, verdict, names), "```", ""]
-    return "\n".join([*lines, *(f"- {note.text}" for note in notes(fleet, verdict))])
+    return "\n".join([*lines, *(f"- {note.text}" for note in notes(fleet, verdict, decides))])
 
 
-def plain(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -> dict[str, Any]:
+def plain(
+    fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None
+) -> dict[str, Any]:
     """The page as JSON holds it, in SI units, with codes and facts."""
     answer = conclusion(fleet, verdict)
     return {
@@ -66,8 +71,8 @@ def plain(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]) -
         "groups": [_plain_group(group, normal.get(group.key)) for group in fleet.groups],
         "hosts": [_plain_host(host) for host in verdict.hosts],
         "pairs": [_plain_pair(pair) for pair in verdict.pairs],
-        "notes": [note.text for note in notes(fleet, verdict)],
-        "notes_codes": [{"code": note.code, "facts": _facts(note)} for note in notes(fleet, verdict)],
+        "notes": [note.text for note in notes(fleet, verdict, decides)],
+        "notes_codes": [{"code": note.code, "facts": _facts(note)} for note in notes(fleet, verdict, decides)],
     }
 
 
@@ -97,7 +102,7 @@ def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
     return Coded.of(FleetConclusion.ALL_WELL, least_share=None if uneven else SLOW_SHARE)
 
 
-def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
+def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> list[Coded]:
     """What the reader must know."""
     found = []
     clusters = sorted({group.key.kind.cluster for group in fleet.groups} - {""})
@@ -113,12 +118,14 @@ def notes(fleet: Fleet, verdict: FleetVerdict) -> list[Coded]:
         found.append(Coded.of(FleetNote.WEIGHTS, **weights))
     if fleet.num_unplaced:
         found.append(Coded.of(FleetNote.UNPLACED, num_runs=fleet.num_unplaced, is_one=fleet.num_unplaced == 1))
+    if decides is not None:
+        found.append(Coded.of(FleetNote.MEDIANS, decides=decides.text, decides_code=decides.code))
     found.append(Coded.of(FleetNote.NEXT, named=bool(verdict.named)))
     return found
 
 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
-    """Host names without what all of them begin and end with; numbers stay whole."""
+    """Host names without their common beginning and their common domain; numbers are not cut."""
     if len(hosts) < 2:
         return {host: host for host in hosts}
     begin = re.sub(r"\d+$", "", _common_begin(hosts))
@@ -175,7 +182,7 @@ _HOST_COLUMNS = (
 
 
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
-    """A line for each group: the best rate of its runs in GB/s, and how many are not well."""
+    """A line for each group: median, lowest and highest rate in GB/s, and how many runs are not well."""
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
     for group in fleet.groups[:_MOST_GROUPS]:
@@ -193,7 +200,7 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
 
 
 def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
-    """The named hosts, and more hosts with bad runs up to a short ranking."""
+    """The named hosts, and if they are few, some more hosts with bad runs."""
     most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
     return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
 
@@ -214,7 +221,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """Which hosts it is slow with, at what share, which hosts its runs are lost with, and in which files."""
+    """With which hosts it is slow and how slow, with which hosts its runs are lost, and the files that show it."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
@@ -229,7 +236,7 @@ def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
 
 
 def _files(runs: Sequence[FleetRun]) -> str:
-    """The first files, those of lost runs first."""
+    """The names of the first files, and how many more there are; files of lost runs first."""
     ordered = sorted(runs, key=lambda run: (run.state not in LOST, run.share or 0.0))
     files = list(dict.fromkeys(PurePath(run.source).name for run in ordered if run.source))
     more = f", and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
@@ -266,7 +273,7 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
 
 
 def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """Hosts by hosts; beyond 20 hosts those with most evidence, and how many bad pairs each has with the others."""
+    """The matrix of pairs. With more than 20 hosts: only those with most evidence, and their bad pairs with others."""
     cells = matrix(fleet)
     if not cells:
         return
@@ -288,7 +295,7 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 
 
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
-    """By pair, one short word about all its runs."""
+    """pair -> one short word about all its runs."""
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:
         if len(run.hosts) == 2:
@@ -306,7 +313,7 @@ def _ends(first: str, second: str) -> tuple[str, str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns, the first to the left, the others to the right."""
+    """Lines of aligned columns: the first column is left-aligned, the others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -27,6 +27,7 @@ _NORMAL_OF_RING = 0.75  # of the NICs' rate in a ring: 0.84 and 0.94 are known (
 TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known results were held back
 # The normal share of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
+_LEAST_OF_NIC = 64 << 10  # bytes; smaller messages need not fill a NIC
 _LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
 _ROUTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")  # by NCCL, along the links that exist
 _LEAST_OF_PCIE = 0.3  # of PCIe's rate: GPUs that no NVLink joins exchange data through PCIe switches at least this fast
@@ -327,6 +328,8 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
     if evidence.from_host_memory:
         return not_judged(AssessmentCode.HOST_MEMORY_TOOL, share, **facts)
     normal = _normal_of(bound, evidence)
+    if evidence.by_message_passing and (share < normal or evidence.memory != "device"):
+        return not_judged(AssessmentCode.MESSAGE_PASSING_TOOL, share, **facts, on_gpus=evidence.memory == "device")
     if share < normal and not evidence.crosses_nics:
         if has_wider_bridge(evidence.machine, busbw(best)):
             most = gpu(str(evidence.machine.gpu)).most_bridged
@@ -362,8 +365,8 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
             facts = _bound_facts(best, bound)
         return not_judged(AssessmentCode.OWN_MACHINE_UNKNOWN, **facts)
     if log_traits(evidence.run.tool).nic_test:
-        return _compared_with_nic(best)
-    if evidence.from_host_memory or not evidence.run.pattern:
+        return _compared_with_nic(evidence, best)
+    if evidence.by_message_passing or not evidence.run.pattern:
         return not_judged(AssessmentCode.MACHINE_UNKNOWN, candidates=_candidates(evidence) or None)
     if (decided := _of_any_machine(evidence)) is not None:
         return decided
@@ -377,7 +380,7 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 def _candidates(evidence: RunEvidence) -> list[str]:
     """The instance types on which others came close to this run's rate."""
     best, run = evidence.best, evidence.run
-    if best is None or not run.pattern or not evidence.num_ranks or evidence.from_host_memory:
+    if best is None or not run.pattern or not evidence.num_ranks or evidence.by_message_passing:
         return []
     found = []
     for reference in best_of_each(run.pattern, evidence.num_ranks, evidence.num_nodes):
@@ -386,10 +389,13 @@ def _candidates(evidence: RunEvidence) -> list[str]:
     return found[:_MOST_CANDIDATES]
 
 
-def _compared_with_nic(best: ForeignRow) -> Assessment:
+def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
     """The verdict on perftest's two ends, against the slowest NIC that can have carried the data."""
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)
+    largest = max((row.payload_bytes or 0 for row in evidence.rows), default=0)
+    if (nic is None or rate < 0.9 * nic) and 0 < largest < _LEAST_OF_NIC:
+        return not_judged(AssessmentCode.SIZES_TOO_SMALL_FOR_NIC, rate=rate, largest_bytes=largest)
     if nic is None or rate < 0.9 * nic:
         return not_judged(AssessmentCode.NIC_UNKNOWN, rate=rate)
     why = Coded.of(

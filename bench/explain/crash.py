@@ -413,7 +413,7 @@ def _facts(event: Event) -> dict[str, Any]:
         "rank": event.rank,
         "host": event.host,
         "pid": event.pid,
-        "group": event.group,
+        "group": event.group or None,
         "operation": event.operation,
         "seq": event.seq,
         "peer": event.peer,

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from bench.explain.crash import Crash, crash_of
-from bench.logs.events import flight_recorder
-from bench.logs.failure_events import LARGEST_DOCUMENT, Event, document_events, may_be_document
+from bench.core.codes import Coded
+from bench.core.log_traits import log_traits
+from bench.explain.crash import Crash, crash_of, words
+from bench.explain.crash_messages import CrashCode
+from bench.explain.log_hints import Hint
+from bench.logs.events import flight_recorder, nccl_inspector
+from bench.logs.failure_events import LARGEST_DOCUMENT, Event, Role, document_events, may_be_document
 from bench.logs.foreign import OK, ForeignRun
 from bench.logs.imports import Log
 
 _HEAD = 4096
+_MARKED = ("no_rdma", "refused", "no_nvls")  # hints of what NCCL could not use
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +28,25 @@ class EventLog:
     log: Log
     events: tuple[Event, ...]
 
+    @property
+    def runs(self) -> tuple[ForeignRun, ...]:
+        """The runs that can fail by themselves: records of a running job belong to the job's own files."""
+        return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
+
     def between(self, first: float, last: float) -> list[Event]:
         """The events from line `first` to the line before `last`."""
         return [event for event in self.events if first <= event.line < last]
+
+
+def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | None:
+    """What logs show that hold neither a result nor a failure; None if they hold nothing. `hints`: those of all."""
+    marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
+    states = [words(event) for each in logs for event in each.events if event.role == Role.STATE]
+    shown = [*dict.fromkeys(marked), *dict.fromkeys(states)]
+    if not shown:
+        return None
+    sources = [each.log.source.name for each in logs if each.events or len(logs) == 1]
+    return Coded.of(CrashCode.NO_FAILURE, sources=sources or [each.log.source.name for each in logs], shown=shown)
 
 
 def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
@@ -51,7 +72,7 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
         return None
     events = log.between(begin, end)
     if _is_only_job(logs):
-        events += [event for other in logs if not other.log.runs for event in other.events]
+        events += [event for other in logs if not other.runs for event in other.events]
     return crash_of(events, failed=True)
 
 
@@ -60,7 +81,7 @@ def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
     if _is_only_job(logs):
         return []
     found = []
-    for job in _jobs([log for log in logs if not log.log.runs and log.events]):
+    for job in _jobs([log for log in logs if not log.runs and log.events]):
         crash = crash_of([event for log in job for event in log.events])
         found += [crash] if crash is not None else []
     return found
@@ -89,10 +110,11 @@ def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
 
 def _is_evidence_only(log: EventLog) -> bool:
     """Is the file a dump or a kernel log, which belongs to a job with other logs?"""
-    return all(event.kind is flight_recorder.RECORDS or "xid" in event.facts for event in log.events)
+    dumped = (flight_recorder.RECORDS, nccl_inspector.FINISHED)
+    return all(event.kind in dumped or "xid" in event.facts for event in log.events)
 
 
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
     """Is there one log with one failed run, to which all other files belong?"""
-    runs = [run for log in logs for run in log.log.runs]
+    runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

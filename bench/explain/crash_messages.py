@@ -13,6 +13,11 @@ class CrashCode(OptionalPartsCode):
         "consequence",
         "<{who}: >{what}< ({count} messages)> ({where})",
     )
+    NO_FAILURE = (
+        "no-failure",
+        "{sources:list 3}: no result and no failure, only {shown:list 5}. Give the output or the dumps of all ranks "
+        "at once, to their ends.",
+    )
     DUMPS_MISSING = (
         "dumps-missing",
         "There is no dump of {who}: it was not written, or was not given to explain.",

@@ -37,6 +37,11 @@ def answer(crash: Crash) -> Iterator[str]:
         yield f"operation: {waiting.operation or 'unknown'}, sequence number {waiting.seq}{group}{waited}"
 
 
+def first_line(crash: Crash) -> str:
+    """What failed first, as a sentence for the head of a page."""
+    return f"What failed first: {words(crash.first)}{_place(crash.first)}."
+
+
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
     """The lines of the page, not yet wrapped."""
     if with_title:
@@ -101,7 +106,7 @@ def _place(event: Event) -> str:
         parts.append(f"pid {event.pid}")
     if event.facts.get("device") is not None:
         parts.append(f"device {event.facts['device']}")
-    if event.peer is not None:
+    if event.peer:
         parts.append(f"peer {event.peer}")
     if not parts and not event.ranks:
         return " (the text names no rank)"

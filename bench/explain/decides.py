@@ -21,6 +21,7 @@ _OPTIONS = {
     AssessmentCode.NIC_UNKNOWN: DecidingOption.NICS,
     AssessmentCode.NORMAL_WITH_NICS: DecidingOption.NICS,
     AssessmentCode.NORMAL_ON_MACHINES: DecidingOption.INSTANCE,
+    AssessmentCode.SIZES_TOO_SMALL_FOR_NIC: DecidingOption.LARGER_MESSAGES,
     AssessmentCode.SIZES_TOO_SMALL: DecidingOption.LARGER_SIZES,
     AssessmentCode.SIZES_TOO_SMALL_FOR_BOUND: DecidingOption.LARGER_SIZES,
 }

@@ -181,9 +181,20 @@ class RunEvidence:
         return -(-self.num_ranks // self.num_nodes)
 
     @property
-    def from_host_memory(self) -> bool:
-        """Do the data come from host memory, so that neither GPUs nor NCCL explain anything?"""
+    def by_message_passing(self) -> bool:
+        """Does a library or test for host memory move the data, maybe of GPUs? Then NCCL explains nothing."""
         return moves_host_memory(self.transport or self.run.tool)
+
+    @property
+    def memory(self) -> str:
+        """Where the buffers of such a library are: "host", "device", or "mixed" if the ends differ."""
+        printed = dict(self.run.settings).get("memory")
+        return printed if printed in ("device", "mixed") else "host"
+
+    @property
+    def from_host_memory(self) -> bool:
+        """Do the data come from host memory?"""
+        return self.by_message_passing and self.memory == "host"
 
     @property
     def crosses_nics(self) -> bool:

@@ -20,10 +20,12 @@ _MOST_ROWS = 3
 def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
     """Is there nothing that the run's figures could be compared with?
 
-    Rows of a known pattern have a bound if the user named the machine.
+    Rows of a known pattern have a bound if the user named the machine, unless a running job was recorded.
     """
     if run.matrices:
         return False
+    if log_traits(run.tool).of_running_job:
+        return True
     if run.rows and run.pattern is not None and machine.instance:
         return False
     return bool(run.figures and not run.rows) or log_traits(run.tool).without_bound is not None
@@ -34,7 +36,19 @@ def title(run: ForeignRun) -> str:
     if any(figure.status == FAILED for figure in run.figures):
         return f"{tool_name(run)}: {assess_figures(run).why.text.rstrip('.')}"
     missing = why(run)
-    return f"{tool_name(run)}: {first(run)}; no bound is known, because {missing.text}"
+    measured = measured_words(run)
+    tool = f"{tool_name(run)}, {measured}" if measured else tool_name(run)
+    return f"{tool}: {first(run)}; no bound is known, because {missing.text}"
+
+
+def measured_words(run: ForeignRun) -> str:
+    """`AllReduce, 8 ranks on 1 node`; "" if the log does not state the operation."""
+    words = dict(run.settings).get("operation") or run.pattern or ""
+    if words and run.num_ranks:
+        words += f", {run.num_ranks} rank{'' if run.num_ranks == 1 else 's'}"
+        if run.num_nodes:
+            words += f" on {run.num_nodes} node{'' if run.num_nodes == 1 else 's'}"
+    return words
 
 
 def first(run: ForeignRun) -> str:
@@ -63,7 +77,7 @@ def why(run: ForeignRun) -> Coded:
 
 
 def got(run: ForeignRun) -> Iterator[Coded]:
-    """How the run ended, then its rows and figures."""
+    """How the run ended, its rows and figures, then what they are."""
     yield from status_lines(run)
     for row in _rows_to_show(run):
         yield Coded.of(ResultCode.FIGURE, figure=_of_row(row))
@@ -75,6 +89,10 @@ def got(run: ForeignRun) -> Iterator[Coded]:
     more = len(run.figures) - len(shown)
     if more:
         yield Coded.of(ResultCode.MORE_FIGURES, num_more=more)
+    if measured := measured_words(run):
+        yield Coded.of(ResultCode.MEASURED, measured=measured)
+    for translation in run.translations:
+        yield Coded.of(ResultCode.MEANING, meaning=translation.text, meaning_code=translation.code)
 
 
 def possible(run: ForeignRun) -> Iterator[Coded]:

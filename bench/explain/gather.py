@@ -73,7 +73,7 @@ def gathered(
 def with_references(evidence: RunEvidence) -> RunEvidence:
     """The evidence with the published results of the same shape."""
     run, machine = evidence.run, evidence.machine
-    if not (run.pattern and evidence.num_nodes and evidence.num_ranks) or evidence.from_host_memory:
+    if not (run.pattern and evidence.num_nodes and evidence.num_ranks) or evidence.by_message_passing:
         return replace(evidence, references=())
     found = same_shape(run.pattern, machine.gpu, machine.instance, evidence.num_nodes, evidence.num_ranks)
     return replace(evidence, references=tuple(reference for reference in found if is_comparable(evidence, reference)))
@@ -195,7 +195,7 @@ def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
     if left:
         return Coded.of(AssessmentCode.RANKS_DO_NOT_DIVIDE, num_ranks=ranks, num_nodes=given)
     machine, links = evidence.machine, evidence.machine.links
-    if machine.instance and links and per_node > links.gpus and not evidence.from_host_memory:
+    if machine.instance and links and per_node > links.gpus and not evidence.by_message_passing:
         return Coded.of(
             AssessmentCode.TOO_MANY_RANKS,
             num_ranks=ranks,

@@ -94,6 +94,11 @@ class AssessmentCode(OptionalPartsCode):
         "nic-unknown",
         "{rate:rate} is not close to the line rate of any known NIC: name the machine with --instance.",
     )
+    SIZES_TOO_SMALL_FOR_NIC = (
+        "sizes-too-small-for-nic",
+        "{rate:rate} says nothing of the NIC: messages of {largest_bytes:bytes}, the largest size, are too small to "
+        "fill one.",
+    )
     TOOL_WITHOUT_BOUND = "tool-without-bound", "{figure}: no bound is known, because {missing}."
     TOOL_TESTS_FAILED = "tool-tests-failed", "{num_tests:n test} of the tool itself failed: {tests:list 6}."
     NO_BOUND = "no-bound", "No bound and no published result of this shape is known."
@@ -105,6 +110,11 @@ class AssessmentCode(OptionalPartsCode):
     HOST_MEMORY_TOOL = (
         "host-memory-tool",
         f"{_BOUND}; this tool times single operations from host memory, and no published result of it is known.",
+    )
+    MESSAGE_PASSING_TOOL = (
+        "message-passing-tool",
+        f"{_BOUND}; <on_gpus?the buffers are on GPUs, and the MPI library may copy them through host memory>"
+        "<!on_gpus?one buffer may be on a host and the other on a GPU>, and no published result of it is known.",
     )
     MESH_LINKS_UNKNOWN = (
         "mesh-links-unknown",
@@ -175,6 +185,15 @@ class AssessmentCode(OptionalPartsCode):
         "topology-without-links",
         "The text shows no NVLink between GPUs, and no link that is slower than the others. No bandwidth was measured.",
     )
+    TOPOLOGY_LACKS_NVLINK = (
+        "topology-lacks-nvlink",
+        "NVLinks join the GPUs of {instance}, but the text shows none: Fabric Manager does not run, or the container "
+        "or virtual machine does not have the devices.",
+    )
+    TOPOLOGY_NEEDS_NO_NVLINK = (
+        "topology-needs-no-nvlink",
+        "{instance} has no NVLink, and no path between GPUs is worse than the others. No bandwidth was measured.",
+    )
 
     # Why a result of copies has its verdict.
     TOOL_FAILED = "tool-failed", "The tool failed; what it printed before may be wrong too."
@@ -231,6 +250,7 @@ class DecidingOption(OptionalPartsCode):
     )
     NUM_RANKS = "num-ranks", "To judge this result, give the number of ranks: --num-ranks N."
     NUM_NODES = "num-nodes", "To judge this result, give the number of nodes: --num-nodes N."
+    LARGER_MESSAGES = "larger-messages", "To judge this result, measure larger messages: -s 1048576, or -a."
     LARGER_SIZES = "larger-sizes", "To judge this result, measure larger sizes: -e 8G, in steps of 2."
 
 
@@ -269,6 +289,8 @@ class ResultCode(OptionalPartsCode):
     LOG_REMARKS = "log-remarks", "the log has {num_remarks:n remark}: {remarks}<; and {num_more} more>"
     NO_BANDWIDTH = "no-bandwidth", "no row with a bandwidth"
     FIGURE = "figure", "{figure}"
+    MEASURED = "measured", "measured: {measured}"
+    MEANING = "meaning", "{meaning}"
     MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `bench import --format json` lists"
     BEST = (
         "best-row",

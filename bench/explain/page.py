@@ -21,7 +21,7 @@ _MOST_WHOLE = 3  # if there are more pages, each is cut to a few lines
 _MOST_OTHERS = 3  # results of others on a page without a verdict
 _SECTIONS = ("What you got", "What is possible", "What others got")
 _VERDICT = "Where you stand"
-_GENERAL_FAILURES = ("tool-failed", "ends-without-message")  # if no other reason is known
+_GENERAL_FAILURES = ("tool-failed", "ends-without-message", "rank-lost")  # if no other reason is known
 _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
 _STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.explain/1 has always spelled it
 
@@ -117,8 +117,10 @@ def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
 
 
 def _section_lines(page: Page) -> Iterator[str]:
-    """The sections as text. If there is no verdict, the option that would decide comes first."""
-    if page.decides is not None:
+    """What failed first, else what would decide if there is no verdict; then the sections as text."""
+    if page.crash is not None:
+        yield from _wrapped(crash_page.first_line(page.crash), "")
+    elif page.decides is not None:
         yield from _wrapped(page.decides.text, "")
     for title, lines in _sections(page):
         yield from ("", title)
@@ -151,7 +153,9 @@ def _text(page: Page, several: bool) -> Iterator[str]:
 
 def _markdown(page: Page, several: bool) -> Iterator[str]:
     yield f"# {_title(page, several)}"
-    if page.decides is not None:
+    if page.crash is not None:
+        yield from ("", crash_page.first_line(page.crash))
+    elif page.decides is not None:
         yield from ("", page.decides.text)
     for title, lines in _sections(page):
         yield from ("", f"## {title}", "")

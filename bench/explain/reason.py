@@ -122,7 +122,7 @@ def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reaso
     """
     wanted = []
     for rule in rules():
-        explains = rule.host_memory or not evidence.from_host_memory
+        explains = rule.host_memory or not evidence.by_message_passing
         if rule.looks_at is RunEvidence and explains and (rule.always or not only_always):
             wanted.append(rule)
     found = _likeliest_first([rule for rule in wanted if not rule.fallback], evidence)

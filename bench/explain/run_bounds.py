@@ -58,7 +58,7 @@ def _likely(bound: Bound) -> Bound:
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
     """How a library with rings uses the NICs for large data, on the machine or on those that fit the log."""
     links = evidence.machine.likely or evidence.machine.links
-    if links is None or not evidence.crosses_nics or evidence.from_host_memory:
+    if links is None or not evidence.crosses_nics or evidence.by_message_passing:
         return None
     return _usual_use(evidence, pattern, links, "nic")
 
@@ -93,6 +93,7 @@ def _bounds(
         modelled=False,
         started="",
         links=links.to_dict(),
+        facts={"memory": "device"} if evidence.memory == "device" else {},
     )
     record = Record(
         mode="pipelined",

@@ -55,8 +55,8 @@ def got(evidence: RunEvidence) -> Iterator[Coded]:
     if evidence.small_message_s is not None and not evidence.num_wrong:
         yield Coded.of(ResultCode.SMALL_MESSAGES, time_s=evidence.small_message_s)
     yield Coded.of(ResultCode.MACHINE, machine=machine.how)
-    if machine.unknown and not machine.instance:
-        yield Coded.of(ResultCode.UNKNOWN, unknown=list(machine.unknown))
+    if machine.all_unknown and not machine.instance:
+        yield Coded.of(ResultCode.UNKNOWN, unknown=list(machine.all_unknown))
 
 
 def status_lines(run: ForeignRun) -> Iterator[Coded]:
@@ -243,7 +243,7 @@ def _not_compared(evidence: RunEvidence) -> Coded | None:
         return Coded.of(OthersCode.RANKS_DO_NOT_FIT)
     if evidence.other_gpus:
         return Coded.of(OthersCode.OTHER_MACHINE, instance=evidence.machine.instance)
-    if evidence.from_host_memory:
+    if evidence.by_message_passing:
         return Coded.of(OthersCode.HOST_MEMORY)
     return None
 

@@ -16,6 +16,7 @@ from bench.hardware.bounds import bounds_of, moves_host_memory, shares_gpu
 from bench.hardware.catalogue import gpu_links, gpu_printed, instance, instances, pcie_as_linked, pcie_bytes_per_s
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure, Remark
+from bench.logs.jobs import FIGURES, UNKNOWN
 from bench.logs.messages import LogCode
 from bench.results.consistency import conflicts
 from bench.results.document import Conflict, Summary
@@ -79,10 +80,11 @@ def _run(header: Header) -> ForeignRun:
     """The foreign run without its rows."""
     imported = header.imported
     gpus = header.facts.get("gpus", "")
+    memory = {"memory": header.facts["memory"]} if "memory" in header.facts else {}
     return ForeignRun(
         tool=imported["tool"],
         tool_version=imported["tool_version"],
-        pattern=header.pattern,
+        pattern=None if header.pattern in (FIGURES, UNKNOWN) else header.pattern,
         num_ranks=header.num_ranks,
         num_nodes=header.num_nodes,
         status=imported["status"],
@@ -90,9 +92,17 @@ def _run(header: Header) -> ForeignRun:
         hosts=tuple(header.nodes),
         gpus=tuple(gpus.split(", ")) if gpus else (),
         remarks=tuple(map(Remark.from_dict, imported["remarks"])),
+        translations=_translations(imported),
         line=imported["line"],
-        settings=tuple({**header.settings, **header.versions}.items()),
+        settings=tuple({**memory, **header.settings, **header.versions}.items()),
     )
+
+
+def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
+    """How the reader recomputed figures; files of older versions hold no codes."""
+    texts = imported.get("translations") or ()
+    codes = imported.get("translation_codes") or [UNCODED] * len(texts)
+    return tuple(Coded(code, {}, text) for code, text in zip(codes, texts, strict=False))
 
 
 def _failure(imported: Mapping[str, Any]) -> Coded | None:

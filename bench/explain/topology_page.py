@@ -9,36 +9,41 @@ from bench.core.codes import Coded
 from bench.core.inventory import Inventory
 from bench.explain.assessment import Assessment
 from bench.explain.explain import Page
-from bench.explain.messages import AssessmentCode, ResultVerdict, TopologyCode
+from bench.explain.messages import AssessmentCode, DecidingOption, ResultVerdict, TopologyCode
 from bench.explain.reason import Reason
 from bench.explain.topology import Topology, near_adapters
 from bench.hardware import live
+from bench.hardware.catalogue import instance, instances
 from bench.hardware.health import HealthFinding
 from bench.hardware.machine_page import nvlink_lines
 
 _STATE = "nvidia-smi nvlink -s; nvidia-smi nvlink -e"
 _WEIGHTS = {"wrong": 0.9, "doubtful": 0.4}
+_BY_NVLINK = ("nvswitch", "nvlink_mesh", "nvlink_pairs")
 _ABOUT_LINKS = ("nvlink_down", "slow_nvlinks", "unlike_nvlinks")
 
 
-def topology_page(topology: Topology, source: str, instance: str | None = None) -> tuple[Page, bool]:
-    """The page about one node, and whether its links are as they should be."""
-    findings = topology.findings(instance)
+def topology_page(topology: Topology, source: str, named: str | None = None) -> tuple[Page, bool]:
+    """The page about one node, and whether its links are as they should be. `named`: the machine, by the user."""
+    findings = topology.findings(named)
     inventory = topology.inventory
     num = len(inventory.gpus)
+    assessment = _assessment(inventory, findings, named)
+    unknown = assessment.why.code == AssessmentCode.TOPOLOGY_WITHOUT_LINKS
     found = Page(
         title=f"topology of {num} GPU{'' if num == 1 else 's'}, by {topology.program}",
         line=topology.line,
         got=tuple(topology_lines(inventory)),
         possible=(),
         others=(),
-        assessment=_assessment(inventory, findings),
+        assessment=assessment,
         reasons=tuple(_reason(finding) for finding in findings),
         notes=(),
-        machine=instance or "",
+        machine=named or "",
+        decides=Coded.of(DecidingOption.INSTANCE, candidates=None) if unknown else None,
         source=source,
     )
-    return found, not any(finding.severity == "wrong" for finding in findings)
+    return found, assessment.verdict != ResultVerdict.FAR_TOO_LOW
 
 
 def topology_lines(inventory: Inventory) -> Iterator[Coded]:
@@ -57,8 +62,11 @@ def topology_lines(inventory: Inventory) -> Iterator[Coded]:
         yield Coded.of(TopologyCode.LOST, lost=list(inventory.lost))
 
 
-def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...]) -> Assessment:
-    """Far too low if a link is down, slow or missing; normal if links are shown and none differs."""
+def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named: str | None) -> Assessment:
+    """Far too low if a link is down, slow or missing; normal if links are shown and none differs.
+
+    Without NVLinks it depends on the machine that the user named.
+    """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:
         problems = [f"{finding.what} ({finding.evidence})" for finding in wrong]
@@ -68,10 +76,20 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...]) -> As
     numbers = {len(live.active_nvlinks(gpu)) for gpu in inventory.gpus}
     by_path = any(path.kind.startswith("NV") for path in inventory.paths)
     if numbers == {0} and not by_path:
-        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(AssessmentCode.TOPOLOGY_WITHOUT_LINKS))
+        return _without_links(named)
     each = numbers.pop() if len(numbers) == 1 else None
     why = Coded.of(AssessmentCode.TOPOLOGY_WELL, num_gpus=len(inventory.gpus), num_nvlinks=each or None)
     return Assessment(ResultVerdict.NORMAL, why)
+
+
+def _without_links(named: str | None) -> Assessment:
+    if named is None or named not in instances():
+        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(AssessmentCode.TOPOLOGY_WITHOUT_LINKS))
+    peer = instance(named).links.peer
+    if peer in _BY_NVLINK:
+        why = Coded.of(AssessmentCode.TOPOLOGY_LACKS_NVLINK, instance=named)
+        return Assessment(ResultVerdict.FAR_TOO_LOW, why)
+    return Assessment(ResultVerdict.NORMAL, Coded.of(AssessmentCode.TOPOLOGY_NEEDS_NO_NVLINK, instance=named))
 
 
 def _reason(finding: HealthFinding) -> Reason:

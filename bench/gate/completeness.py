@@ -31,7 +31,7 @@ _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, byt
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """The modes that a demand is about; empty for any, because other tools have other modes."""
+    """The modes that a demand concerns. Empty: any mode, because other tools have other modes."""
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
@@ -211,7 +211,7 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
 
 
 def _header_has_factors(header: Header, rule: GateRule) -> bool:
-    """Did the job measure with the factors of the rule? Another tool's log does not say, and matches no such rule."""
+    """Did the job measure with the factors of the rule? Another tool's log records none, so no such rule matches it."""
     if not rule.factors:
         return True
     case = own_case(header.case) if header.case and not header.imported else None

@@ -33,7 +33,7 @@ class JudgedDemand:
 
     @property
     def passed(self) -> bool:
-        """Was a row judged, without any fault?"""
+        """Was at least one row judged, and is there no fault?"""
         return not self.faults and self.worst is not None
 
 
@@ -61,7 +61,7 @@ class GateResult:
 
     @property
     def passed(self) -> bool:
-        """Did nothing fail, and was every demand judged?"""
+        """Is there no fault, and was every demand judged?"""
         if self.all_faults or not (self.judged or self.findings):
             return False
         return bool(self.judged or not self.rules.rules) and all(demand.passed for demand in self.judged)

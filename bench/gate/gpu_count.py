@@ -1,4 +1,7 @@
-"""Faults of the number of GPUs per node. A node's own count is no proof: if seven of eight are lost, it shows one."""
+"""Faults about the number of GPUs per node.
+
+A node's own count is no proof: if seven of eight are lost, it shows one.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ class _HostGpus(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Does the host have no more GPUs than shown?"""
+        """Does the driver show all GPUs of the host?"""
         return self.shown is not None and not self.confined
 
     def code(self, shown: FaultCode, unreported: FaultCode, confined: FaultCode) -> FaultCode:
-        """The code that fits what the driver shows."""
+        """The code for what the driver shows."""
         if self.confined:
             return confined
         return unreported if self.shown is None else shown
@@ -86,7 +89,9 @@ def _shown(header: Header) -> dict[str, int | None]:
 
 
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
-    """Fewer GPUs than the instance type has, unless bench.yaml gives this smaller number, as for a container.
+    """A fault if there are fewer GPUs than the instance type has.
+
+    bench.yaml may give a smaller number, as for a container.
 
     If the driver does not report GPUs, the largest measured number counts, and no node is accused.
     """

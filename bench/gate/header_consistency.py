@@ -120,7 +120,10 @@ def _odd_size(record: Record, case: Case, pattern: Pattern) -> _Contradiction | 
 
 
 def _odd_factors(record: Record, header: Header, case: Case, pattern: Pattern, group: Group) -> _Contradiction | None:
-    """The bus factor and the bytes that must cross a boundary. Modelled rows have no hosts to compute them from."""
+    """The bus factor and the bytes that must cross a boundary.
+
+    Modelled rows are not checked, because they have no hosts.
+    """
     at = [host_of(header, rank) for rank in group.ranks]
     if header.modelled or None in at:
         return None

@@ -49,7 +49,10 @@ def render(gate: GateResult, timestamp: str) -> bytes:
 
 
 def broken(name: str, what: str, timestamp: str) -> bytes:
-    """One test case in error: nothing was judged, and an older file must not keep showing a pass."""
+    """A file with one test case in error, because nothing was judged.
+
+    It replaces an older file, which may show a pass.
+    """
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")
     ElementTree.SubElement(case, "error", message=_clean(what), type="gate-not-run").text = _clean(what)
@@ -102,7 +105,7 @@ def _whole(suite: ElementTree.Element, *, failures: int, errors: int, skipped: i
 
 
 def _clean(text: str) -> str:
-    """Text without control characters and surrogates, which XML 1.0 forbids even escaped; a visible mark each."""
+    """The text with a visible mark in place of each control character and surrogate, which XML 1.0 forbids."""
     return "".join(letter if _allowed(ord(letter)) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

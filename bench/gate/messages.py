@@ -46,7 +46,7 @@ class GateFailure(Code):
     # what is wrong with a row
     IMPORTED = (
         "imported",
-        "a single figure from another tool's log, and the rule does not say `imported: true`",
+        "the row is from another tool's log, and the rule does not accept such rows (`imported: true`)",
     )
     INCONSISTENT = "inconsistent", "the row contradicts its header: it was edited, or a broken program wrote it"
     MODELLED = "modelled", "the row was modelled, not measured"
@@ -55,9 +55,15 @@ class GateFailure(Code):
     NOT_A_NUMBER = "not-a-number", "the figure is missing, not a number, or infinite"
     ZERO = "zero", "the figure is zero or negative"
     ONE_RANK = "one-rank", "only one rank took part: nothing crossed a link"
-    SHARED_GPU = "shared-gpu", "several ranks shared a GPU: the row shows that it works, not how fast"
+    SHARED_GPU = (
+        "shared-gpu",
+        "several ranks shared a GPU: the row shows that the code works, not how fast the links are",
+    )
     SHARED_HOST = "shared-host", "measured with --share-hosts: another benchmark may have run on the hosts"
-    THROUGH_HOST = "through-host", "copied through host memory, because the two GPUs cannot reach each other"
+    THROUGH_HOST = (
+        "through-host",
+        "the data went through host memory, because the two GPUs cannot reach each other directly",
+    )
     TOO_FEW_SAMPLES = "too-few-samples", "fewer samples than the rule's `samples`"
     NO_INTERVAL = "no-interval", "too few independent samples for a 95 % interval"
     NOT_CONVERGED = "not-converged", "the row ran out of time before its interval was narrow enough"
@@ -70,8 +76,8 @@ class GateFailure(Code):
     TOO_LOW = "too-low", "below the least that the rule accepts"
     TOO_HIGH = "too-high", "above the most that the rule accepts"
     SLOWER = "slower", "significantly slower than the baseline"
-    INCONCLUSIVE = "inconclusive", "the launches show neither that it is slower than the baseline nor that it is not"
-    TOO_FEW_LAUNCHES = "too-few-launches", "fewer than 5 launches of either run: no verdict on slower"
+    INCONCLUSIVE = "inconclusive", "there is too little evidence to say whether the row is slower than the baseline"
+    TOO_FEW_LAUNCHES = "too-few-launches", "one of the two runs has fewer than 5 launches, too few to compare them"
     # the run as a publication
     NOT_PUBLISHABLE = "not-publishable", "the run breaks a demand of `publish:`"
 
@@ -114,7 +120,7 @@ class FaultCode(Code):
         GateFailure.NO_PLAN,
         "there is no plan.json beside the results: gate the run's folder, as it was written",
     )
-    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run holds nothing of it"
+    LOG_ABSENT = "log-absent", GateFailure.FAILED_JOB, "{source} was imported, but the run has no row of it"
     ROW_FAILED = "row-failed", GateFailure.FAILED_JOB, "{text}"
     ROW_FAILED_ON_HOST = "row-failed-on-host", GateFailure.FAILED_JOB, "{text} (host {host})"
     JOB_FAILED = "job-failed", GateFailure.FAILED_JOB, "{text}"
@@ -169,7 +175,8 @@ class FaultCode(Code):
     GPUS_LOST_CONFINED = (
         "gpus-lost-confined",
         GateFailure.WRONG_WORLD,
-        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank a part and at most {used} took part",
+        "{instance} has {num_gpus} GPUs, but the driver of {host} shows each rank only some of them, and at most "
+        "{used} took part",
     )
     GPUS_EXPECTED_OF_LOG = (
         "gpus-expected-of-log",
@@ -199,7 +206,7 @@ class FaultCode(Code):
     GPUS_EXPECTED_CONFINED = (
         "gpus-expected-confined",
         GateFailure.WRONG_WORLD,
-        _GPUS_EXPECTED + "the driver of {host} shows each rank a part and at most {used} took part",
+        _GPUS_EXPECTED + "the driver of {host} shows each rank only some of them, and at most {used} took part",
     )
     GPUS_EXPECTED_MEASURED = (
         "gpus-expected-measured",
@@ -562,7 +569,7 @@ class FaultCode(Code):
 
 @unique
 class NodeCode(Code):
-    """Why a node has its verdict, where that is no fault of the run."""
+    """Why a node has its verdict, if the reason is not a fault of the run."""
 
     NO_EVIDENCE = "no-evidence", "no row of its own met a demand, and no pairs cleared it"
     NO_ROWS_JUDGED = "no-rows-judged", "no row in which it took part was judged"
@@ -575,8 +582,8 @@ class NodeCode(Code):
 class PublicationRule(Code):
     """One of the twelve rules of Hoefler and Belli (SC15), as a demand on a run.
 
-    Each member has the name that a rules file uses, its title, and what holds if it is kept. A fourth text says why it
-    cannot be judged for rows from another tool's log (empty if it can).
+    Each member has the name that a rules file uses, its title, and what is true of a run that keeps it. A fourth text
+    says why rows from another tool's log cannot be judged by it; it is empty if they can.
     """
 
     held: str
@@ -647,7 +654,7 @@ class PublicationRule(Code):
     )
     TIMING = (
         "timing",
-        "the way of timing is recorded",
+        "how times were taken is recorded",
         "mode, clock, synchronisation and skew, reductions, calls per sample, warm-up and cache are recorded",
         "the log does not say how the tool timed its operations",
     )
@@ -660,5 +667,5 @@ class PublicationRule(Code):
         "plots",
         "figures can show what is known",
         "each point has raw samples and the reason why sampling stopped",
-        "a point has no samples behind it",
+        "an imported point has no samples",
     )

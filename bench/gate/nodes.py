@@ -1,7 +1,7 @@
 """A verdict on each node, with its reasons. It fails closed.
 
-A node passes only if two things hold. Something measured on it alone was good, or its pairs cleared it. And nothing
-that went wrong may be its fault.
+A node passes only if two things hold. Something measured on it alone was good, or its pairs cleared it. And the node
+may not be the cause of anything that went wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeStatus(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-# These failures mean that a node is bad. Other failures of its rows only mean that too little is known about it.
+# These failures mean that a node is bad. All others only mean that too little is known about it.
 _ACCUSING = frozenset(
     (
         GateFailure.SLOW_PART,
@@ -51,7 +51,7 @@ _ACCUSING = frozenset(
         GateFailure.WRONG_WORLD,
     )
 )
-# Any host of the row may have caused one of these, and pairs do not show which. So none of them is cleared.
+# Any host of the row may have caused one of these, and pairs do not show which. So none of these hosts is cleared.
 _CAUSED_BY_ANY = frozenset(
     (GateFailure.FAILED_JOB, GateFailure.WRONG_DATA, GateFailure.ABOVE_BOUND, GateFailure.INCONSISTENT)
 )
@@ -195,7 +195,7 @@ def _slow(part: Accused) -> dict[str, Any]:
 
 
 def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
-    """Why these hosts are neither accused nor cleared."""
+    """Why the pairs neither accuse nor clear these hosts."""
     if diagnosis.num_missing:
         facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
         return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
@@ -292,7 +292,7 @@ def _vouches(row: Summary) -> bool:
 
 
 def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
-    """The host that a row lies in, or the two ends of a pair; empty for a larger group."""
+    """The only host of a row, or the two hosts of a pair; empty for more hosts."""
     own = where.of(row)
     return own if len(own) == 1 or (row.src is not None and len(own) == 2) else ()
 

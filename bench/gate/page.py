@@ -107,7 +107,9 @@ def remarks(gate: GateResult) -> list[str]:
     if modelled:
         lines.append(f"MODELLED rows are judged by {', '.join(modelled)}: nothing was measured")
     if gate.unjudged:
-        lines.append(f"{count(gate.unjudged, 'row')} of the run are judged by no rule")
+        lines.append(
+            f"{count(gate.unjudged, 'row')} of the run {'is' if gate.unjudged == 1 else 'are'} judged by no rule"
+        )
     return lines
 
 

@@ -26,7 +26,7 @@ from bench.gate.rules import GateFault
 from bench.results import stats
 from bench.results.document import Summary
 
-# What the names of another tool's statistics mean.
+# What the statistics of other tools mean, by name.
 _RATIO = re.compile(r"speed_?up|ratio|fraction|efficiency|percent|_pct\b|of_peak|relative")
 _AVERAGED_RATE = re.compile(
     r"(avg|average|mean|geo_?mean).*(bus_?bw|alg_?bw|bandwidth|bytes_per_s|fraction|ratio|speed_?up|percent|of_peak)"
@@ -39,7 +39,7 @@ _METHODS = re.compile(r"^(order[- ]statistics?|block[- ]bootstrap|bootstrap over
 _REDUCTIONS = ("median", "arithmetic mean")  # of times
 _CLOSE = 1e-9  # relative: the rounding of a few operations
 
-# The keys that a host's facts must have. A value may be unknown (null); an absent key means nobody asked for it.
+# The keys that a host's facts must have. A null value is unknown; a key is absent if nobody looked.
 _NODE_KEYS = (
     "cpu_model",
     "num_cpus",

@@ -51,7 +51,7 @@ class Retest:
     started: str
     jobs: Mapping[str, tuple[str, ...]]
     reasons: tuple[str, ...] = ()
-    failures: Mapping[str, int] | None = None  # None: files of older versions have only the words
+    failures: Mapping[str, int] | None = None  # None in files of older versions, which have only the words
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Retest:

@@ -47,7 +47,7 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row's figure and the demand's limit, both in the demand's unit (bytes per second, seconds, or a share)."""
+    """A row's figure and the limit of a demand, both in the demand's unit: bytes per second, seconds, or a share."""
 
     row: Summary
     got: float
@@ -65,7 +65,7 @@ def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
 
 
 def _twin(header: Header, row: Summary) -> _Twin:
-    """A key that a row in place shares with the same row out of place."""
+    """A key that is the same for a row in place and for the same row out of place."""
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -73,7 +73,7 @@ def _twin(header: Header, row: Summary) -> _Twin:
 def evidence(
     row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[_Twin] = frozenset()
 ) -> Iterator[GateFault]:
-    """Why a row cannot be judged; only the first reason if others follow from it.
+    """Why a row cannot be judged. Reasons that follow from the first one are left out.
 
     `checked`: imported rows that were checked out of place. Tools cannot check some patterns in place, and print N/A.
     """
@@ -154,7 +154,7 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    """Demands on the samples. An imported or modelled row has no samples; its rule accepts a single figure."""
+    """Demands on the samples. An imported or modelled row has no samples, so its rule must accept a single figure."""
     if is_imported(row) or row.modelled:
         return
     if row.num_samples < rule.samples:
@@ -211,7 +211,9 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 
 
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Each group of a job, mode and size against the median of them; pairs inside a node by themselves.
+    """Each group against the median of all groups of its job, mode and size.
+
+    Pairs inside a node are compared with each other.
 
     A log has only one group, so it is compared with the other logs of similar jobs.
     """

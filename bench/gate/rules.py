@@ -92,9 +92,9 @@ class Expect:
 class Rules:
     """A whole rules file.
 
-    `diagnose`: True: pairs must be measured and accuse no part; False: pairs are not diagnosed; None: if there are
-    pairs, they must accuse no part. `baseline`: the run that `not slower than baseline` means. `publish`: demands on
-    the run as a publication; a file without `rules` asks only these.
+    `diagnose`: True: pairs must be measured and accuse no part; False: pairs are not diagnosed; None: there may be no
+    pairs, but they must not accuse any part. `baseline`: the run that `not slower than baseline` means. `publish`:
+    demands on the run as a publication; a file without `rules` asks only these.
     """
 
     name: str
@@ -112,7 +112,7 @@ class GateFault:
     """One way in which a run failed: what is wrong, and the row if it is one.
 
     `got`, `limit`: of a figure, in the unit of its demand. `hosts`: those that the fault is about, if they are known
-    and the row does not say so. `accuses` False: nothing bad is known about these hosts, but too little.
+    and the row does not say so. `accuses` False: the hosts are not accused, but too little is known to clear them.
     """
 
     code: FaultCode

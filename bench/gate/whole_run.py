@@ -102,7 +102,7 @@ def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
-    """A failed row. Imported: a figure that was printed as no number, or a row that a cut log lost."""
+    """A failed row; in an imported run, a figure that is not a number, or a row missing from a cut log."""
     code, facts = FaultCode.ROW_FAILED, _facts(row)
     on: tuple[str, ...] = ()
     if row.get("host"):
@@ -215,7 +215,7 @@ def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator
 
 
 def _only_transport(pattern: str) -> str | None:
-    """The one transport that a pattern has, such as copies of GPUs; None if it has a choice."""
+    """The one transport that a pattern has, such as copies of GPUs; None if there are several."""
     known = pattern in plugins.names("pattern")
     return plugins.load("pattern", pattern).PATTERN.transport if known else None
 

@@ -28,10 +28,10 @@ _FEWEST_OF_SWITCH = 3  # GPUs that all reach each other
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
-    """A link slower than GPU and slot allow while data crosses it, or with fewer lanes: idle links keep their lanes.
+    """A PCIe link that is slower under load than GPU and slot allow, or has fewer lanes (idle links keep theirs).
 
-    If the slot's lanes are unknown or the link was idle, a narrow link is only doubtful: many machines have half the
-    lanes.
+    If the slot's lanes are unknown or the link was idle, a link with few lanes is only doubtful: many machines have
+    half the lanes.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -91,7 +91,7 @@ def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
     rule = "nvlink_down"
     active = {each.index: len(live.active_nvlinks(each)) for each in node.gpus}
     if len(node.gpus) < 2 and not any(active.values()) and not any(each.index for each in node.gpus):
-        return  # no other GPU to be linked with
+        return  # no other GPU that NVLinks could lead to
     silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
     if silent:
         evidence = node.not_reported("the driver")
@@ -109,7 +109,7 @@ def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """Active NVLinks that are slower than the other ones of the node."""
+    """Active NVLinks that are slower than the node's other NVLinks."""
     links = [(each, link) for each in node.gpus for link in live.active_nvlinks(each) if link.bytes_per_s]
     rates = [link.bytes_per_s or 0.0 for _, link in links]
     if len(rates) < _FEWEST_RATES:
@@ -126,10 +126,10 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """A GPU that reaches no other by NVLink, or by fewer NVLinks, while the others reach each other.
+    """A GPU that has no NVLinks to other GPUs, or fewer than the others have, while the others reach each other.
 
-    It looks at the paths between GPUs, and at their numbers of links only where the GPUs' own links are not reported.
-    If NVLink joins pairs only, a bridge between two cards may never have been there: such a GPU is doubtful.
+    The rule reads the paths between GPUs. It compares numbers of links only if the GPUs' own links are not reported. If
+    NVLink joins pairs only, the cards may never have had a bridge, so the finding is only doubtful.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
@@ -178,7 +178,7 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs without a network adapter on their PCIe switch, or at least on their NUMA node."""
+    """GPUs without a network adapter on their NUMA node or, which is less severe, on their PCIe switch."""
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
     if not adapters or not node.gpus:
@@ -204,7 +204,7 @@ def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def below_instance(node: HealthNode) -> Iterator[HealthFinding]:
-    """Less than the declared instance type has."""
+    """GPUs that are missing, of another model, or linked more slowly than in the declared instance type."""
     rule = "below_instance"
     if node.instance not in instances():
         return
@@ -247,7 +247,7 @@ RULES = (
 
 
 def _nvlink_reach(node: HealthNode) -> dict[int, list[int]]:
-    """GPU -> its numbers of NVLinks to the others it reaches. Only GPUs whose paths to all others are known."""
+    """GPU -> number of NVLinks to each GPU that it reaches; contains only GPUs whose paths to all others are known."""
     number_of = {f"gpu{each.index}": each.index for each in node.gpus}
     reach: dict[int, list[int]] = {index: [] for index in number_of.values()}
     known = dict.fromkeys(reach, 0)
@@ -297,7 +297,7 @@ def _slot(each: Gpu) -> str:
 
 
 def _expects_switch(node: HealthNode) -> bool:
-    """Is this a model on NVSwitch, and not known to be linked directly?"""
+    """Does this GPU model use NVSwitch, and are no direct NVLinks between its GPUs reported?"""
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return (
@@ -315,7 +315,7 @@ def _manager(node: HealthNode) -> str:
 
 
 def _ways(node: HealthNode, each: Gpu, adapters: set[str]) -> dict[str, str]:
-    """Adapter -> the kind of path between it and a GPU."""
+    """Adapter -> the kind of path between this adapter and the GPU `each`."""
     own, found = f"gpu{each.index}", {}
     for path in node.found.paths:
         if own in (path.a, path.b) and {path.a, path.b} & adapters:

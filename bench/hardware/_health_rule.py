@@ -20,7 +20,7 @@ SEVERITIES = ("wrong", "doubtful", "unknown")
 class HealthFinding:
     """A finding of a rule. `severity`: "wrong" costs performance, "doubtful" may cost some, "unknown": not determined.
 
-    `what`, `evidence` and `remedy` are for people; the evidence of an unknown says why it is unknown. Logic and tests
+    `what`, `evidence` and `remedy` are for people; if the severity is "unknown", `evidence` says why. Logic and tests
     read `code` and `facts`.
     """
 
@@ -36,14 +36,14 @@ class HealthFinding:
 def finding(
     rule: str, severity: str, code: HealthCode, evidence: str, remedy: str | None = None, **facts: Any
 ) -> HealthFinding:
-    """A finding in the words of its code. `remedy`: in place of the usual one."""
+    """A finding with the message of its code. `remedy` replaces the code's usual remedy."""
     usual = REMEDIES.get(code, "").format(**facts)
     return HealthFinding(rule, severity, code.words(facts), evidence, usual if remedy is None else remedy, code, facts)
 
 
 @dataclass(frozen=True, slots=True)
 class HealthNode:
-    """One node: its facts as in a header, their devices, and the libraries of its interpreter."""
+    """One node: its facts as in a header, the devices in these facts, and the libraries of its Python."""
 
     facts: Mapping[str, Any]
     found: Inventory
@@ -52,11 +52,14 @@ class HealthNode:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """Its GPUs."""
+        """The node's GPUs."""
         return self.found.gpus
 
     def as_promised(self, each: Gpu) -> bool:
-        """Is a GPU's PCIe link as fast as the instance type's? Many have half the lanes, or an older host."""
+        """Is a GPU's PCIe link as fast as the instance type's?
+
+        Many instance types have half the lanes, or an older host.
+        """
         if self.instance not in instances():
             return False
         promised, linked = instance(str(self.instance)).links.pcie_bytes_per_s, live.pcie_rate(each)
@@ -69,13 +72,15 @@ class HealthNode:
 
     @property
     def adapters_by_rdma(self) -> bool:
-        """Can any of them access GPU memory?"""
+        """Is any of these adapters InfiniBand or RoCE (not EFA)?"""
         return any(each.kind in ("infiniband", "roce") for each in self.rdma_adapters)
 
     @property
     def severity_of_rdma(self) -> str:
-        """The severity of a problem with RDMA. In virtual machines of clouds plain Ethernet is a function of an RDMA
-        adapter, which need not be used for RDMA."""
+        """The severity of a problem with RDMA.
+
+        In cloud virtual machines, an RDMA adapter may provide plain Ethernet and need not be used for RDMA.
+        """
         plain = bool(self.facts.get("virtual_machine")) and all(each.kind == "roce" for each in self.rdma_adapters)
         return "doubtful" if plain else "wrong"
 
@@ -90,7 +95,7 @@ def names(gpus: Iterable[Gpu]) -> str:
 
 
 def num_nvlinks(each: Gpu) -> int | None:
-    """NVLinks of this GPU model, if each leads to a switch or a peer; None if cards may be without."""
+    """Number of NVLinks of this GPU model if all are always connected; None if a card may have unconnected ones."""
     model = gpu_printed(each.name)
     if model is None or (generation := gpu(model).nvlink_generation) is None:
         return None
@@ -108,7 +113,7 @@ def bridged_in_pairs(each: Gpu) -> bool:
 
 
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """(`gpu[0-3]`, text): GPUs with the same text together. GPUs with an empty text are left out."""
+    """Yield (`gpu[0-3]`, text), one pair for all GPUs with the same text. GPUs with an empty text are left out."""
     by_text: dict[str, list[Gpu]] = {}
     for each, text in zip(gpus, texts, strict=True):
         by_text.setdefault(text, []).append(each)

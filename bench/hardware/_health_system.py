@@ -37,7 +37,7 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Settings that route copies between PCIe devices through the processor, on machines with such copies."""
+    """Settings that route copies between PCIe devices through the processor, on machines that make such copies."""
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return
@@ -146,7 +146,7 @@ def libraries(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_driver(node: HealthNode) -> Iterator[HealthFinding]:
-    """Libraries for GPUs without a visible GPU: the page must not look as if nothing were wrong."""
+    """GPU libraries on a node without a visible GPU: without this finding the page would report no problem."""
     made_for = [
         f"{name} {version}"
         for name, version in node.software.items()

@@ -57,7 +57,7 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def between(header: Header, record: Record) -> Between | None:
-    """What is between the two GPUs of a row; None where that is not known, or was said for the run."""
+    """The links between the two GPUs of a row; None if they are unknown, or if the user gave rates for the run."""
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
     if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:
@@ -109,7 +109,10 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 
 
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """The links that bound a row. A part of the ranks may have the faster GPUs, so the fastest GPU bounds it."""
+    """The links that bound a row.
+
+    If only some ranks run it, they may have the faster GPUs: the fastest GPU bounds the row.
+    """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
         return links
@@ -120,7 +123,7 @@ def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks
 def memory_bound(header: Header, record: Record) -> Bound | None:
     """The bound by a GPU's memory rate; each byte of a copy is read and written. None if unknown.
 
-    It is hard only if caches cannot have held the data.
+    The bound is hard only if the data were too large for caches.
     """
     names = {str(each.get("name")) for node in header.nodes.values() for each in node.get("gpus") or ()}
     names = names or ({header.facts["gpu"]} if header.facts.get("gpu") else set())
@@ -144,7 +147,8 @@ def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
     """(host, GPU) of a rank, by its PCI address if known, else by its local rank."""
     if rank >= len(header.ranks):
         return None
-    facts = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]  # those facts are rank 0's
+    # The header's own facts are those of rank 0.
+    facts = {**header.facts, **header.ranks[rank]} if rank == 0 else header.ranks[rank]
     host = str(facts.get("host"))
     gpus = _devices(header.nodes[host]).gpus if host in header.nodes else ()
     bus = _bus(facts.get("gpu_pci_bus"))

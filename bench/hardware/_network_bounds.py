@@ -46,12 +46,12 @@ def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
-    """May NVLink join some of these nodes? Then a node's NICs need not carry all that leaves it."""
+    """May NVLink join some of these nodes? Then a node's NICs need not carry all bytes that leave the node."""
     return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """The bound by the bytes between NVLink domains, through all NICs of all nodes; none if one domain holds them.
+    """The bound by the bytes between NVLink domains, through all NICs of all nodes; none if one domain has all nodes.
 
     The domain of each node is unknown. The smallest possible number of domains gives the fewest bytes.
     """
@@ -74,10 +74,10 @@ def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
 
 
 def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
-    """Bytes that leave all domains together; None for other patterns.
+    """Bytes that leave a domain, summed over all domains; None for other patterns.
 
-    Sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. Alltoall: each rank's S times the share of
-    ranks in other domains, which is least if all domains but one are full.
+    Sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. Alltoall: S of each rank times the share
+    of the ranks that are in other domains. That share is least if all domains but one are full.
     """
     size, pattern = traffic.record.payload_bytes, traffic.header.pattern
     if pattern in ("allreduce", "allgather", "reducescatter"):

@@ -29,12 +29,15 @@ class RecordTraffic:
 
     @property
     def port_bytes(self) -> float:
-        """Bytes per direction through one rank's port; by the definition of the factor S x factor."""
+        """Bytes per direction through one rank's port: S x factor, by the definition of the bus factor."""
         return self.useful_bytes if self.record.rank_bytes is None else self.record.rank_bytes
 
     @property
     def one_node(self) -> bool:
-        """Does nothing leave a node? Messages between two ranks of a node may be in a group of several nodes."""
+        """Do all bytes stay inside nodes?
+
+        A group of several nodes may exchange messages only between ranks of one node.
+        """
         return self.num_nodes == 1 or self.record.node_bytes == 0
 
     @property
@@ -44,18 +47,18 @@ class RecordTraffic:
 
     @property
     def in_gpus(self) -> bool:
-        """Are both ends in GPUs with ports?"""
+        """Are the data in GPUs that have ports?"""
         of_host = moves_host_memory(self.header.transport) and self.header.facts.get("memory") != "device"
         return self.links.peer != "memory" and not of_host
 
     @property
     def by_nvlink(self) -> bool:
-        """Can some of it use NVLink?"""
+        """Can some of the traffic use NVLink?"""
         inside = not self.one_rank_per_node or self.links.nvlink_nodes > 1
         return self.in_gpus and inside and self.links.peer in NVLINK_PEERS
 
     def bound(self, rate: float, num_bytes: float, limit: Limit, kind: str, why: str, used: Sequence[str]) -> Bound:
-        """The bound of `num_bytes` at `rate`. `used`: the links of NodeLinks.sources behind it."""
+        """The bound of `num_bytes` at `rate`. `used`: the links (keys of NodeLinks.sources) whose rates it uses."""
         sources = dict.fromkeys(self.links.sources[link] for link in used if link in self.links.sources)
         return Bound(
             bytes_per_s=self.useful_bytes * rate / num_bytes,

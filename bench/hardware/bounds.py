@@ -32,14 +32,14 @@ __all__ = [
     "shares_gpu",
 ]
 
-_TIGHTER = 0.999  # a traffic bound that is not tighter than a hard one says nothing
+_TIGHTER = 0.999  # a traffic bound is reported only if it is tighter than the hard bounds
 _FASTEST_PCIE_BYTES_PER_S = 250e9  # a faster link to the host is NVLink-C2C, with other packets
 # Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link. All but
 # peer_copy use one GPU.
 COPIES = ("host_device", "peer_copy")
 COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
 COPIES_OF_ONE_GPU = frozenset({"host_device", "local_copy", "copy_call"})
-# Of a matrix (logs/foreign.py: Matrix).
+# Directions of a matrix (logs/foreign.py: Matrix).
 COPY_DIRECTIONS = (
     "h2d",
     "d2h",
@@ -83,7 +83,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """What the links leave to this row, if that is less than its hard bounds."""
+    """The bus bandwidth that the fullest link allows this row, if that is lower than the row's hard bounds."""
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
     if use is None or use.busbw_bytes_per_s >= _TIGHTER * least:
@@ -98,7 +98,7 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """The links between the two GPUs, if a row is of two. With NVLink a library may also route through a third GPU."""
+    """The links between the two GPUs of a pair's row. With NVLink a library may also route through a third GPU."""
     if moves_host_memory(header.transport) or header.modelled:
         return links
     joined = _live_copies.between(header, record)
@@ -108,7 +108,7 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 
 
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
-    """The bounds of a copy between a GPU and its host or between two GPUs. Its size, often unknown, cancels."""
+    """The bounds of a copy between a GPU and its host or between two GPUs. They do not depend on the copy's size."""
     if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
     if header.pattern == "host_device":
@@ -129,7 +129,7 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
-    """(seconds, name) of the latencies that an isolated operation needs at least; None if unknown.
+    """(seconds, name) of the sum of latencies that an isolated operation needs at least; None if unknown.
 
     Pipelined operations overlap, so their latency is no lower bound.
     """
@@ -191,7 +191,7 @@ def _port(links: NodeLinks) -> Limit:
 
 
 def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
-    """Does NVLink connect any two ranks of the group?"""
+    """Does NVLink connect every two ranks of the group?"""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
@@ -211,7 +211,7 @@ def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
 def _nvlink_bounds(
     traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """The bound of the ports. If the switch reduces, that is only a reference; the switch's bound is the hard one.
+    """The bound of the ports. If the switch reduces, this bound is only a `reference`; that of the switch is `hard`.
 
     In-network reduction: a port sends S when the switch reads its buffer, and S/n as its share of the result (n ranks
     on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
@@ -231,7 +231,7 @@ def _nvlink_bounds(
     yield traffic.bound(rate, port_bytes, plain, "reference", message, used)
 
 
-# The bounds of ports on a switch that reduces: with and without its reduction.
+# For a switch that can reduce: port -> (bound if the switch reduces, bound if it does not).
 _WITH_SWITCH = {
     Limit.NVLINK_PORT: (Limit.NVLINK_PORT_REDUCING, Limit.NVLINK_PORT_NOT_REDUCING),
     Limit.NVLINK_AND_PCIE: (Limit.NVLINK_AND_PCIE_REDUCING, Limit.NVLINK_AND_PCIE_NOT_REDUCING),
@@ -287,9 +287,9 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
     """The bounds of a single copy in bytes per second of one direction, tightest first; empty if unknown.
 
-    `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one and
-    several at once, "through host" between two without access. `both_added`: the figure is the sum of both directions,
-    each of which has the full link.
+    `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one GPU
+    and several others at once, "through host" between two GPUs without access. `both_added`: the figure is the sum of
+    both directions, each of which has the full link.
     """
     ways, added = (2, ", and the figure adds both directions") if both_added else (1, "")
     if direction in ("peer", "peers") and links.peer in NVLINK_PEERS:

@@ -34,9 +34,12 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """A GPU model. `pcie`: maximum (generation, lanes); `flops`: dense operations per second by type; `drivers`: other
-    names that drivers print; `most_bridged`: cards that an NVLink bridge can join; `c2c`: does NVLink-C2C replace PCIe
-    as its link to the host?"""
+    """A GPU model.
+
+    `pcie`: maximum (generation, lanes); `flops`: dense operations per second by type; `drivers`: other names that
+    drivers print; `most_bridged`: how many cards an NVLink bridge can join; `c2c`: does NVLink-C2C replace PCIe as its
+    link to the host?
+    """
 
     name: str
     architecture: str
@@ -55,7 +58,7 @@ class GpuModel:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance type. `prices`: oldest first. `notes`: remarks on single facts by their name."""
+    """An instance type. `prices`: oldest first. `notes`: name of a fact -> a remark on it."""
 
     name: str
     provider: str
@@ -70,7 +73,7 @@ class Instance:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def price(self, region: str | None = None) -> Price | None:
-        """The latest price in a region, or in any; None if unknown."""
+        """The latest price in a region (None: in any region); None if unknown."""
         known = [each for each in self.prices if region in (None, each.region)]
         return known[-1] if known else None
 
@@ -92,7 +95,8 @@ def instance(name: str) -> Instance:
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
     """The links of a node of an instance type.
 
-    Raises UsageError for an unknown name, or if `ranks_per_node` (ranks that use a GPU each) exceeds its GPUs.
+    Raises UsageError for an unknown name, or if `ranks_per_node` (ranks that use a GPU each) exceeds the number of the
+    type's GPUs.
     """
     found = instance(name)
     if ranks_per_node is not None and ranks_per_node > found.gpus:
@@ -112,9 +116,10 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """The links that bound a run, as in a header: those of an instance type, with `rates` replaced.
+    """The links that bound a run, as in a header: those of an instance type, except where `rates` gives a rate.
 
-    Without a name and rates: {} (unknown). `one_per_gpu`: does each rank use a GPU? Raises UsageError as node_links.
+    Returns {} (unknown) without a name and rates. `one_per_gpu`: does each rank use a GPU? Raises UsageError as
+    node_links.
     """
     if not name and not rates:
         return {}
@@ -154,7 +159,7 @@ def gpu(name: str) -> GpuModel:
 
 
 def gpu_printed(name: str) -> str | None:
-    """The model of a GPU that drivers print as "NVIDIA H100 80GB HBM3", "Tesla T4"; None if unknown."""
+    """The model of a GPU from the name that drivers print, such as "NVIDIA H100 80GB HBM3"; None if unknown."""
     bare = _VENDOR.sub("", name.strip())
     for known, entry in yaml_file("gpus")["gpus"].items():
         if bare == known or bare in entry.get("drivers", ()):
@@ -163,10 +168,10 @@ def gpu_printed(name: str) -> str | None:
 
 
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
-    """What `num_gpus` GPUs of a model tell of their node: each one's ports at their most, and nothing of its NICs.
+    """The links of a node with `num_gpus` GPUs of a model: each GPU's ports at their highest rate; NICs stay unknown.
 
-    Where switches may reduce it is said that they do, which makes bounds looser, never tighter. Raises UsageError for
-    an unknown model.
+    Switches that may be able to reduce are assumed to reduce, which makes bounds looser, never tighter. Raises
+    UsageError for an unknown model.
     """
     found = gpu(name)
     file = yaml_file("gpus")
@@ -197,7 +202,10 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """The sources of a GPU's link rates, and whether they were read there; those of a generation are in links.yaml."""
+    """Link -> (source of a GPU's rate, whether it was read there).
+
+    Rates of PCIe and NVLink generations are in links.yaml.
+    """
     links, sources = yaml_file("links"), {}
     if entry.get("peers", {}).get("gbyte_per_s") is not None:
         whole = entry["peers"]["kind"] in ("nvswitch", "nvlink_mesh") and found.nvlink_generation is not None
@@ -237,7 +245,7 @@ def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def pcie_packet_share() -> tuple[float, str]:
-    """The fraction of a PCIe link's rate that packet headers leave, and its derivation with the source."""
+    """(fraction of a PCIe link's rate that remains for data after packet headers, its derivation with the source)."""
     file = yaml_file("links")
     packet = file["pcie_packet"]
     payload, overhead = packet["payload_bytes"], packet["overhead_bytes"]
@@ -307,7 +315,7 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """`<text> (<date>)` of a block: its own date if it has one, else the source's."""
+    """The source of a block as `<text> (<date>)`, with the block's own date if it has one, else the source's."""
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]
     return f"{source['text']} ({date})" if date else str(source["text"])

@@ -17,7 +17,8 @@ from bench.hardware.reference import Reference
 class Published:
     """A published collective, its links, and its machine (`system`).
 
-    `system` is the instance type if known, else GPU and source. Two sources about one instance type are one system.
+    `system` is the instance type if known, else GPU and source. Results of one instance type from two sources have the
+    same `system`.
     """
 
     system: str
@@ -29,7 +30,7 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Every published collective with known links. Limited ones are left out, except those of LIMITS."""
+    """Every published collective with known links. Results with a limit are left out unless it is in LIMITS."""
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
@@ -59,7 +60,7 @@ def published() -> tuple[Published, ...]:
     return tuple(found)
 
 
-# Limits that leave a known machine, by the `limit` of a reference: how its links differ.
+# `limit` of a reference -> how it changes the machine's links. With any other limit the links are unknown.
 LIMITS: dict[str, dict[str, Any]] = {
     "nvls-off": {"nvls": False},
     "one-nic": {},
@@ -95,7 +96,7 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
 
 
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a source states about its links: for this GPU, else for all of its GPUs."""
+    """What a source states about the links of its machine: for this GPU model, else for all of its GPU models."""
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))
     return found

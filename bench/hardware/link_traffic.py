@@ -1,8 +1,8 @@
-"""What crosses each link while the groups of a round run, and the bus bandwidth that the fullest link leaves to a row.
+"""What crosses each link while the groups of a round run, and the bus bandwidth that the fullest link allows a row.
 
-The bounds of `bounds.py` hold for any algorithm and for a group that has all links to itself. Here the messages of the
-algorithms that a library uses are laid on the links (core/schedules.py, core/fabric.py), those of all groups of the
-round together. A link that carries B bytes in one operation at rate R gives t >= B / R.
+The bounds of `bounds.py` hold for any algorithm and for a group that has all links to itself. Here every message of the
+algorithms that a library uses is assigned to the links that it crosses (core/schedules.py, core/fabric.py), and the
+bytes of all groups of the round are added. A link that carries B bytes in one operation at rate R gives t >= B / R.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_MOST_GROUPS = 40_000  # of all rounds: pairs of 280 ranks
-_MOST_RANKS = 4096  # beyond, messages are not laid out
+_MOST_GROUPS = 40_000  # in all rounds: all pairs of 280 ranks
+_MOST_RANKS = 4096  # with more ranks, messages are not assigned to links
 _LIMITS = {
     "nic": Limit.NIC_IN_USE,
     "pcie": Limit.PCIE_IN_USE,
@@ -46,12 +46,12 @@ _LIMITS = {
     "pair": Limit.NVLINK_IN_USE,
     "leaf": Limit.UPLINK_IN_USE,
 }
-_SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "network"}  # of NodeLinks.sources
+_SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "network"}  # kind -> key of NodeLinks.sources
 # A library with rings sends these round a ring of all ranks, so each node's NICs carry all bytes that busbw counts,
 # although two nodes need only half of them. With several GPUs per node NCCL has no other algorithm, except in-network
 # ones (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
 BY_RING = ("allgather", "reducescatter")
-# How a library with rings sends large data if nothing better suits it: trees and switches that reduce only do better.
+# How a library with rings sends large data, unless it has something faster (trees, switches that reduce).
 _USUAL = {
     **dict.fromkeys(("allreduce", "allgather", "reducescatter"), "ring"),
     **dict.fromkeys(("broadcast", "reduce"), "chain"),
@@ -64,9 +64,9 @@ _USUAL = {
 class LinkUse:
     """The fullest link of a group's operation, by one algorithm.
 
-    `busbw_bytes_per_s`: what it leaves to the group, as a bus bandwidth. `kind`: nic, pcie, bridge, nvlink, pair or
-    leaf. `num_bytes`: through it in one operation, those of other groups with them; `rate`: its bytes per second (of
-    all NICs that one GPU has, if it has several).
+    `busbw_bytes_per_s`: the bus bandwidth that this link allows the group. `kind`: nic, pcie, bridge, nvlink, pair or
+    leaf. `num_bytes`: bytes through the link in one operation, other groups included; `rate`: the link's bytes per
+    second (if a GPU has several NICs, those of all of them).
     """
 
     algorithm: str
@@ -74,8 +74,8 @@ class LinkUse:
     kind: str
     num_bytes: float
     rate: float
-    num_links: int  # of this kind and direction that the group uses on one node
-    num_groups: int  # that run at the same time
+    num_links: int  # links of this kind and direction that the group uses on one node
+    num_groups: int  # groups that run at the same time
 
     @property
     def limit(self) -> Limit:
@@ -99,9 +99,10 @@ class LinkUse:
 
 
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
-    """The fullest link of a row by the best algorithm that its library may use; None if that is not known.
+    """The fullest link of a row, with the best algorithm that the library may use; None if unknown.
 
-    `in_gpus`: do the data lie in GPUs? The memory of a host does not limit here, and all NICs serve all its ranks.
+    `in_gpus`: do the data lie in GPUs? If they lie in host memory, that memory is assumed to be no limit, and all ranks
+    of a host use all its NICs.
     """
     case = own_case(header.case) if header.case else None
     round_ = _round(header, record, case)
@@ -154,13 +155,13 @@ def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, ki
 
 
 def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> bool:
-    """Can the messages be laid on the links?"""
+    """Can the messages be assigned to the links?"""
     too_many = links.peer != "memory" and world.ranks_per_node > links.gpus
     return not too_many and world.num_ranks <= _MOST_RANKS and pattern.needs(shape) is None
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """The links of a node of which so many GPUs are used: each GPU has its own NICs, or shares one with neighbours."""
+    """The links of a node that uses `ranks_per_node` GPUs: each has its own NICs, or shares one with neighbours."""
     nics, gpus = links.num_nics, links.gpus
     if nics is None or ranks_per_node >= gpus:
         return links
@@ -188,11 +189,11 @@ class _Key:
     shape: Shape
     chosen: str  # any, rings, usual, or the name of an algorithm
     kind: str = ""  # of the links to look at; "": all
-    in_turn: bool = False  # the phases follow one another, and no link is used for the next one before
+    in_turn: bool = False  # the phases follow one another: no link is used for the next phase before
 
 
 def _rates(links: NodeLinks) -> _Rates:
-    """Unknown rates and all latencies do not limit."""
+    """The rates of these links. Unknown rates become infinite and latencies 0, so that they set no limit."""
     values: dict[str, object] = {
         name: getattr(links, name)
         for name in ("gpus", "peer", "pair_bytes_per_s", "num_nics", "nvls", "nvlink_nodes", "nodes_per_leaf")
@@ -220,7 +221,7 @@ def _world(header: Header, record: Record) -> World | None:
 
 
 def _round(header: Header, record: Record, case: Case | None) -> Round | None:
-    """The groups that ran at the same time as a record's, with its own; None if they are not known."""
+    """The groups of a record's round, its own group included; None if unknown."""
     world = _world(header, record)
     if world is None or record.num_ranks is None:
         return None
@@ -289,7 +290,7 @@ def _all_phases(
 
 
 def _fullest(fabric: Fabric, phases: Sequence[Phases], key: _Key, algorithm: str, useful: float) -> LinkUse | None:
-    """The link that holds a group up most; None if nothing crosses a link with a known rate."""
+    """The link that slows a group down most; None if no message crosses a link with a known rate."""
     import numpy as np
 
     num_links = len(fabric.capacity)

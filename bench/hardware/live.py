@@ -20,14 +20,14 @@ _RDMA = ("infiniband", "roce", "efa")
 _BY_BOTH_ENDS = "the current lanes, the highest generation of both ends"
 UNKNOWN = "unknown"  # how GPUs are connected
 Pick = Callable[..., Any]  # min or max
-_LESS = 0.999  # of a rate: a lower one is significantly lower
+_LESS = 0.999  # a rate below this share of another is significantly lower
 
 
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     """The links of a node from its facts (`probes.machine.facts`); None without GPUs.
 
-    Rates are those of the slowest GPU, for which all others wait. With `pick` max they are those of the fastest, which
-    bounds any part of the GPUs.
+    Rates are those of the slowest GPU, for which all others wait. With `pick` max they are those of the fastest GPU,
+    which bound any subset of the GPUs.
     """
     found = from_facts(node)
     if not found.gpus:
@@ -38,7 +38,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
     ports = [nvlink_rate(each) for each in found.gpus]
     nvlink = None if None in ports else pick(rate for rate in ports if rate is not None)
     assumed = peer == UNKNOWN
-    if assumed:  # no bound may be tighter than the possible links
+    if assumed:  # assume the fastest possible links, so that no bound is too tight
         peer = named.peer if named else "nvswitch"
         nvlink = named.nvlink_bytes_per_s if named else None
     pcie = [rate for each in found.gpus if (rate := pcie_rate(each)) is not None]
@@ -67,7 +67,8 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
         nvlink_bytes_per_s=nvlink if peer in NVLINK_PEERS else None,
         pair_bytes_per_s=None if peer != "nvlink_mesh" or assumed else _pair_rate(found),
         pcie_bytes_per_s=pick(pcie) if pcie else None,
-        nic_bytes_per_s=max(known) if all_known else None,  # of different ones the fastest: a bound must not be too low
+        # If the NICs differ, the fastest counts: a bound must not be too low.
+        nic_bytes_per_s=max(known) if all_known else None,
         num_nics=len(nics) if all_known else None,
         peer_s=latency["peer"]["us"] * 1e-6,
         host_s=latency["host"]["us"] * 1e-6,
@@ -84,7 +85,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """The links of a node of a run: of several nodes the slowest of each kind, or with `pick` max the fastest.
+    """The links of a run's nodes, as one node: the slowest links of each kind, or with `pick` max the fastest.
 
     None if a node has no facts about GPUs.
     """
@@ -120,7 +121,7 @@ def is_less(rate: float | None, than: float | None) -> bool:
 
 
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
-    """The links of an instance type, with this machine's rates where they are lower, and a message for each of those.
+    """The links of an instance type, with this machine's rates where they are lower, and a message per lower rate.
 
     Rates that the user gave for a run are kept.
     """
@@ -170,7 +171,7 @@ def bounding(
 
 
 def pcie_rate(each: Gpu) -> float | None:
-    """Bytes per second and direction between a GPU and its host, after coding: by PCIe or NVLink-C2C."""
+    """Bytes per second and direction between a GPU and its host, after line coding, over PCIe or NVLink-C2C."""
     if _has_c2c(each):
         return gpu_links(str(gpu_printed(each.name)), 1).pcie_bytes_per_s
     link = pcie_link(each)
@@ -180,7 +181,7 @@ def pcie_rate(each: Gpu) -> float | None:
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
     """(generation, lanes): the generation under load, else the highest of both ends.
 
-    Idle links keep their lanes, so the current lanes count; the maximum counts only if they are unknown.
+    Idle links keep their lanes, so the current lanes are used; the maximum is used only if these are unknown.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -190,7 +191,7 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 
 
 def seen_at_work(each: Gpu) -> bool:
-    """Was the link read under load? Idle links drop to generation 1, so such a reading was too late."""
+    """Was the link read under load? Idle links drop to generation 1, so such a reading was taken too late."""
     return each.under_load and (each.pcie_generation or 0) > 1
 
 
@@ -218,7 +219,7 @@ def active_source(of: Inventory) -> str:
 
 
 def _asked(of: Inventory, whom: str) -> str:
-    """The source of a node's facts: `whom` the probes asked, or the program that wrote the text."""
+    """The source of a node's facts: `whom` (what the probes asked), or the program that wrote the text."""
     if of.told_by:
         return f"{of.file} ({of.told_by})"
     return f"{of.file}, by {whom} of that machine" if of.file else f"{whom} of this machine"
@@ -287,7 +288,10 @@ def _of_model(named: NodeLinks) -> str:
 
 
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
-    """Do all NVLinks lead to switches? If the links do not report it, the pairs then have more links than a GPU."""
+    """Do all NVLinks lead to switches?
+
+    If the links do not report it, this is inferred: with switches, a GPU's pairs have more links in total than the GPU.
+    """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):
         return True
@@ -297,7 +301,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """The rate of the fastest pair, which bounds all of them."""
+    """The rate of the fastest pair, which bounds all pairs."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 
@@ -307,7 +311,7 @@ def _num_links(path: Path) -> int:
 
 
 def _generation(gpus: Sequence[Gpu]) -> int | None:
-    """The NVLink generation, from `NVLink 4.0`."""
+    """The NVLink generation, from a text such as `NVLink 4.0`."""
     for link in (link for each in gpus for link in active_nvlinks(each)):
         word = (link.rate_from or "").removeprefix("NVLink ").partition(".")[0]
         if word.isdigit():

@@ -23,8 +23,9 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-    `links`: the certain links of a node (None: none). `likely`: with the NICs that all `candidates` have, which give
-    reference bounds only. `how`: how the machine was identified; `unknown`: what is unknown; both are texts.
+    `links`: those links of a node that are certain (None: no link is). `likely`: the same links and the NICs that all
+    `candidates` have; these NICs give reference bounds only. `how`: how the machine was identified; `unknown`: what
+    else is unknown; `unknown_nics`: which NICs its candidates have, "" if the NICs are known. The last three are texts.
     """
 
     instance: str | None
@@ -34,6 +35,12 @@ class LogMachine:
     likely: NodeLinks | None = None
     candidates: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    unknown_nics: str = ""
+
+    @property
+    def all_unknown(self) -> tuple[str, ...]:
+        """What is unknown, the NICs last."""
+        return (*self.unknown, self.unknown_nics) if self.unknown_nics else self.unknown
 
 
 def machine_of(
@@ -45,8 +52,8 @@ def machine_of(
 ) -> LogMachine:
     """The machine of a run. Raises UsageError for an unknown instance type.
 
-    `named`: the user's instance type, or the site's own; `platform`: that of the log; `gpus`: names as drivers print
-    them.
+    `named`: the instance type that the user named, or the site's own machine; `platform`: as the log names it; `gpus`:
+    names as drivers print them.
     """
     if named is not None:
         found = instance(named) if isinstance(named, str) else named
@@ -73,12 +80,14 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
     fitting = [each for each in fitting if each.provider in providers] or ([] if providers else fitting)
     names = tuple(each.name for each in fitting)
     if not fitting:
-        return LogMachine(None, gpu, links, f"{gpu}; unknown instance type", unknown=("PCIe as wired", "NICs"))
+        return LogMachine(
+            None, gpu, links, f"{gpu}; unknown instance type", unknown=("PCIe as wired",), unknown_nics="NICs"
+        )
     how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
     networks = {node_network(name) for name in names}
     if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:
         rates = ", ".join(f"{name} {format_rate(node_network(name))}" for name in names)
-        return LogMachine(None, gpu, links, how, None, names, (f"its NICs ({rates} per node)",))
+        return LogMachine(None, gpu, links, how, None, names, unknown_nics=f"its NICs ({rates} per node)")
     first = fitting[0].links
     fewest = min(each.links.num_nics or 1 for each in fitting)
     likely = replace(
@@ -92,7 +101,7 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
         verified={**links.verified, **{link: first.verified[link] for link in ("network", "nic")}},
     )
     rate = f"its NICs ({format_rate(node_network(names[0]))} per node if it is one of these)"
-    return LogMachine(None, gpu, links, how, likely, names, (rate,))
+    return LogMachine(None, gpu, links, how, likely, names, unknown_nics=rate)
 
 
 def _instance_of_platform(platform: str | None) -> str | None:

@@ -39,7 +39,7 @@ def nvlink_lines(found: Inventory) -> list[str]:
 
 
 def plain(promise: Promise) -> dict[str, Any]:
-    """A promise as JSON; SI units."""
+    """A promise as plain data for JSON, in SI units."""
     return {
         "what": promise.what,
         "members": list(promise.members),
@@ -109,7 +109,7 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """NVLinks of a GPU from its paths, if its own links are not reported."""
+    """The NVLinks of a GPU as text, from its paths to other GPUs, if its own links are not reported."""
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}
     for path in _gpu_pairs(found):

@@ -32,9 +32,9 @@ class Promise:
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """All expected rates of a node, with pairs of one class together; empty without GPUs.
+    """All expected rates of a node, with one entry for all pairs of the same class; empty without GPUs.
 
-    `instance`: its declared type. As for a run, the lower rate of both counts.
+    `instance`: the node's declared type. If its rates and the node's differ, the lower rate counts, as for a run.
     """
     found, links = from_facts(node), live.links_of(node)
     if links is None:

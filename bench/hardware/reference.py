@@ -20,9 +20,9 @@ NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml s
 class Reference:
     """A published collective. `busbw`: bytes per second by payload bytes; `small_s`: seconds by payload bytes.
 
-    `network_bytes_per_s`: of all NICs of a node; None on one node or if unknown. `peers`: "host" if the GPUs had no
-    peer access and copied through host memory. `limited`: what limited the result below the hardware, as text; `limit`:
-    its code (LIMITS of curves.py), if the links without it are known.
+    `network_bytes_per_s`: rate of all NICs of a node; None on one node or if unknown. `peers`: "host" if the GPUs had
+    no peer access and copied through host memory. `limited`: what kept the result below the hardware's rates, as text;
+    `limit`: the code of that limit (LIMITS of curves.py), if its effect on the links is known.
     """
 
     gpu: str
@@ -55,7 +55,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class CopyReference:
-    """Results of nvbandwidth on one machine by copy engine: (least, most) over its GPUs or pairs."""
+    """Results of nvbandwidth's copy-engine tests on one machine: (least, most) of its GPUs or pairs."""
 
     where: str
     instance: str | None
@@ -69,7 +69,7 @@ class CopyReference:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceFloor:
-    """The least busbw of an allreduce over a node that somebody's acceptance check passes."""
+    """The least busbw of an allreduce on one node that passes a published acceptance check."""
 
     gpu: str
     bytes_per_s: float
@@ -91,7 +91,7 @@ def copies() -> tuple[CopyReference, ...]:
 
 
 def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
-    """What acceptance checks ask of a GPU model."""
+    """The least busbw that acceptance checks require of a GPU model."""
     file = yaml_file("reference")
     found = (each for each in file["limits"] if each["gpu"] == gpu)
     return tuple(AcceptanceFloor(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)
@@ -100,8 +100,11 @@ def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
 def same_shape(
     pattern: str, gpu: str | None, instance: str | None, num_nodes: int, num_ranks: int
 ) -> tuple[Reference, ...]:
-    """What was measured of this pattern with as many ranks and nodes: this instance type first, then its GPU, then
-    GPUs with the same links. Across nodes the network must be the same where both are known."""
+    """Published results of this pattern with the same numbers of ranks and nodes.
+
+    Those of this instance type come first, then those of its GPU, then those of GPUs with the same links. Across nodes
+    the networks must have the same rate, if both rates are known.
+    """
     network = catalogue.node_network(instance) if instance and num_nodes > 1 else None
     ranked = []
     for each in collectives():
@@ -141,7 +144,7 @@ def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, 
 def _links_of(gpu: str) -> tuple[Any, ...]:
     links = catalogue.gpu_links(gpu, 8)
     ports = (links.peer, links.nvlink_bytes_per_s, links.nvls)
-    return ports if links.nvlink_bytes_per_s else (*ports, gpu)  # cards without NVLink are not alike
+    return ports if links.nvlink_bytes_per_s else (*ports, gpu)  # without NVLink, different models are not comparable
 
 
 def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:

@@ -1,4 +1,4 @@
-"""Logs that were compressed: gzip, bzip2 and xz, unpacked as they are read and never held as a whole.
+"""Compressed logs (gzip, bzip2, xz): they are unpacked while they are read, and never kept in memory as a whole.
 
 A few bytes of an archive may expand to terabytes, so the expansion is bounded.
 """
@@ -22,7 +22,7 @@ _PIECE_BYTES = 1 << 20
 class ArchiveError(Exception):
     """An archive that cannot be read to its end.
 
-    `most`: the bound that it exceeds; None if it is damaged. `is_cut`: only its end is missing.
+    `most`: the limit in bytes that it exceeds; None if it is damaged. `is_cut`: only its end is missing.
     """
 
     kind: str

@@ -1,4 +1,5 @@
-"""Does what a log printed agree with our definitions? Figures are kept as printed; a remark and a flag mark conflicts.
+"""Does what a log printed agree with our definitions? Figures are kept as printed; where they conflict, the run gets a
+remark and the row a flag.
 
 Whether a row agrees with itself is decided by its reader, which knows how many digits the tool prints
 (`ForeignRow.contradicts`).
@@ -17,7 +18,7 @@ _RELATIVE = 1e-4  # of rates so large that they are printed with fewer digits
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """One remark, at the first row, if rows' busbw is not algbw x the factor of the number of ranks."""
+    """A remark at the first row whose busbw is not algbw x the factor for this number of ranks; at most one."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()
@@ -27,7 +28,7 @@ def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ..
 
 
 def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
-    """Is busbw algbw x factor, within the printed digits? True if one of them is unknown."""
+    """Is busbw equal to algbw x factor, within the printed digits? True if one of them is unknown."""
     factor, algbw, busbw = _factor(pattern, run.num_ranks), row.algbw_bytes_per_s, row.busbw_bytes_per_s
     if factor is None or algbw is None or busbw is None or run.pattern == "alltoallv":  # of the busiest rank
         return True

@@ -3,8 +3,8 @@
 A format is a file in `logs/events/` with a class `FORMAT`. A `SignFormat` is a table: a regular expression whose named
 groups fill the fields of an event, and what the message means. A `DocumentFormat` reads a whole file, such as a dump.
 
-A text is read once, as it comes. Only stretches that contain a format's hint are divided into lines. Memory is bounded
-by the events kept. Nothing raises, whatever a file holds.
+A text is read once, in pieces. Only pieces that contain a format's hint are split into lines. Memory is bounded by the
+number of events. No file content raises an exception.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line without what launchers added (`text`), and as it is in the file (`raw`)."""
+    """A line of a log: `raw` as it is in the file, `text` without what launchers added."""
 
     number: int
     text: str
@@ -103,7 +103,7 @@ class EventLine:
 
 
 class EventFormat(ABC):
-    """Reads messages of one kind from the lines of one file. Made anew for every file; never raises."""
+    """Reads messages of one kind from the lines of one file. There is a new reader for every file; it never raises."""
 
     hints: ClassVar[tuple[str, ...]]  # each line that it reads contains one of them, as it is printed
     is_open = False  # does it want every next line, for example within a table?
@@ -114,7 +114,7 @@ class EventFormat(ABC):
         """The events of one line."""
 
     def finish(self) -> Iterator[Event]:
-        """The file is over: the events that were still open."""
+        """The file has ended: return the events that were not complete."""
         yield from ()
 
 
@@ -135,7 +135,7 @@ class Sign:
     """How one kind of message is recognised.
 
     Named groups fill the event's fields: rank, pid, seq, ranks (a list of numbers), host, group, operation, peer, ms
-    and seconds (the duration), and time. Every other named group is a fact.
+    and seconds (the duration), and time. Every other named group becomes a fact of the event.
     """
 
     pattern: re.Pattern[str]
@@ -156,7 +156,7 @@ class SignFormat(EventFormat):
                 return
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """The event with what the format knows from elsewhere in the line."""
+        """The event with what the format finds elsewhere in the line."""
         return event
 
 
@@ -181,7 +181,7 @@ _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
     """An event from a match's named groups, the line's time, and fields that override both.
 
-    A group `name_2` fills `name`, too: a pattern cannot hold the same name twice.
+    A group `name_2` also fills `name`, because a pattern cannot contain the same name twice.
     """
     values: dict[str, Any] = {"time_s": time_of(line.raw)}
     facts: dict[str, Any] = {}
@@ -209,7 +209,7 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """A whole number; None if it has so many digits that it is damage."""
+    """A whole number; None if it has so many digits that it must be damaged."""
     return int(text) if len(text) <= 20 else None
 
 
@@ -253,7 +253,7 @@ class EventReader:
         self._near: list[tuple[str, EventFormat]] = []  # hints of the last stretch, in which a line may have begun
 
     def look(self, text: str) -> None:
-        """Take the next stretch of the text in."""
+        """Read the next piece of the text."""
         seen = self._end + text
         self._end = seen[-_LONGEST_HINT:]
         found = [(hint, reader) for hint, reader in self._hints if hint in seen]
@@ -269,7 +269,7 @@ class EventReader:
             self._number += 1
 
     def events(self, source: str = "") -> tuple[Event, ...]:
-        """The text is over: all its events, in order."""
+        """The text has ended: return all its events in order."""
         if self._rest:
             self._line(self._rest, self._hints)
             self._rest = ""
@@ -305,7 +305,7 @@ class EventReader:
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
     def _is_frequent(self, raw: str) -> bool:
-        """Did so many lines differ from this one in their numbers only that more of them say nothing new?
+        """Have so many lines differed from this one only in their numbers that another one says nothing new?
 
         Logs with millions of such lines are read in seconds.
         """
@@ -316,7 +316,7 @@ class EventReader:
         return number >= _MOST_ALIKE
 
     def _srun_label(self, raw: str) -> int | None:
-        """The rank that `srun --label` printed before a line. Numbers of lines look the same, but never repeat."""
+        """The rank that `srun --label` printed before a line. Line numbers look the same, but never repeat."""
         found = _SRUN_LABEL.match(raw)
         if found is None:
             return None
@@ -345,7 +345,10 @@ def _rank_label(raw: str) -> int | None:
 
 
 def _with_rank(event: Event, rank: int) -> Event:
-    """The event with the rank of its line's label, if its own text has none. A launcher's words are of no rank."""
+    """The event with the rank of its line's label, if its own text has none.
+
+    A launcher's own messages belong to no rank.
+    """
     if event.rank is not None or event.ranks or event.role in (Role.STOPPED, Role.PLACE):
         return event
     return replace(event, rank=rank)

@@ -1,4 +1,4 @@
-"""What readers make of the logs of other tools: runs of rows and matrices, and remarks on what was lost.
+"""Contents of other tools' logs: runs with rows and matrices, and remarks about what was lost.
 
 A reader (a file in `logs/readers/`) turns lines into these values. SI units: seconds, bytes, bytes per second; None is
 "unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's two buffers,
@@ -154,7 +154,7 @@ _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What was lost, is doubtful or is worth knowing. `line`: where in the log; None if of the whole run."""
+    """What was lost, is doubtful or is worth knowing. `line`: where in the log; None if it concerns the whole run."""
 
     line: int | None
     code: str
@@ -172,7 +172,7 @@ class Remark:
         return cls(stored["line"], stored.get("code", UNCODED), stored.get("facts", {}), stored["text"])
 
     def to_dict(self) -> dict[str, Any]:
-        """As headers and JSON documents hold it."""
+        """The form in headers and JSON documents."""
         return {"line": self.line, "text": self.text, "code": str(self.code), "facts": dict(self.facts)}
 
     @property
@@ -183,16 +183,16 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """One start of a tool, as far as its log shows. `failure`: why the status is not ok.
+    """One start of a tool, as its log shows it. `failure`: why the status is not ok.
 
     A failure's code is that of the first reason, its text holds them all. Its fact `printed`, if there is one, holds
     the words of other programs.
 
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed by
-    our definitions. `settings`: what else the tool printed about itself ("nccl": "2.27.7").
-    `size_is_block`: the rows' sizes are one rank's block m, because S = n * m needs the number of ranks, which the log
-    does not state: `with_num_ranks` applies it. `asked_bytes`: the sizes that the tool says it was asked for, before
-    it rounds them; empty if unknown.
+    our definitions. `settings`: what else the tool printed about itself ("nccl": "2.27.7"). `size_is_block`: the rows'
+    sizes are one rank's block m, because S = n * m needs the number of ranks, which the log does not state:
+    `with_num_ranks` applies it. `asked_bytes`: the requested sizes that the tool prints, before it rounds them; empty
+    if unknown.
     """
 
     tool: str
@@ -227,10 +227,9 @@ class ForeignRun:
 
 
 class Reader(ABC):
-    """Reads one tool's output. Made anew for every file; never raises, whatever a file holds.
+    """Reads one tool's output. There is a new reader for every file. No file content makes it raise.
 
-    Lines are fed in order; a run is yielded as soon as it is over. Memory is bounded by the rows found, not by the
-    lines fed.
+    Lines are fed in order; a run is yielded as soon as it is over. Memory grows with the rows, not with the lines.
     """
 
     tool: ClassVar[str]  # the name of its file in `logs/readers/`
@@ -242,15 +241,15 @@ class Reader(ABC):
 
     @abstractmethod
     def begins(self, text: str) -> bool:
-        """Can only this tool have printed this line? Cheap: it is asked of each line until a reader has answered."""
+        """Is it certain that this tool printed the line? It is asked of every line until a reader claims one."""
 
     @abstractmethod
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in; yield the runs that it ends."""
+        """Read one line; yield the runs that end with it."""
 
     @abstractmethod
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over: yield what was still open."""
+        """The file has ended: yield the run that was not complete."""
 
 
 def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
@@ -262,7 +261,7 @@ def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
 def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
     """Runs of one log; one that lists no GPUs, hosts or nodes takes those of a sibling with as many ranks.
 
-    Only the first run of a loop may print its devices. Siblings that list different machines say nothing.
+    Only the first run of a loop may print its devices. Siblings that list different machines are not used.
     """
     listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
     for run in runs:

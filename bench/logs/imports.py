@@ -52,7 +52,7 @@ _TAR = b"ustar"  # several files, which would be read as one log
 _ZIP = b"PK\x03\x04"  # an archive may store a log as it is, and would then be read from the middle
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
-# Troubles that are reported also for a file of a folder: a log may have been lost.
+# Troubles that are also reported for files found in a folder, because a log may be lost.
 _UNREAD = (
     LogCode.FILE_EMPTY,
     LogCode.FILE_UNREADABLE,
@@ -68,7 +68,7 @@ Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file to read: `name` as the user will know it. `found`: in a folder that was named, not by itself."""
+    """One file to read. `name`: as shown to the user. `found`: the user named its folder, not the file."""
 
     name: str
     path: Path | None  # None: standard input
@@ -86,7 +86,7 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Is its trouble reported by itself? Yes if the file was named, is empty or could not be read."""
+        """Does its trouble get a sentence of its own? Yes if the file was named, is empty or could not be read."""
         if self.trouble is None:
             return False
         unread = self.trouble.code in _UNREAD
@@ -100,7 +100,7 @@ def readers() -> tuple[type[Reader], ...]:
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """The files that are meant; those of a folder by name, without hidden ones.
+    """The files that these names mean. The files of a folder are sorted by name, without hidden ones.
 
     Raises UsageError for a name that does not exist, and for a folder that cannot be read.
     """
@@ -192,7 +192,7 @@ def troubles(logs: Sequence[Log]) -> list[str]:
 
 
 def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
-    """The run with a mark on each row whose busbw is not what its algbw makes it; its record would have a flag."""
+    """The run, with a mark on each row whose busbw does not follow from its algbw; in a record, the mark is a flag."""
     pattern = patterns.get(run.pattern or "")
     mark = Coded.of(LogCode.BUSBW_BY_OTHER_FACTOR)
     rows = []
@@ -215,7 +215,7 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
     """A new folder of a run in `results`, with its plan and as yet no results file. Raises UsageError.
 
-    The plan keeps the troubles of logs that gave nothing: rows may have been in them, so no gate passes.
+    The plan lists the logs that could not be read. They may have contained rows, so no gate passes.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -266,8 +266,8 @@ def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean)
 class _Watch:
     """Which readers may claim a line of the latest stretch of a text, by their hints.
 
-    To search a stretch is far cheaper than to ask every reader about every line. A line that began in the stretch
-    before may have had its hint there.
+    Searching a whole piece of text is far cheaper than asking every reader about every line. A line may have begun in
+    the previous piece of text, with its hint there.
     """
 
     def __init__(self, readers: Sequence[type[Reader]]) -> None:
@@ -285,12 +285,12 @@ class _Watch:
 
 
 def _may_begin(kind: type[Reader], text: str) -> bool:
-    """Is one of a reader's hints in the text? A colour code may divide a hint, so it counts as one."""
+    """Is one of a reader's hints in the text? A colour code may split a hint, so any colour code counts as a hint."""
     return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 
 
 class _Chunks:
-    """A file, each chunk as soon as it comes (a pipe may end late); of an archive, what is inside.
+    """The chunks of a file, each as soon as it is there (a pipe may be slow); of an archive, the unpacked chunks.
 
     `digest`: of the file as it was read. `cut`: the error of an archive without its end. Raises ArchiveError for other
     damage.
@@ -304,7 +304,10 @@ class _Chunks:
 
     @property
     def binary(self) -> bool:
-        """Does it begin with control characters that logs do not have? NULs may be UTF-16, or a hole in a log."""
+        """Does it begin with control characters that logs do not have?
+
+        NULs are allowed: the text may be UTF-16, or have a hole.
+        """
         if self.begin.startswith(_ZIP) or self.begin[257:262] == _TAR:
             return True
         found = self.begin.translate(None, _OF_TEXT)

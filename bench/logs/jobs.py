@@ -1,4 +1,4 @@
-"""Runs of another tool as jobs of ours: a header and records for each kind of row that a log holds."""
+"""Turn another tool's runs into jobs of this suite: a header and records for each kind of row."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from bench.logs.foreign import OK, ForeignRow, ForeignRun, Matrix, NamedFigure, 
 from bench.logs.messages import LogCode
 from bench.logs.records import failure_of, of_figure, of_matrix, of_row, rank_of
 
+UNKNOWN = "unknown"  # the pattern of rows whose operation the log does not state
 FIGURES = "figures"  # the pattern of a job whose figures are neither rows by size nor pairs
 # Patterns of matrices by their direction, if no byte crosses a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
@@ -33,7 +34,7 @@ _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file that runs come from: its name as it was given, and its contents' SHA-256."""
+    """The file of a run: its name as the user gave it, and its SHA-256."""
 
     source: str
     sha256: str
@@ -89,7 +90,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """One results file to write: its header, and its records, made when they are asked for."""
+    """One results file to write: its header, and its records, which are made on demand."""
 
     header: Header
     rows: tuple[ForeignRow, ...]
@@ -99,7 +100,7 @@ class ImportedJob:
     figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
-        """Its rows in their order; last, the failure of a run that did not end well."""
+        """The records of its rows in order; then, if the run did not end well, its failure."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -113,7 +114,7 @@ class ImportedJob:
 
 
 class Names:
-    """Names of jobs, each given once: a second one gets a number."""
+    """Unique names of jobs: a repeated name gets a number."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
@@ -131,8 +132,8 @@ def jobs_of(
     """One job for each element type, operation, root and placement of a run's rows, one for each matrix and one for
     its figures.
 
-    A run without rows becomes a job that holds its failure. Raises UsageError if `options.instance` cannot have held
-    the ranks.
+    A run without rows becomes a job with its failure only. Raises UsageError if `options.instance` cannot have held the
+    ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
     # The alltoallv of other tools sends equal blocks, like alltoall.
@@ -163,7 +164,12 @@ def jobs_of(
 def _bounding(
     run: ForeignRun, options: ImportOptions, per_node: int | None
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log."""
+    """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log.
+
+    None bounds the operations of a running job, whose times include other things.
+    """
+    if log_traits(run.tool).of_running_job:
+        return {}, {}
     of_hosts = log_traits(run.tool).host_memory
     if options.own is not None:
         return options.own.links.with_rates(dict(options.links)).to_dict(), {}
@@ -200,7 +206,7 @@ def _rows_header(
         origin,
         options,
         remarks,
-        pattern=run.pattern or "unknown",
+        pattern=run.pattern or UNKNOWN,
         dtype=dtype or "",
         reduce_op=reduce_op or "",
         root=root,
@@ -330,8 +336,7 @@ def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dic
 
 def _facts(run: ForeignRun) -> dict[str, str]:
     """Where the bytes were: the GPUs, or device memory of a tool that otherwise uses host memory."""
-    library = dict(run.settings).get("library", "")
-    of_gpus = log_traits(run.tool).host_memory and re.search("cuda|rocm|nccl", library, re.I)
+    of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
     return {name: value for name, value in found.items() if value}
 

@@ -1,7 +1,7 @@
-"""The codes of what happens to a log, with their words: files, lost lines, figures and cells.
+"""Codes and words for what can be wrong with a log: its files, lost lines, figures and cells.
 
-A reader's own codes are in its file. Remarks have a line of their own, and failures get theirs appended, so templates
-name no line unless the words are a record's.
+A reader's own codes are in its file. Templates name no line, because a remark has one and a failure's text gets it
+appended; only records' texts name it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
 
 
 def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
-    """The same in parts, because the document of a large log is large."""
+    """The same document in pieces, because a large log gives a large document."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, (source, run) in enumerate(runs):
         yield ",\n" if number else "\n"

@@ -1,4 +1,7 @@
-"""Rows and cells of another tool as records of ours: the printed figures, beside the factors of our definitions."""
+"""Turn rows and cells of another tool into records of this suite:
+
+the printed figures, with the factors of our definitions.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
 
 
 def _unreadable(row: ForeignRow) -> list[str]:
-    """The figures that were printed as no number. Their row is no evidence, whatever its other figures are."""
+    """The figures that were printed as no number.
+
+    A row with such a figure is no evidence, whatever its other figures are.
+    """
     figures = (
         ("time", row.time_s),
         ("algbw", row.algbw_bytes_per_s),
@@ -160,13 +166,13 @@ def failure_of(header: Header, run: ForeignRun) -> Record:
 
 
 def rank_of(end: str) -> int | None:
-    """3 of "gpu3"; None of a host, or of all GPUs together."""
+    """3 of "gpu3"; None for a host, or for all GPUs together."""
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """The two ends: ranks are GPUs, a host is none."""
+    """The ranks of both ends: a GPU is a rank, a host is not."""
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
     return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}

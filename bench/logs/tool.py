@@ -28,7 +28,7 @@ class Tool(ABC):
     variable: str  # environment variable that names the folder of its programs
     transport: str  # the one of ours that moves bytes by the same library
     reductions: tuple[str, ...] = ()  # its patterns that combine data
-    # What its builds differ in -> bytes that are only in the file of a program that has it. So a program's abilities
+    # Ability that not all builds have -> bytes that only files of programs with it contain. So a program's abilities
     # are known before it runs, also on a machine without the GPUs.
     marks: ClassVar[Mapping[str, bytes]] = _NO_MARKS
     clock = "host"  # what it times by: "host" or "device"
@@ -42,7 +42,7 @@ class Tool(ABC):
 
     @abstractmethod
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """Why it cannot measure a case, one of `starts`; None if it can."""
+        """Why it cannot measure this case, which is one of `starts`; None if it can."""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
         """The case in parts; one start of a program measures one part."""
@@ -69,15 +69,15 @@ class Tool(ABC):
         return {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """How its definitions of this case differ from ours and were translated, a sentence each."""
+        """How its definitions for this case differ from ours and were translated, one sentence each."""
         return ()
 
     @abstractmethod
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
         """Its output as records in SI units, with sizes as we count them; `document`: the file that it wrote.
 
-        A run that failed or was cut gives its whole rows, and a failed record with the reason. Raises UsageError if the
-        output is not of this tool, or of another run than the one asked for.
+        A run that failed or was cut gives its complete rows and a failed record with the reason. Raises UsageError if
+        the output is not of this tool, or of another run than the one asked for.
         """
 
 

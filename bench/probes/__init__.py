@@ -1,1 +1,1 @@
-"""What this machine is. Read-only: nothing here changes a setting."""
+"""Facts about this machine. The probes only read; they change no setting."""

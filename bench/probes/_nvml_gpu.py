@@ -1,4 +1,4 @@
-"""One GPU as NVML describes it. Any query may fail: old library, sandbox, other board.
+"""One GPU as NVML describes it. Any query may fail, for example with an old library, in a sandbox or on another board.
 
 Names and arguments are those of nvidia-ml-py. Renamed functions are tried under both names.
 """
@@ -14,14 +14,14 @@ from typing import Any
 from bench.core.inventory import Gpu, NvLink
 from bench.probes import pci
 
-# Values of nvml.h. pynvml has names for most; its NVML_P2P_CAPS_INDEX_READ is a tuple, by a comma too many.
+# Values of nvml.h. pynvml names most of them, but its NVML_P2P_CAPS_INDEX_READ is a tuple because of a stray comma.
 _SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR, _UNCORRECTED, _AGGREGATE = 1, 2, 0, 1, 1
 _NODE_WORDS, _NODE_SCOPE = 16, 0  # a mask of 1024 memory nodes
 _LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, MB/s of the link that `scopeId` names, before its coding
-_MAX_LINKS = 18  # until NVLink 4; newer libraries have a constant
-_ULL = 3  # the value type: the member of the union
-_AT_LINK_END = {0: None, 1: "cpu", 2: "switch"}  # a GPU is named by its PCI address
-# GB/s per link and direction that data can have: V100 25, A100 25, H100 25 (its 26.56 are before the coding), B200 50.
+_MAX_LINKS = 18  # up to NVLink 4; newer libraries define a constant
+_ULL = 3  # value type: the union's member to read
+_AT_LINK_END = {0: None, 1: "cpu", 2: "switch"}  # a GPU is reported by its PCI address instead
+# GB/s of data per link and direction: V100 25, A100 25, H100 25 (its 26.56 are before line coding), B200 50.
 _CARRIES = {
     1: ("1.0", 20),
     2: ("2.0", 25),
@@ -47,7 +47,7 @@ _FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0: this GPU ha
 
 
 def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
-    """An answer, or None where this driver, board or version of the library has none."""
+    """The answer to a question; None if this driver, board or version of the library has none."""
     try:
         return getattr(nvml, question)(*about)
     except (nvml.NVMLError, AttributeError, ctypes.ArgumentError, UnicodeDecodeError):
@@ -55,12 +55,12 @@ def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
 
 
 def text(value: str | bytes | None) -> str | None:
-    """Old versions of the library answer in bytes."""
+    """An answer as text, because old versions of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bool) -> Gpu:
-    """All that is known of one GPU. `peer` of its NVLinks is a PCI address where it is not known to be a switch."""
+    """All that NVML reports about one GPU. `peer` of an NVLink is a PCI address if it is not known to be a switch."""
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
     most = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
@@ -68,7 +68,7 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
     now = conditions(nvml, handle)
     slot_generation, slot_lanes = _believable(pci.slot(address, root), now["pcie_generation"], now["pcie_lanes"])
     if slot_generation is None and None not in (most, own) and most < own:
-        slot_generation = most  # what holds the GPU back is its slot
+        slot_generation = most  # the slot limits the GPU
     ecc, mig = ask(nvml, "nvmlDeviceGetEccMode", handle), ask(nvml, "nvmlDeviceGetMigMode", handle)
     return Gpu(
         index=index,
@@ -99,7 +99,7 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
 
 
 def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
-    """What changes while a GPU works: keys and units of `core.inventory.Gpu`."""
+    """The state that changes while a GPU works, with the keys and units of `core.inventory.Gpu`."""
     reasons = _either(
         nvml, handle, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     )
@@ -115,21 +115,21 @@ def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
 
 
 def _either(nvml: ModuleType, handle: Any, *questions: str) -> Any:
-    """The first answer."""
+    """The answer to the first question that has one."""
     return next((answer for name in questions if (answer := ask(nvml, name, handle)) is not None), None)
 
 
 def _temperature(nvml: ModuleType, handle: Any) -> float | None:
     reported = ask(nvml, "nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
-    if reported is None:  # leaves with CUDA 14
+    if reported is None:  # this function is removed in CUDA 14
         reported = ask(nvml, "nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
     return None if reported is None else float(reported)
 
 
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
-    """The node of host memory that is near: the kernel's word, else NVML's where it names one.
+    """The NUMA node of the host memory near a GPU, from the kernel, else from NVML if it names exactly one.
 
-    nvmlDeviceGetNumaNodeId is not asked: it is the node that a GPU's own memory is, where it is one.
+    nvmlDeviceGetNumaNodeId is not used: it returns the NUMA node of the GPU's own memory, if that memory is a node.
     """
     where = pci.place(address, root)
     if where is not None and where.numa_node is not None:
@@ -142,7 +142,10 @@ def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -
 def _believable(
     slot: tuple[int | None, int | None], generation: int | None, lanes: int | None
 ) -> tuple[int | None, int | None]:
-    """Nothing of a bridge that claims less than what its link runs at: a hypervisor made it up."""
+    """The slot's (generation, lanes).
+
+    (None, None) if the slot reports less than its link has now: a hypervisor then made the values up.
+    """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
             return None, None
@@ -150,7 +153,7 @@ def _believable(
 
 
 def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
-    """All NVLinks of the board, those without a partner as well."""
+    """All NVLinks of the board, including those that nothing is connected to."""
     asked = range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", _MAX_LINKS))
     states = {index: ask(nvml, "nvmlDeviceGetNvLinkState", handle, index) for index in asked}
     active = [index for index, state in states.items() if state]
@@ -194,7 +197,7 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """The state of this GPU in the NVSwitch fabric."""
+    """Whether and how this GPU joined the NVSwitch fabric."""
     for question, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),

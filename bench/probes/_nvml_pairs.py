@@ -15,7 +15,7 @@ from bench.probes._nvml_gpu import ask
 # nvmlGpuTopologyLevel_t. 0 is a board with two GPUs and a switch.
 _ANCESTOR = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _READ, _OVER_NVLINK = 0, 2  # nvmlGpuP2PCapsIndex_t
-_NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 is access, 6 is unknown
+_NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
     1: NoAccess.CHIPSET,
     2: NoAccess.GPU,
     3: NoAccess.TOPOLOGY,
@@ -52,7 +52,7 @@ def _path(nvml: ModuleType, a: Gpu, b: Gpu, of_a: Any, of_b: Any) -> Path | None
 
 
 def num_nvlinks(a: Gpu, b: Gpu) -> int:
-    """Active NVLinks from one GPU to the other, else the smaller number of links to switches."""
+    """Number of active NVLinks between two GPUs; without direct ones, the smaller number of links to switches."""
     direct = sum(1 for link in a.nvlinks if link.active and link.peer == f"gpu{b.index}")
     return direct or min(_to_switch(a), _to_switch(b))
 
@@ -62,7 +62,7 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def _of_unknown_end(gpu: Gpu) -> int:
-    """Active NVLinks whose other end a virtual machine hides: neither a switch nor a GPU of this node."""
+    """Number of active NVLinks whose other end a virtual machine hides: no GPU, switch or CPU of this node."""
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))
 

@@ -1,7 +1,8 @@
 """The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is JSON: a `HostQuestion` asks for facts, a `Round` to listen
-and connect. It imports none of the libraries in question, so it answers in a fraction of a second.
+The controller starts it on all hosts at once. QUESTION is JSON: a `HostQuestion` asks for facts, a `Round` asks the
+host to listen and connect. The program answers in a fraction of a second, because it does not import the libraries
+whose versions it reports.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _MPIRUN_WAIT_S = 10.0
 class HostQuestion:
     """A question for facts. `results`: the run's folder, where the controller has put an empty file `nonce`.
 
-    `mpirun`: the one that starts ranks, if any. `port`: the rendezvous port, for the host that will listen there.
-    `node`: also return the facts of the hardware.
+    `mpirun`: the command that starts the ranks, if they use one. `port`: the rendezvous port, for the host that will
+    listen there. `node`: also return the facts of the hardware.
     """
 
     hosts: tuple[str, ...] = ()
@@ -74,7 +75,7 @@ class Facts:
     free_port: int
     port_taken: str | None
     results_shared: bool | None  # does it see the controller's folder? None: not asked
-    results_problem: str | None  # why it cannot be written
+    results_problem: str | None  # why that folder cannot be written
     results_free_bytes: int | None
     num_gpus: int
     memory_bytes: int | None  # available without swapping
@@ -98,7 +99,10 @@ class HostReport:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer the question. An alarm ends this process: the controller may be gone, or a name server may not answer."""
+    """Answer the question.
+
+    An alarm ends this process if it takes too long: the controller or a name server may be gone.
+    """
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
     if "peers" not in asked:
@@ -168,7 +172,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """The error of a test write: quotas, read-only mounts and full disks are not visible before."""
+    """The error of a test write: only writing reveals quotas, read-only mounts and full disks."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
             file.write(b"\0" * _TRIED_BYTES)
@@ -180,7 +184,7 @@ def _not_writable(folder: Path) -> str | None:
 
 
 def _mpi(mpirun: str | None) -> str | None:
-    """`MPICH 5.0.2` or `Open MPI 5.0.11` from `mpirun --version`; its first line if it is neither."""
+    """`MPICH 5.0.2` or `Open MPI 5.0.11` from `mpirun --version`; the first line of that output for any other MPI."""
     if mpirun is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -1,6 +1,6 @@
 """Settings of kernel, driver and hypervisor that slow or redirect copies of GPUs and adapters.
 
-Every function takes the root of /sys and /proc, to read recorded trees. Unknown values are None.
+Every function takes the root of /sys and /proc, so that recorded trees can be read. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def shared_memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def virtual_machine(root: Path = ROOT) -> bool | None:
-    """Does this kernel run in a virtual machine? Reported by x86 processors; elsewhere by the vendor name."""
+    """Does this kernel run in a virtual machine? x86 processors report it; elsewhere the vendor's name shows it."""
     flags = re.search(r"^flags\s*:(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE)
     if flags:
         return "hypervisor" in flags[1].split()

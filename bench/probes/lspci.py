@@ -23,9 +23,10 @@ _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """One block. `generation` and `lanes` are now, `max_*` what this end can do; `buses`: behind a bridge, from and to.
+    """The block of one device. `generation` and `lanes` are the current ones, `max_*` those that this end supports.
 
-    `redirects`: does it send what peers tell each other up through the host (ACS)? None where the block does not say.
+    `buses`: first and last bus behind a bridge. `redirects`: does it redirect transfers between peers through the host
+    (ACS)? None if the block does not show it.
     """
 
     address: str
@@ -48,7 +49,7 @@ class PciFunction:
 
     @property
     def bus(self) -> int:
-        """The number of its bus."""
+        """The number of the device's bus."""
         return int(self.address.split(":")[1], 16)
 
 
@@ -61,7 +62,7 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """NVIDIA GPUs in address order, and the paths between them, as far as the text has their bridges."""
+    """NVIDIA GPUs in address order, and the paths between those whose bridges are in the text."""
     found = devices(text)
     cards = [device for device in found.values() if device.kind in _GPU and "NVIDIA" in device.name]
     gpus = tuple(_gpu(index, card, above(card, found)) for index, card in enumerate(cards))
@@ -101,7 +102,7 @@ def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFun
 
 
 def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
-    """The path in the terms of `nvidia-smi topo -m`; None if the text lacks the upper bridges."""
+    """The path in the terms of `nvidia-smi topo -m`; None if the bridges above them are not in the text."""
     of_a, of_b = above(a, found), above(b, found)
     common = sum(1 for x, y in zip(of_a, of_b, strict=False) if x is y)
     if common:

@@ -78,7 +78,7 @@ def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
 
 
 def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
-    """A GPU's facts as after JSON: lists instead of tuples."""
+    """A GPU's facts as they look after a round trip through JSON: lists instead of tuples."""
     return gpu | {"nvlinks": list(gpu["nvlinks"]), "throttle": list(gpu["throttle"])}
 
 

@@ -1,8 +1,8 @@
 """Topology and graph files of NCCL (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`, `NCCL_GRAPH_FILE`): XML, read as text.
 
 A topology is a tree of processors, PCI switches and devices. Vendors ship such files for virtual machines, whose /sys
-shows less. Its `link_speed` and `link_width` are maxima. A graph holds the paths that NCCL chose, which give only the
-number of GPUs.
+shows less. Its `link_speed` and `link_width` are maxima. A graph file lists the paths that NCCL chose; it shows only
+how many GPUs there are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.probes import pci
 
 _GPU_CLASSES, _INFINIBAND_CLASS, _NETWORK_CLASS, _BRIDGE_CLASS = ("0x0300", "0x0302"), "0x0207", "0x02", "0x0604"
 TOLD_BY = "NCCL's file"
-_SWITCH_CLASS = "0x0680"  # NVSwitch: "bridge, other"
+_SWITCH_CLASS = "0x0680"  # PCI class of an NVSwitch: "bridge, other"
 _AMAZON = "0x1d0f"
 
 
@@ -37,7 +37,7 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """GPUs in rank order (in file order without ranks), adapters, and all paths between them."""
+    """GPUs in rank order (in file order if the file has no ranks), adapters, and all paths between them."""
     root = _parse(text)
     if root is None:
         return Inventory(lost=("the XML does not end as it should",), nvlinks_told=False)
@@ -152,7 +152,7 @@ def _node(cpu: str) -> int | None:
 
 
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
-    """The networks on a device by name and rate; a device without networks by its address."""
+    """The network adapters of a device, with names and rates; if none is listed, the device, named by its address."""
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
         kind = "efa"
@@ -167,7 +167,10 @@ def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> It
 def _links(
     element: ElementTree.Element, number_at: dict[str | None, int], own: int, lost: list[str]
 ) -> Iterator[NvLink]:
-    """`count` links to `target`. Links of a GPU to itself, as in hand-written files, are dropped."""
+    """Yield `count` NVLinks to `target` for each entry.
+
+    Links of a GPU to itself, as in hand-written files, are dropped.
+    """
     index = 0
     for reported in element.iter("nvlink"):
         other = number_at.get(pci.address(reported.get("target")))

@@ -1,8 +1,8 @@
 """`nvidia-smi nvlink -s` (`--status`): the links of each GPU, as text of all driver versions.
 
-A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line per link: `Link 3: 26.562 GB/s` with a
-rate, `Link 3: <inactive>`. In place of these lines drivers print one sentence if all links are inactive or if there
-are none. The rate is raw, before line coding and protocol, so it is a little above the rate that data get.
+A GPU has a heading, `GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-...)`, and a line per link: `Link 3: 26.562 GB/s`, or
+`<inactive>` instead of the rate. If all links are inactive or the GPU has none, drivers print one sentence instead of
+these lines. The rate is raw, before line coding and protocol, so it is a little above the rate that data can reach.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def is_heading(line: str) -> bool:
 
 
 def recognises(text: str) -> bool:
-    """Does this text have the status of a link, or the sentence in place of them?"""
+    """Does this text have the status of a link, or the sentence that replaces these lines?"""
     return any(is_part(line) for line in _lines(text))
 
 
 def inventory(text: str) -> Inventory:
-    """The GPUs with their links. If all links of a GPU are inactive, it has as many as another GPU of the text.
+    """The GPUs with their links. A GPU with only inactive links is assumed to have as many as another GPU of the text.
 
     A GPU that is described twice keeps its first description. `lost` names links without a heading.
     """
@@ -76,7 +76,7 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
 
 
 def _nvlinks(lines: list[str]) -> tuple[NvLink, ...]:
-    """The links of one GPU by number; _ALL_DOWN alone if the text says that all are inactive."""
+    """The links of one GPU by number; only _ALL_DOWN if the text says that all are inactive."""
     links: dict[int, NvLink] = {}
     for line in lines:
         found = _LINK.search(line)

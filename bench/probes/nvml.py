@@ -24,7 +24,7 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, their paths and the driver's versions; or why there are none."""
+    """The GPUs, their paths and the driver's versions; or the reason why there are no GPUs."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -56,13 +56,16 @@ def held_open() -> Iterator[None]:
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Do device files of the driver exist? It is cheap and imports nothing; WSL has another device."""
+    """Do device files of the driver exist? This check is cheap and imports nothing.
+
+    WSL has a device file of another name.
+    """
     proc, dev = root / "proc/driver/nvidia/gpus", root / "dev"
     return any(proc.glob("*")) or any(dev.glob("nvidia[0-9]*")) or (dev / "dxg").exists()
 
 
 def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
-    """All GPUs of the driver, whatever CUDA_VISIBLE_DEVICES is; without a driver the reason.
+    """All GPUs of the driver, whatever CUDA_VISIBLE_DEVICES is; without GPUs, the reason why there are none.
 
     `under_load`: the caller guarantees that data crosses the links to the host now (idle links slow down).
     """
@@ -85,7 +88,7 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 
 
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
-    """The changing state of each GPU, fast enough for before and after a job; empty without a driver.
+    """The changing state of each GPU; empty without a driver. Fast enough to be read before and after every job.
 
     Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
     `memory_hz`, `power_w`, `temperature_c`, `throttle`.
@@ -100,7 +103,7 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def _handles(nvml: ModuleType) -> dict[int, Any]:
-    """Index -> handle of the GPUs that answer; one that was lost from the bus does not."""
+    """Index -> handle of the GPUs that answer. A GPU that was lost from the bus does not answer."""
     asked = {
         index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0)
     }

@@ -1,7 +1,7 @@
 """The tree of PCI devices in /sys: the bridges above a device, and the path between two devices.
 
-Every function takes the root of the tree, to read recorded ones. Addresses have the kernel's form: `0000:9e:00.0`.
-Unreadable values, as in many sandboxes and for non-root users, are None.
+Every function takes the root of the tree, so that recorded trees can be read. Addresses have the kernel's form:
+`0000:9e:00.0`. Unreadable values, as in many sandboxes and for non-root users, are None.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GENERATION_OF = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  
 # Vendors of emulated bridges, whose values are not real: QEMU, VMware, VirtualBox, Hyper-V.
 _MADE_UP = {"0x1b36", "0x15ad", "0x80ee", "0x1414"}
 
-# Of a PCI Express device's configuration space (PCI Express Base Specification, chapter 7).
+# Offsets and bits of a PCI Express device's configuration space (PCI Express Base Specification, chapter 7).
 _STATUS, _FIRST_CAPABILITY, _HAS_CAPABILITIES = 0x06, 0x34, 0x10
 _EXPRESS, _DEVICE_CONTROL = 0x10, 0x08
 _EXTENDED, _ACS, _ACS_CONTROL = 0x100, 0x000D, 0x06
@@ -87,7 +87,7 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 
 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Maximum generation and lanes of the bridge above; unknown for an emulated bridge."""
+    """Maximum generation and lanes of the bridge above a device; unknown for an emulated bridge."""
     where = place(at, root)
     if where is None or not where.bridges:
         return None, None
@@ -110,7 +110,7 @@ def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
 def redirects(at: str | None, root: Path = ROOT) -> bool | None:
     """Does a bridge above this device redirect peer traffic through the host (ACS)? None: not readable.
 
-    The bits are those that Linux checks for redirection (drivers/pci/p2pdma.c).
+    Linux checks the same bits (drivers/pci/p2pdma.c).
     """
     where = place(at, root)
     reported = [_redirected(_config(bridge, root)) for bridge in where.bridges] if where else []

@@ -1,6 +1,8 @@
-"""Check whether hosts can connect to each other's ports. Each listens and connects at once, and compares clocks.
+"""Check whether hosts can connect to each other's ports.
 
-This is no measurement: it reports which directed pairs connect, and the offsets of wall clocks.
+All hosts listen and connect at the same time, and compare clocks.
+
+The result is no measurement of the network: it states which directed pairs connect, and the offsets of wall clocks.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ _MOST_THREADS = 32
 
 @dataclass(frozen=True, slots=True)
 class PeerReply:
-    """The result of connecting to a peer. `error` is None if it answered; then its clock minus this one, in seconds.
+    """The result of connecting to a peer. `error` is None if the peer answered.
 
-    The offset is accurate to half of `round_trip_s`.
+    `clock_offset_s`: the peer's clock minus this host's, accurate to half of `round_trip_s`.
     """
 
     error: str | None

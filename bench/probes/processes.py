@@ -25,8 +25,8 @@ _KILL_GRACE_S = 2.0
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
     """Processes of this host with BENCH_JOB=`job_id` in their environment, except this one, by id.
 
-    The environment at the start of a program is read, so all descendants are found, also in other sessions or without
-    a parent. Other users' processes cannot be read and are skipped.
+    The variable is read from the environment that a process started with. All descendants are therefore found, even
+    those in other sessions or without a parent. Other users' processes cannot be read and are skipped.
     """
     found = [process for process in _others() if _job_of(process) == job_id]
     return tuple(sorted(found, key=lambda process: process.pid))
@@ -35,7 +35,7 @@ def of_job(job_id: str) -> tuple[psutil.Process, ...]:
 def end_job(job_id: str) -> tuple[int, ...]:
     """End every process of a job on this host: TERM, then KILL for the rest. Returns their ids.
 
-    It searches again after each round, because a launcher that is ended may start helpers.
+    The search is repeated after each round, because a launcher may start helpers while it is being ended.
     """
     ended: dict[int, None] = {}
     for _ in range(3):
@@ -67,7 +67,7 @@ def look(job_id: str) -> dict[str, Any]:
 
 
 def ask_for_stacks(job_id: str, ranks: Iterable[int]) -> None:
-    """Send SIGUSR1 to the ranks among a job's processes: it would end any other process."""
+    """Send SIGUSR1 only to the ranks among a job's processes, because this signal would end any other process."""
     wanted = set(ranks)
     for process in of_job(job_id):
         if process.pid in wanted:

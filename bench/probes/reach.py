@@ -42,7 +42,7 @@ def unreachable_reason(host: str, timeout_s: float = _TIMEOUT_S) -> str | None:
 
 
 def unplugged(net: Path = _NET) -> list[str]:
-    """Network devices that are up without a carrier, by name; not bridges, which have no cable."""
+    """Names of the network devices that are up without a carrier; bridges have no cable and are left out."""
     devices = (device for device in net.glob("*") if device.name != "lo" and not (device / "bridge").exists())
     return sorted(device.name for device in devices if _carrier(device) == "0")
 
@@ -50,7 +50,7 @@ def unplugged(net: Path = _NET) -> list[str]:
 def _carrier(device: Path) -> str:
     try:
         return (device / "carrier").read_text(encoding="ascii").strip()
-    except OSError:  # a device that is down has no carrier file content
+    except OSError:  # the file `carrier` of a device that is down cannot be read
         return ""
 
 

@@ -57,7 +57,7 @@ _REASONS = re.compile(r"clocks[_ ](?:event|throttle)[_ ]reasons/(?:.*/)?(?:clock
 
 
 def recognises(text: str) -> bool:
-    """Is this the text or the XML form?"""
+    """Is this a report of `nvidia-smi -q`, as text or as XML?"""
     return (
         "<nvidia_smi_log" in text or "==NVSMI LOG==" in text or re.search(r"^Attached GPUs +:", text, re.M) is not None
     )
@@ -164,7 +164,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Throttle reasons with the names of NVML's bits, without `idle`."""
+    """Throttle reasons by the names of NVML's bits; `idle` is left out."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):
@@ -199,7 +199,7 @@ def _enabled(value: str | None) -> bool | None:
 
 
 def _whole(value: str | None) -> int | None:
-    """`4`, `16x`, `40960 MiB`."""
+    """The whole number at the start of a value such as `4`, `16x` or `40960 MiB`."""
     found = re.match(r"\d+", value or "")
     return int(found[0]) if found else None
 

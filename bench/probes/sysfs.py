@@ -1,6 +1,6 @@
 """CPUs, caches, NUMA nodes and network ports, from /sys and /proc.
 
-Every function takes the root of these trees, to read recorded ones. Missing values are None.
+Every function takes the root of these trees, so that recorded trees can be read. Missing values are None.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """One network port. `kind`: `ethernet`, `infiniband` (also EFA and RoCE devices), `virtual` (no device behind it).
+    """One network port. `kind`: `ethernet`, `infiniband` (also EFA and RoCE devices), `virtual` (without hardware).
 
-    `bytes_per_s`: line rate of one direction; None where the driver does not say (many cloud and virtual ports).
+    `bytes_per_s`: line rate of one direction; None if the driver does not report it (many cloud and virtual ports).
     """
 
     name: str
@@ -100,7 +100,7 @@ def cpu_model(root: Path = ROOT) -> str | None:
 
 
 def memory_bytes(root: Path = ROOT, key: str = "MemTotal") -> int | None:
-    """A line of /proc/meminfo in bytes: `MemTotal`, or `MemAvailable`, which is available without swapping."""
+    """The value of a line of /proc/meminfo in bytes: `MemTotal`, or `MemAvailable` (available without swapping)."""
     found = re.search(rf"^{key}:\s+(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
     return None if found is None else int(found[1]) << 10
 
@@ -128,9 +128,9 @@ def product(root: Path = ROOT) -> str | None:
 
 
 def clock(root: Path = ROOT) -> str | None:
-    """Which CLOCK_MONOTONIC this process reads: processes that answer alike, on whatever hosts, read the same one.
+    """The identity of the CLOCK_MONOTONIC that this process reads: equal for all processes that read the same clock.
 
-    A boot has one, and another for each time namespace. None where the kernel does not tell.
+    Every boot has such a clock, and every time namespace has another. None if the kernel does not report the boot.
     """
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:
@@ -141,7 +141,7 @@ def clock(root: Path = ROOT) -> str | None:
 
 
 def read(path: Path) -> str | None:
-    """A file's stripped text; None if it is missing or unreadable, as many in /sys are."""
+    """A file's stripped text; None if the file is missing or unreadable, as many files in /sys are."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

@@ -32,9 +32,11 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which d
 
 @dataclass(slots=True)
 class TopoTable:
-    """One table. `cells`: what was read, by names of row and column; `rest`: what follows a row's cells.
+    """One table.
 
-    `rows`: the names of the rows that are there, readable or not.
+    `cells`: the cells that could be read, by names of row and column; `rest`: the words after a row's cells.
+
+    `rows`: the names of all rows, readable or not.
     """
 
     names: tuple[str, ...]
@@ -46,7 +48,7 @@ class TopoTable:
     lost: list[str] = field(default_factory=list)
 
     def cell(self, a: str, b: str) -> str | None:
-        """The path between two devices, which has two cells. None if neither was read or they disagree."""
+        """The path between two devices, from the two cells of this pair. None if neither was read or they disagree."""
         reported = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
         return reported.pop() if len(reported) == 1 else None
 
@@ -118,7 +120,7 @@ def _all_numbered(word: str) -> bool:
 
 
 def _take(table: TopoTable, line: str) -> None:
-    """One row: the cells up to the last certain one."""
+    """Add one row to the table: its cells up to the last certain one."""
     parts = line.strip().split("\t")
     fields = [word for part in parts for word in part.split() or [""]]
     name, reported = fields[0], fields[1:]
@@ -127,7 +129,7 @@ def _take(table: TopoTable, line: str) -> None:
     cells, rest = _cells(reported, len(table.names), table.words)
     own, known = table.names.index(name), len(cells)
     if known < len(table.names) or (rest and re.fullmatch(table.words, rest[0])):
-        known = own + 1  # as many cells as columns there are not: what stands before the row's own X has been counted
+        known = own + 1  # the row has too few cells, or too many: only those up to its own X are certain
         table.lost.append(f"row {name}: {len(cells)} cells for {len(table.names)} columns")
     if len(cells) <= own or cells[own] != "X" or cells.count("X") != 1:
         table.lost.append(f"row {name}: its own column is not where it should be")
@@ -156,7 +158,10 @@ def _is_access(reported: Iterable[str]) -> bool:
 
 
 def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
-    """Access between two GPUs. If the command is unknown, "no" may refer to NVLink only; treat it as unknown."""
+    """Whether two GPUs have access to each other, and why not.
+
+    If the command is unknown, "no" may refer to NVLink only; treat it as unknown.
+    """
     for table in tables_of_access:
         word = table.cell(a, b)
         if word == "OK" and table.command not in _NO_ACCESS:
@@ -167,6 +172,6 @@ def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[boo
 
 
 def _gpu(name: str, rest: Sequence[str]) -> Gpu:
-    """`rest`: CPUs, NUMA nodes, the node of the GPU's own memory. A range of nodes counts as unknown."""
+    """A GPU. `rest`: its CPUs, NUMA nodes, and the node of its memory. Several NUMA nodes are treated as unknown."""
     node = int(rest[1]) if len(rest) > 1 and rest[1].isdigit() else None
     return Gpu(int(name[3:]), "unknown", None, None, None, None, None, None, numa_node=node)

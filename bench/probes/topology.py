@@ -18,7 +18,7 @@ _READERS = (smi, nccl_xml, lspci, topo_matrix, nvlink_status)
 
 
 def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
-    """This machine's GPUs, adapters and known paths. `found`: the answer of NVML, if there already is one."""
+    """This machine's GPUs, adapters and known paths. `found`: NVML's inventory, if it was already read."""
     reported = nvml.gpus(root) if found is None else found
     cards = adapters(root)
     return Inventory(reported.gpus, cards, (*reported.paths, *_to_adapters(reported.gpus, cards, root)))
@@ -41,7 +41,7 @@ def inventory_of(text: str) -> Inventory | None:
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """The same as the facts of a node in a header, with the program that wrote the text and its `file`."""
+    """The inventory of a text as a node's facts in a header, with the program that wrote the text and its `file`."""
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
         return None
@@ -52,7 +52,7 @@ def facts_of(text: str, file: str) -> dict[str, Any] | None:
 
 
 def _with_nvlinks(table: Inventory, status: Inventory) -> Inventory:
-    """The GPUs of a table with the names and NVLinks that the status of the links reports for the same numbers."""
+    """The GPUs of a `topo` table, with the names and NVLinks that `nvlink -s` reports for the same GPU numbers."""
     reported = {gpu.index: gpu for gpu in status.gpus}
     numbers = {gpu.index for gpu in table.gpus}
     gpus = []

@@ -26,10 +26,10 @@ _GIT_WAIT_S = 5.0
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of everything installed. It imports none of it."""
+    """Name -> version of the suite, its libraries and this system. No library is imported."""
     reported = commit(Path(bench.__file__).resolve().parent.parent)
     found: dict[str, str | None] = {**software(), "commit": reported}
-    if reported is None:  # no git, or no own checkout: identify the files by a hash
+    if reported is None:  # without git or a checkout of this suite, a hash identifies the files
         found["source"] = source()
     found |= {"kernel": f"{platform.system()} {platform.release()} {platform.machine()}", "system": system()}
     found |= {"libc": " ".join(platform.libc_ver()).strip() or None}
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """The versions that must be equal on all hosts of a run: suite, Python and libraries. It imports none of them."""
+    """The versions that must be equal on all hosts of a run: suite, Python and libraries. No library is imported."""
     found = {"bench": bench.__version__}
     found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     libraries = {name: installed(name) for name in _DISTRIBUTIONS}
@@ -63,7 +63,7 @@ def installed(distribution: str) -> str | None:
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a git checkout, with `-dirty` if files differ; None for other folders or without git."""
+    """The commit of a git checkout, with `-dirty` if files differ; None without git or if the folder is no checkout."""
     if not (checkout / ".git").exists():
         return None
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

@@ -1,13 +1,14 @@
 """Calibration: rates of the machine without the library, and overhead of the library without communication.
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of 5).
-`message_s`: the least time of an 8-byte message between ranks 0 and 1: half of a ping-pong.
+`message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
 `software_s`: the pattern's smallest operation without communication: a collective of one rank, or messages to
 MPI_PROC_NULL; the slowest rank's best of 5 batches. Every time includes this overhead; it is never subtracted.
 `enqueue_s`: if a device measures the times, the host's time to issue the pattern's smallest collective (the slowest
-rank's best of 5 batches). A faster device waits for the host.
-`sync_skew_*_s`: how far apart ranks leave the synchronisation before isolated calls. Hosts with different clocks are
-compared before and after; `sync_skew_bound_s` is the resulting error of one skew (0 on one clock).
+rank's best of 5 batches). A device that executes calls faster than that waits for the host.
+`sync_skew_*_s`: how far apart ranks leave the synchronisation before isolated calls. If hosts have different clocks,
+the clocks are compared before and after these readings; `sync_skew_bound_s` is the resulting error of one skew (0 on
+one clock).
 `clocks`: offset and drift of each host's clock against rank 0's (rank/clocks.py).
 `memcpy` and `message_s` are references, not limits: a message that stays in a cache can beat a copy through memory, and
 a library needs no messages between ranks that share memory.
@@ -82,7 +83,7 @@ def _message_s(transport: Transport, world: World) -> float | None:
         buffers = transport.allocate(_PING_BYTES, _PING_BYTES, 1)
         compiled = transport.compile(steps[rank], pair, buffers, Reduction("uint8", "sum"), False)
     message_s = None
-    for pings in (_PINGS, _MORE_PINGS):  # the first few warm up, and suffice for ranks that share a CPU
+    for pings in (_PINGS, _MORE_PINGS):  # the first, short round warms up; it suffices if ranks share a CPU
         gathered = transport.channel.gather(transport.time_each(compiled, pings).seconds)
         if gathered is not None:
             message_s = float(min(map(max, zip(gathered[0], gathered[1], strict=True)))) / 2
@@ -133,7 +134,7 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
     in_place = transport.must_be_in_place(steps)
     reduction = Reduction("float32", "sum")
     lacks = [transport.unsupported_reason(step, reduction, in_place) for step in steps]
-    alone = not all(isinstance(step, Collective) for step in steps)  # the stream gate holds back the GPU's work
+    alone = not all(isinstance(step, Collective) for step in steps)  # the stream gate delays the GPU's work
     if any(transport.channel.share(alone or any(lacks))):
         return None
     send_bytes, recv_bytes = pattern.buffers(shape, rank)
@@ -150,7 +151,7 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
 
 
 def _of_one_rank(operation: str) -> Collective:
-    """The smallest call of a collective, for a group of one rank."""
+    """The smallest call of a collective by a group of one rank."""
     num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 
@@ -186,7 +187,7 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
 
 
 def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
-    """Each rank's readings (ns) as seconds on rank 0's clock since its first reading, and their largest errors."""
+    """Each rank's readings (ns) as seconds on rank 0's clock since rank 0's first reading, and their largest errors."""
     begin = gathered[0][0]
     times, bounds_s = [], []
     for rank, readings in enumerate(gathered):

@@ -19,12 +19,12 @@ from bench.rank.messages import RankFailure
 from bench.results.clocks import Clock, Offset, RoundTrip, is_enough, offset_of, tree
 
 _BYTES = 8
-_LEAST, _MOST = 10, 100  # round trips of a burst
-_AT_LEAST, _MOST_S = 3, 0.5  # round trips of a slow burst, and its seconds
-_EVERY_S = 60.0  # drift follows the temperature, which changes within minutes
+_LEAST, _MOST = 10, 100  # least and most round trips of a burst
+_AT_LEAST, _MOST_S = 3, 0.5  # least round trips of a slow burst, and its most seconds
+_EVERY_S = 60.0  # clocks drift with their temperature, which changes within minutes
 
 T = TypeVar("T")
-Readings = list[tuple[int, ...]]  # nanoseconds: of the reference (sent, back), of the client (received,)
+Readings = list[tuple[int, ...]]  # nanoseconds: (sent, back) on the reference, (received,) on the client
 
 
 class Clocks:
@@ -44,7 +44,7 @@ class Clocks:
 
     @property
     def several(self) -> bool:
-        """Whether there are several comparable clocks. The library must complete operations on the host."""
+        """Whether there are several clocks that can be compared: the library must complete operations on the host."""
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
     def is_same(self, first: int, second: int) -> bool:
@@ -52,7 +52,10 @@ class Clocks:
         return self._clock_of[first] == self._clock_of[second]
 
     def compare(self) -> None:
-        """Measure each clock's offset once more. Raises MeasurementError on rank 0 if a clock was set in between."""
+        """Measure each clock's offset once more.
+
+        Raises MeasurementError on rank 0 if a clock was set since the last time.
+        """
         rounds = [[(self._leaders[a], self._leaders[b]) for a, b in pairs] for pairs in tree(len(self._leaders))]
         mine = [self.exchanged(_pair_of(pairs, self._transport.place.rank)) for pairs in rounds]
         gathered = self._transport.channel.gather(mine)
@@ -68,11 +71,11 @@ class Clocks:
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
-        """A rank's clock against rank 0's, from all offsets so far."""
+        """How a rank's clock relates to rank 0's, from all offsets so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
-        """The same rows; compares the clocks after the last one, and between rows once a minute."""
+        """Pass the rows through, and compare the clocks once a minute between rows and after the last row."""
         last_s = time.monotonic()
         for row in rows:
             yield row
@@ -85,8 +88,8 @@ class Clocks:
     def offsets(self) -> dict[str, dict[str, float]]:
         """Offset and drift of each clock, by the host of the first rank that reads it; {} if there is only one clock.
 
-        `offset_s` and `bound_s` are from the latest comparison, at `at_s` of the reference clock; `drift`: seconds per
-        second.
+        `offset_s` and `bound_s` are from the latest comparison, which was at `at_s` on the reference clock; `drift`:
+        seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -106,9 +109,9 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """This rank's readings of a burst of round trips between a pair (reference, client); [] if not in a pair.
+        """This rank's readings of a burst of round trips in a `pair` (reference, client); [] if it has no pair.
 
-        The reference marks its last message, because only it knows how long the burst takes.
+        The reference rank marks its last message, because only this rank knows how long the burst takes.
         """
         if pair is None:
             return []

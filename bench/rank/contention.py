@@ -2,8 +2,8 @@
 
 The overlap is certain without a common clock. In a disturbed block the aggressors finish one call before they enter the
 barrier, and the victims start when all ranks have entered it. The aggressors repeat their call until all victims have
-entered the barrier at the end of the block. Their first rank broadcasts that moment while they send. In an undisturbed
-block the aggressors sleep.
+entered the barrier at the end of the block. The first aggressor broadcasts that moment while the aggressors send. In an
+undisturbed block the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from bench.rank.messages import RankRefusal
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_CHUNK_S = 0.01  # duration of the aggressors' calls between two checks whether to stop
+_CHUNK_S = 0.01  # how long aggressors call between two checks whether to stop
 _MOST_CHUNK = 1024
 _ALONE_S = 0.1  # duration of the measurement of the aggressors' rate without victims
-_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling interval of a victim about to start; of a sleeping aggressor
+_POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling intervals: of a victim that is about to start, of a sleeping aggressor
 # An in-place maximum has the same result however often it runs.
 _REDUCTION = Reduction("float32", "max")
 
 
 @dataclass(slots=True)
 class _Program:
-    """An aggressor's part of the disturbing pattern, ready to run."""
+    """The calls of one aggressor rank, ready to run."""
 
     compiled: Compiled
     buffers: Buffers
@@ -52,7 +52,11 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One rank's result of a block: seconds of samples, or calls made, seconds inside them, and seconds in all."""
+    """One rank's result of a block.
+
+    A victim has the seconds of its samples; an aggressor its number of calls, the seconds inside them, and the seconds
+    of the whole block.
+    """
 
     seconds: tuple[float, ...] = ()
     calls: int = 0
@@ -61,7 +65,7 @@ class _Block:
 
 
 class ContentionSampler:
-    """Samples rows against aggressors on another part of the world. All ranks in step."""
+    """Takes samples of rows with and without aggressors on other ranks. All ranks take the same steps."""
 
     def __init__(self, case: Case, parts: Parts, transport: Transport) -> None:
         """Split the ranks. Raises UsageError if the transport or the aggressors' pattern does not support it."""
@@ -79,11 +83,11 @@ class ContentionSampler:
 
     @property
     def aggressors(self) -> tuple[int, ...]:
-        """Their world ranks."""
+        """The world ranks of the aggressors."""
         return self._parts.aggressors.ranks
 
     def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
-        """The contention of a record: group k of the victims."""
+        """The contention record of group k of the victims."""
         contested, useful = taken.contest, useful_bytes(self._pattern, self._shape)
         assert contested is not None
         return Contention(
@@ -126,7 +130,7 @@ class ContentionSampler:
                 for side in (alone, disturbed) if num_pairs % 2 == 0 else (disturbed, alone):
                     side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
                 num_pairs += 1
-                if num_pairs % 2:  # so the last timed call, which is checked, is a disturbed one
+                if num_pairs % 2:  # odd: the last timed call, which is checked, was disturbed
                     pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
                     stop = interleaved_blocks.stop(
                         self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
@@ -155,7 +159,7 @@ class ContentionSampler:
         running = self._parted.barrier_async()
         ended = self._parted.barrier_async()
         began, done = time.perf_counter(), _Block()
-        # The decision to stop is one chunk old: its broadcast shares the links that the calls fill.
+        # The decision to stop is taken one chunk earlier: its broadcast crosses the links that the calls fill.
         stop = self._parted.broadcast_async(ended())
         while True:
             at = time.perf_counter()
@@ -205,7 +209,7 @@ class ContentionSampler:
         return _Program(compiled, buffers, verifier)
 
     def _by_themselves(self) -> tuple[float, float]:
-        """The aggressors' (seconds per call, calls per second) while the victims sleep; equal on all ranks."""
+        """(seconds per call, calls per second) of the aggressors while the victims sleep; equal on all ranks."""
         call_s, rate = 0.0, 0.0
         if self._program is not None:
             self._program.run(3)
@@ -221,7 +225,7 @@ class ContentionSampler:
 
 
 class _Side:
-    """The blocks with aggressors, or those without, on rank 0."""
+    """Either the blocks with aggressors or the blocks without them, on rank 0."""
 
     def __init__(self, groups: Round, room: int) -> None:
         self.taken = Gathered(groups, room)

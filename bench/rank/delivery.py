@@ -47,7 +47,7 @@ def deliver(
     if printer is None:
         for note in header.notes:
             say(f"# {note}")
-    # A document needs every row; a table that is printed row by row needs only some rows for its last lines.
+    # A document needs every row; a table that is printed row by row keeps only the rows that its last lines need.
     builder = summary.DocumentBuilder(_MOST_HELD if printer else None)
     try:
         for row in rows:
@@ -100,7 +100,7 @@ def _exit_code(document: Document) -> int:
 
 
 class _TablePrinter:
-    """Prints the head at once, then each size when its modes are complete."""
+    """Prints the table's head at once, then the rows of each size when all its modes are measured."""
 
     def __init__(self, header: Header) -> None:
         from bench.core.case import from_argv
@@ -127,7 +127,7 @@ class _TablePrinter:
             self._flush()
 
     def finish(self, document: Document, all_notes: bool) -> None:
-        """Print the last size, and the lines about the whole table."""
+        """Print the rows of the last size, and the lines about the whole table."""
         self._flush()
         print(self._table.after(document, all_notes), flush=True)
 

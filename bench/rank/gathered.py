@@ -1,7 +1,7 @@
 """Seconds of every rank for one row, gathered on rank 0 (docs/metrics.md).
 
 The slowest rank's seconds of each sample are always kept. All ranks' seconds are kept while they fit into the row's
-limit; beyond it, only each rank's sum and how often it was the slowest.
+limit. If they exceed it, only each rank's sum and the number of times it was the slowest are kept.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.results.shares import slowest_counts
 
 @dataclass(frozen=True, slots=True)
 class GatheredSamples:
-    """One group's samples. `by_rank` is empty if the limit was exceeded; then the next two fields are filled instead.
+    """One group's samples. If the limit was exceeded, `by_rank` is empty and the next two fields are filled instead.
 
-    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of any rank (Timing).
+    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing).
     """
 
     slowest: array[float]
@@ -35,11 +35,11 @@ class Gathered:
     """The samples of all groups of a row, added chunk by chunk."""
 
     def __init__(self, groups: Round, room: int) -> None:
-        """`room`: how many values of single ranks may be kept."""
+        """`room`: how many values (samples x ranks) may be kept."""
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
     def add(self, seconds: Sequence[Sequence[float]]) -> None:
-        """Add seconds by world rank, with equally many values for every rank in a group."""
+        """Add one chunk: the seconds of each world rank, the same number of values for all ranks of a group."""
         for own in self._groups:
             own.add(seconds)
         if self.num_values > self._room:
@@ -48,7 +48,7 @@ class Gathered:
 
     @property
     def num_values(self) -> int:
-        """Samples x ranks, of all groups together."""
+        """Samples x ranks, summed over all groups."""
         return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
 
     def slowest(self) -> list[array[float]]:
@@ -56,7 +56,7 @@ class Gathered:
         return [own.slowest for own in self._groups]
 
     def shares(self) -> tuple[GatheredSamples, ...]:
-        """Everything kept, by group."""
+        """The kept samples of each group."""
         return tuple(own.shares() for own in self._groups)
 
 

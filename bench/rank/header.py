@@ -1,4 +1,4 @@
-"""The machine in a results file: the header line, and the GPUs' conditions after the last row."""
+"""What a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
-    """The header of the results file on rank 0; None on other ranks. All ranks contribute their facts."""
+    """Return the results file's header on rank 0, None on other ranks. All ranks contribute their facts."""
     case, transport, world = opened.case, opened.transport, opened.world
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     opened.beat("calibrating")
@@ -99,7 +99,7 @@ _PER_RANK = {
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """Header fields of both measured and modelled runs. `argv`: the command that a user would type."""
+    """Header fields that measured and modelled runs share. `argv`: the command that a user would type."""
     name, *options = to_argv(case)
     return {
         "job": job,
@@ -148,7 +148,7 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """The links that bound a run: the instance type's, with rates replaced by the case's; {} if unknown."""
+    """The links that bound a run: those of the instance type, except for rates that the case gives; {} if unknown."""
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
@@ -162,7 +162,10 @@ class GpusAtEnd:
         self._gpus: dict[str, list[dict[str, Any]]] = {}
 
     def reading_after(self, rows: Iterator[T]) -> Iterator[T]:
-        """Pass the rows through. After the last row each host's first rank reads its GPUs' conditions."""
+        """Pass the rows through.
+
+        After the last row, the first rank of each host reads the conditions of the host's GPUs.
+        """
         yield from rows
         if self._transport.clock != "device" and self._transport.available_bytes() is None:
             return

@@ -32,7 +32,7 @@ def with_watchdog(
     """Write heartbeats for the controller, and start a thread that ends a rank without progress (MPI has no timeout).
 
     The thread also handles SIGTERM, because the main thread may be inside a library call that never returns to Python,
-    and a rank that was asked to end must not look like one that died. On SIGUSR1 and in a crash a rank writes its
+    and a rank that was asked to end must not look like one that crashed. On SIGUSR1 and in a crash a rank writes its
     stacks. `report` prints how the thread ended the rank.
     """
     beat = HeartbeatWriter(me, Path(folder) if folder else None, deadline_s)
@@ -99,7 +99,7 @@ def _watch_lease(
 
 
 def end_of(error: BaseException) -> End:
-    """The end of a rank by an error: the error's own code, or a code for its kind."""
+    """How an error ended a rank: with the error's own code, or a code for its kind of error."""
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -116,13 +116,13 @@ class HeartbeatWriter:
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
         self._me, self._folder = me, folder
         self.within_s: float | None = None
-        # At least every eighth of the deadline, however many ranks there are.
+        # At least eight times per deadline, for any number of ranks.
         self._between_s = min(deadline_s / 8, max(_BETWEEN_BEATS_S, me.num_ranks * _BETWEEN_RANKS_S))
         self.doing, self.when, self._written = heartbeat.STARTING, time.monotonic(), 0.0
         if folder is not None:
-            with contextlib.suppress(OSError):  # a host without a shared file system keeps its own files
+            with contextlib.suppress(OSError):  # without a shared file system, each host has its own files
                 folder.mkdir(exist_ok=True)
-                # The file stays open, because C code writes the stacks in any state of this process.
+                # The file stays open: C code must be able to write the stacks in any state of this process.
                 stacks = heartbeat.stack_file(folder, me.rank).open("w")
                 faulthandler.register(signal.SIGUSR1, stacks)
                 faulthandler.enable(stacks)  # a crash, too
@@ -138,7 +138,7 @@ class HeartbeatWriter:
             self._write(None)
 
     def end(self, end: End) -> None:
-        """Write the last beat: how this rank ended."""
+        """Write the last heartbeat: how this rank ended."""
         self._write(end)
 
     def _write(self, ended: End | None) -> None:

@@ -11,10 +11,11 @@ from bench.rank.sampling import TARGET_HALF_WIDTH
 from bench.results import stats
 from bench.results.paired_ratio import block_ratios
 
-_LEAST_BLOCK_S = 0.02  # long compared with the start and the end of the disturbance
-_BLOCKS = 40  # samples of one kind that fit into the time of a row
+_LEAST_BLOCK_S = 0.02  # much longer than the disturbance takes to start and end
+_BLOCKS = 40  # blocks of one kind that fit into a row's time
 _MOST_PER_BLOCK = 1000
-_LEAST, _MOST = 21, 101  # blocks of a kind: 21 with autocorrelation 0.5 equal the 6 independent ones of an interval
+# Blocks of a kind: 21 with autocorrelation 0.5 are worth the 6 independent ones that an interval needs.
+_LEAST, _MOST = 21, 101
 
 
 def per_block(case: Case, row: PlannedRow, sample_s: float) -> int:
@@ -33,10 +34,12 @@ def stop(
     elapsed_s: float,
     num_kinds: int,
 ) -> str | None:
-    """Why a row is finished; None to continue. A row is finished when every pair's factor is precise enough.
+    """Why a row is finished; None to continue.
 
-    Rank 0 decides. `pairs`: samples of blocks without and with the disturbance. Each of `num_kinds` kinds of block has
-    the time of the row.
+    A row is finished when every pair's ratio is known precisely enough.
+
+    Rank 0 decides. `pairs`: (samples without, samples with the disturbance). Each of the `num_kinds` kinds of block may
+    take a row's time.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

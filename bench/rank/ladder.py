@@ -31,7 +31,7 @@ def measure_rounds(
     first: bool,
     measure: Callable[[Round], tuple[Record, ...]],
 ) -> Iterator[tuple[Record, ...]]:
-    """Measure round after round, and yield each round's records, until the verdict is clear or time is up.
+    """Measure rounds and yield each round's records, until the verdict is clear or the time is up.
 
     `first`: whether this rank decides for all ranks. `measure` returns skipped records once the time budget is used
     up; the ladder then ends after the requested rounds, so the results always list the skipped rounds.
@@ -58,7 +58,7 @@ def measure_rounds(
                     rate = record.payload_bytes / max(least_s, 1e-12)
                     taken += pair_evidence.rows_of(record.group, rate, symmetric)
             yield records
-        if len(taken) == known:  # no pair could be measured; the records have the reason
+        if len(taken) == known:  # no pair could be measured; the records give the reason
             first = False
 
 

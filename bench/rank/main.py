@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 
 _ALONE = RankInfo(0, 1, 0, 1, "direct")
 _DEADLINE_S = 300.0
-_LAST_WORDS_S = 1.0  # a launcher that aborts drops what this rank printed just before
+_LAST_WORDS_S = 1.0  # time for the launcher to pass on this rank's last output before the abort drops it
 _RANK_0_FIRST_S = 10.0  # time for rank 0, perhaps on a busy machine, to report an error that all ranks found
 
 
 @dataclass(slots=True)
 class _Process:
-    """What this rank needs to report its end. `has_controller`: a controller reads its stderr."""
+    """What this rank needs to report how it ended. `has_controller`: a controller reads its stderr."""
 
     has_controller: bool
     debug: bool
@@ -66,7 +66,7 @@ class _Process:
     transport: Transport | None = None
 
     def report(self, end: End, *, named: bool) -> None:
-        """Print how this rank ended. `named`: with rank and host, because other ranks may have ended differently."""
+        """Print how this rank ended. `named`: also print rank and host, as other ranks may have ended differently."""
         words = LastWords(end)
         if named and self.me.num_ranks > 1:
             host = socket.gethostname()
@@ -75,11 +75,11 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print the last words; with code and facts if a controller reads them."""
+        """Print this rank's last message; with code and facts if a controller reads it."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def abort(self, code: int) -> NoReturn:
-        """End the whole job without waiting for the other ranks, as the library might at exit."""
+        """End the whole job at once; a normal exit might wait for the other ranks inside the library."""
         sys.stdout.flush()
         time.sleep(_LAST_WORDS_S)
         if self.transport is not None:
@@ -106,9 +106,9 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 def _failed(error: BaseException, process: _Process) -> int:
     """Report an error. Returns the exit code if the transport was not yet open; else aborts the job.
 
-    An error that all ranks find is reported by rank 0; one of a host by the host's first rank; one of a single rank
-    (`of_one_rank`) by that rank. A rank that died alone would leave the others waiting, so it aborts all of them. If a
-    rank is refused before it met the others, they time out, or their launcher ends them.
+    Rank 0 reports an error that all ranks find; the first rank of a host reports an error of that host; a rank reports
+    an error that only it has (`of_one_rank`). If only one rank ended, the others would wait forever, so it aborts all
+    of them. If a rank is refused before it met the others, they time out, or their launcher ends them.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
@@ -137,7 +137,7 @@ def _refused(error: BenchError, process: _Process) -> int:
     if me.rank == 0:
         process.report(end, named=False)
     elif process.transport is not None:
-        # Rank 0 usually finds the same, reports it and ends this rank too. Otherwise only this rank found it.
+        # Rank 0 usually finds the same error, reports it and ends this rank. Otherwise only this rank found it.
         time.sleep(_RANK_0_FIRST_S)
         process.report(end, named=True)
     elif me.local_rank == 0 or getattr(error, "of_one_rank", False):
@@ -251,7 +251,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
 
 @contextlib.contextmanager
 def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> Iterator[None]:
-    """Give a lost peer and a lack of memory their own codes, by which the controller finds the root cause."""
+    """Give a lost peer and a lack of memory their own codes, which the controller needs to find the root cause."""
     try:
         yield
     except Exception as error:
@@ -260,7 +260,7 @@ def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> 
         why = first_line(error)
         if process.transport is not None and process.transport.lost_contact(error):
             raise LostContactError.of(EndCode.LOST_CONTACT, doing=beat.doing, why=why) from error
-        # The error classes of torch and CuPy differ between versions, and NCCL reports it only as text.
+        # The error classes of torch and CuPy differ between versions, and NCCL reports a lost peer only as text.
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
             why = f"{type(error).__name__}: {why}"
             raise MeasurementError.of(EndCode.OUT_OF_MEMORY, doing=beat.doing, why=why) from error

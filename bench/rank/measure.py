@@ -1,4 +1,4 @@
-"""Measure one row: verify, warm up, time, decide when to stop, verify again; all ranks in step.
+"""Measure one row: verify, warm up, time, decide when to stop, verify again. All ranks take the same steps.
 
 A row is one size in one mode for one round of groups. Rank 0 makes every decision that must be equal on all ranks
 (skip, number of samples, stop) and broadcasts it outside the timed region.
@@ -35,12 +35,12 @@ from bench.rank.rows import (
 )
 from bench.rank.verify import Verifier, Wrong
 
-_KEPT_VALUES = 2_000_000  # single ranks' seconds that a file keeps; beyond that, only the slowest rank's
+_KEPT_VALUES = 2_000_000  # seconds of single ranks that a file keeps; with more samples, only the slowest rank's
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A rank's setting before its first row. `cache_bytes`: the last-level cache of its host, or of its GPU.
+    """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of its host or GPU.
 
     `own_cache`: no other rank shares that cache, as on a GPU.
     """
@@ -76,7 +76,7 @@ class Measurer:
         self._overlap: overlap.OverlapSampler | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
-        """Yield each row's records, one per group: sizes in order, and for each size its modes and rounds."""
+        """Yield each row's records, one per group. Rows are in the order of sizes, then modes, then rounds."""
         case, started = self._case, time.monotonic()
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
@@ -91,7 +91,7 @@ class Measurer:
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world do not fit in a list
+            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are too long a list
             for payload, requested in sizes.items()
             for mode in case.modes
             for round_ in all_rounds
@@ -113,7 +113,7 @@ class Measurer:
         where = ladder.places(case, s.hosts, s.world.ranks_per_node, self._transport.clock)
 
         def measured(round_: Round) -> tuple[Record, ...]:
-            # Rank 0's clock decides before each round. Without time left, the round's records are skipped.
+            # Before each round, rank 0's clock decides whether time is left. If not, the round's records are skipped.
             in_time = case.budget_s is None or time.monotonic() - started < case.budget_s
             max_s = self._channel.broadcast(case.max_s if in_time else 0.0)
             return self._row(PlannedRow(shape.mode, shape, requested, round_, max_s))
@@ -182,7 +182,7 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """The first reason of any rank, equal on all ranks. Failures precede skips."""
+        """The first reason that any rank has, equal on all ranks. A failure takes precedence over a skip."""
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
         return reasons[0] if reasons else None
@@ -190,7 +190,7 @@ class Measurer:
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """This rank's buffers. If some rank cannot allocate its buffers, the reason, on all ranks."""
+        """Returns this rank's buffers; if any rank cannot allocate its buffers, all ranks return the reason."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
@@ -202,12 +202,15 @@ class Measurer:
     def _own_buffers(
         self, row: PlannedRow, member: int, steps: tuple[Step, ...], in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """This rank's buffers. Too little free memory skips the row; an allocation failure despite enough fails it."""
+        """This rank's buffers.
+
+        Too little free memory skips the row; if allocation fails despite enough memory, the row fails.
+        """
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
             send_bytes, recv_bytes = 0, max(send_bytes, recv_bytes)
         num_sets = self._sets.num(row.shape, in_place)
-        # The check compares one chunk at a time; host libraries also keep copies of their own.
+        # The check compares one chunk at a time; host libraries also keep their own copies of the data.
         set_bytes = send_bytes + recv_bytes
         need = set_bytes * num_sets + (min(set_bytes, CHUNK_BYTES) if self._own_memory else 2 * set_bytes)
         facts = {"need_mib": need >> 20, "free_mib": self._s.available_bytes >> 20}
@@ -228,21 +231,21 @@ class Measurer:
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
-        """One untimed call on poisoned buffers. Returns every rank's findings on rank 0."""
+        """Make one untimed call on poisoned buffers. Returns every rank's findings on rank 0."""
         if prepared:
             prepared.verifier.prepare(prepared.buffers, 0, variation)
         self._transport.sync()
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # when all senders have finished, messages without a reply have arrived, too
+        self._transport.sync()  # once all senders have finished, messages without a reply have arrived as well
         if prepared:
             wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
 
 def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """Groups that need a communicator or access to each other's memory; messages between ranks need neither."""
+    """Groups whose ranks need a communicator or access to each other's memory; messages between ranks need neither."""
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
 

@@ -10,7 +10,7 @@ class RankSkip(Code):
 
     NO_MEMORY = (
         "no-memory",
-        "{payload_bytes:size} needs {need_mib} MiB on rank {rank}, but only {free_mib} MiB are available to it",
+        "{payload_bytes:size} needs {need_mib} MiB on rank {rank}, but only {free_mib} MiB are available there",
     )
     ONE_WAY_CLOCK = (
         "one-way-clock",
@@ -29,7 +29,7 @@ class RankSkip(Code):
         "no-overlap",
         "{transport} cannot compute while it communicates: use --transport nccl or gloo",
     )
-    OVERLAP_GRAPH = "overlap-graph", "overlap does not replay CUDA graphs: leave --graph out"
+    OVERLAP_GRAPH = "overlap-graph", "overlap does not replay CUDA graphs: omit --graph"
     OVERLAP_AGGRESSOR = (
         "overlap-aggressor",
         "overlap already disturbs the collective with products: omit --aggressor",
@@ -58,6 +58,10 @@ class RankRefusal(Code):
         "other-num-ranks",
         "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "
         "nodes x {ranks_per_node} ranks): start them with mpirun, torchrun, or srun as tasks of one step",
+    )
+    AUTO_IGNORES = (
+        "auto-ignores",
+        "{option} is only for {transports:list}, but {transport} was chosen ({why}): leave it out",
     )
     FOREIGN_LAUNCHER = (
         "foreign-launcher",
@@ -105,7 +109,7 @@ class RankRefusal(Code):
 
 
 class RankRemark(Code):
-    """What readers of a results file must know."""
+    """Remarks that readers of a results file need."""
 
     CHOICE = "choice", "transport {transport} ({why}), {modes}, {cache}"
     MODELLED = (
@@ -124,7 +128,7 @@ class RankRemark(Code):
     )
     CLOCK_OFF = (
         "clock-off",
-        "the clock of host {host} is off by {off_s:+.0f} s: its times of day differ from the other hosts'",
+        "the clock of host {host} is off by {off_s:+.0f} s: its time of day differs from that of the other hosts",
     )
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
     IDLE_BENCHMARK = (

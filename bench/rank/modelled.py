@@ -140,7 +140,7 @@ def _against(
 
 
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
-    """Why the fabric cannot simulate a pattern. It has only links between ranks and nothing inside a GPU."""
+    """Why the fabric cannot simulate a pattern. It has only the links between ranks; it does not simulate GPUs."""
     if pattern.overlaps:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):

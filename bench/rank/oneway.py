@@ -1,4 +1,4 @@
-"""Samples of one-way messages: each time starts on one rank and ends on another, and their clocks are compared."""
+"""Samples of one-way messages: each time starts on one rank and ends on another, whose clocks are compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class OneWaySampler:
             self._ready = messenger(transport, buffers, self._pair, sends)
 
     def take(self, num: int) -> BySecond | None:
-        """Seconds of `num` messages by rank, on rank 0: equal for both ranks of a pair, empty for idle ranks."""
+        """Take `num` samples.
+
+        Returns on rank 0 the seconds of each rank: equal for both ranks of a pair, empty for idle ranks.
+        """
         self._transport.sync()
         before = self._before or self._compared()
         stamps = self._stamps(num)
@@ -43,7 +46,7 @@ class OneWaySampler:
         return taken
 
     def bound_s(self, group: Group) -> float:
-        """The largest clock error of a group's samples so far; 0 on one clock. Seconds."""
+        """The largest clock error of a group's samples so far, in seconds; 0 if both ranks read one clock."""
         return self._bounds_s.get(group.ranks, 0.0)
 
     def _compared(self) -> Readings:
@@ -51,7 +54,7 @@ class OneWaySampler:
         return self._clocks.exchanged(self._pair) if different else []
 
     def _stamps(self, num: int) -> list[int]:
-        """Start of each message on the sender, arrival on the receiver. Nanoseconds."""
+        """Nanoseconds: the start of each message on the sender's clock, or its arrival on the receiver's clock."""
         if self._pair is None or self._compiled is None:
             return []
         compiled, ready, read_ns = self._compiled, self._ready, self._clocks.read_ns

@@ -1,8 +1,8 @@
 """Rows of a collective that overlaps matrix products: interleaved blocks of three kinds within one launch.
 
 All bursts are released and timed in the same way (transport.Overlapping), so the ratio of two blocks shows only how the
-collective and the products slow each other down. The products of a burst outlast the collective. Only products that end
-before it count, the same number in all three kinds of block.
+collective and the products slow each other down. The products of a burst outlast the collective. Only the products that
+end before the collective are counted, the same number in all three kinds of block.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PART = 4  # products per collective of a sample, similar to a training layer
 _OUTLAST = 3  # a sample's products take this many times as long as the collective alone
 _MOST_PRODUCTS = 256
 _PROBE_ORDER, _TRIES = 512, 3
-_PROBES = 3  # bursts; the first one warms up
-_COVERED = 0.9  # counted products end within this part of the collective, so most bursts cover them
+_PROBES = 3  # number of bursts; the first one warms up
+_COVERED = 0.9  # counted products should end within this share of the collective's time, so that most bursts cover them
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Products:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A sample: the number of calls, of products, and of the first products that count."""
+    """What a sample contains: the numbers of calls and of products, and how many of the first products are counted."""
 
     num_calls: int
     num_products: int
@@ -67,7 +67,7 @@ class _Burst:
 
 
 class OverlapSampler:
-    """Samples rows of a collective that overlaps matrix products. All ranks in step."""
+    """Takes samples of rows in which a collective overlaps matrix products. All ranks take the same steps."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
         """Allocate nothing yet. The transport must be able to overlap (rows.no_overlap_reason)."""
@@ -82,7 +82,7 @@ class OverlapSampler:
     def take(
         self, row: PlannedRow, compiled: Compiled | None, most_batch: int, room: int, beat: Callable[[str], None]
     ) -> sampling.Taken:
-        """Warm up, choose the order of the matrices, and run the blocks of one row."""
+        """Warm up, choose the order (size) of the matrices, and run the blocks of one row."""
         sampler = sampling.Sampler(self._case, self._transport, row, compiled)
         beat("warm-up")
         loop, warmup, call_s, _ = sampler.warm_up()
@@ -142,7 +142,7 @@ class OverlapSampler:
         return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
 
     def _chosen(self, collective_s: float) -> _Products:
-        """Matrices whose product takes about 1 / _PART of the time of a sample's collective."""
+        """Matrices of such a size that their product takes about 1 / _PART of the time of a sample's collective."""
         most = _MOST_ORDER[self._transport.clock]
         products = self._made(_PROBE_ORDER)
         for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
@@ -156,7 +156,7 @@ class OverlapSampler:
     def _plan(
         self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
     ) -> tuple[_Plan, float]:
-        """(number of products that outlast the slowed collective, seconds of a sample)."""
+        """(plan with enough products to outlast the slowed collective, seconds of a sample)."""
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
         plan = _Plan(num_calls, num, 1)
@@ -179,7 +179,7 @@ class OverlapSampler:
                 plan = replace(plan, num_products=min(_MOST_PRODUCTS, 2 * plan.num_products))
 
     def _block(self, kind: str, compiled: Compiled | None, products: _Products, plan: _Plan, num: int) -> _Burst:
-        """One block on this rank; an idle rank keeps in step and measures nothing."""
+        """One block on this rank; an idle rank takes part in the same steps but measures nothing."""
         self._channel.broadcast(None)  # no rank begins before all have ended the previous block
         if kind == "calls":
             plan = replace(plan, num_products=0)
@@ -219,17 +219,20 @@ class OverlapSampler:
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
-        """The fastest burst after the first, on the slowest rank. Seconds."""
+        """Seconds of the slowest rank's fastest burst; the first burst is not counted."""
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
 
     def _made(self, order: int) -> _Products:
-        """Matrices of this order on every rank, checked once. Reuses those of the last row if possible."""
+        """Matrices of this order on every rank, checked once.
+
+        The last row's matrices are reused if they have this order.
+        """
         if self._products is not None and self._products.order == order:
             return self._products
         if self._products is not None and self._products.compiled.release:
             self._products.compiled.release()
-        self._products = None  # frees its memory before the next is allocated
+        self._products = None  # frees the old matrices before new ones are allocated
         size = order * order * dtype_of(self._reduction.dtype).num_bytes
         shape = Shape(1, size, dtype_of(self._reduction.dtype).num_bytes)
         steps = self._pattern.steps(shape, 0)

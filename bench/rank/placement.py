@@ -1,7 +1,7 @@
 """Find a process's rank, and bind it to its own CPU cores and NIC before the library is loaded.
 
-If ranks move between cores or share one, their times include the scheduler. The header records each rank's CPU mask as
-it was in force (`Header.ranks`), no matter who set it.
+If ranks move between cores or share one, their times include the scheduler. The header records the CPU mask that each
+rank really had (`Header.ranks`), no matter who set it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def place(env: Mapping[str, str]) -> RankInfo:
 
 
 def num_cpus() -> int:
-    """Number of CPUs for all ranks of this host, even if the launcher bound each rank to a few of them."""
+    """Number of CPUs that all ranks of this host have, even if the launcher bound each rank to a few of them."""
     try:
         launcher = os.sched_getaffinity(os.getppid())
     except OSError:
@@ -48,9 +48,10 @@ def num_cpus() -> int:
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
-    """Bind this process to its share of its cores; `how`: "auto" or "none". Returns the binding as text.
+    """Bind this process to its share of the cores; `how`: "auto" or "none". Returns the binding as text.
 
-    `least_cpus`: number of library threads that wait for each other; with fewer CPUs they would run in turn.
+    `least_cpus`: number of library threads that wait for each other; with fewer CPUs they could not run at the same
+    time.
 
     The cores of this process's mask are divided in order among the ranks of the host, so ranks that a launcher bound to
     different sockets stay apart. If there are fewer cores than ranks, nothing changes.
@@ -66,7 +67,7 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
 
 
 def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int) -> set[int]:
-    """CPUs of one rank: the same number of whole cores for each rank; empty if there are fewer cores than ranks."""
+    """CPUs of one rank. Each rank gets the same number of whole cores; empty if there are fewer cores than ranks."""
     num = len(cores) // local_size
     return {cpu for core in cores[local_rank * num : (local_rank + 1) * num] for cpu in core}
 
@@ -82,7 +83,7 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """The NIC of a rank: a host's ranks use the NICs in turn. None if the case names none.
+    """The NIC of a rank: a host's ranks use the NICs in turn. None if the case names no NIC.
 
     Also None with several NICs over MPI: all MPI ranks must reach each other at the start, so a rank cannot be bound to
     one rail.

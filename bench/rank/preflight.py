@@ -1,7 +1,7 @@
 """Check before the first row that the ranks form the requested world and will all measure the same thing.
 
-The controller checks from outside (controller/preflight.py). Only ranks know their world, the variables that reached
-them, the versions that they loaded, and whether bytes pass between all of them.
+The controller makes other checks before it starts the ranks (controller/preflight.py). Only ranks know their world, the
+variables that reached them, the versions that they loaded, and whether bytes pass between all of them.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ class Expected:
 
     @property
     def num_ranks(self) -> int:
-        """All ranks together."""
+        """The number of ranks on all nodes."""
         return self.num_nodes * self.ranks_per_node
 
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """A rank's own facts. `software`: what it loaded; on the first rank of a host also what is installed."""
+    """A rank's own facts. `software`: what the rank loaded; on a host's first rank also what is installed."""
 
     host: str
     boot_id: str | None
-    time_s: float  # since the epoch, just after all ranks had met
+    time_s: float  # seconds since the epoch, just after all ranks had met
     environment: Mapping[str, str]
     software: Mapping[str, str]
 
 
 def expected(text: str) -> Expected:
-    """From `4x2` (4 nodes of 2 ranks) or `h0,h1x2` (2 ranks on each of those hosts). Raises UsageError."""
+    """Parse `4x2` (4 nodes of 2 ranks) or `h0,h1x2` (2 ranks on each of these hosts). Raises UsageError."""
     nodes, _, ranks = text.rpartition("x")
     hosts = () if nodes.isdecimal() else tuple(nodes.split(","))
     if not nodes or not all(hosts) or not ranks.isdecimal() or 0 in (int(ranks), len(hosts) or int(nodes)):
@@ -77,7 +77,7 @@ def expected(text: str) -> Expected:
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
     """Check that the world has the requested number of ranks: otherwise many worlds of one rank would all succeed.
 
-    Raises RefusedError, on every rank alike.
+    Raises RefusedError on every rank.
     """
     if world is not None and me.num_ranks != world.num_ranks:
         source = "no variables of a supported launcher" if me.launcher == "direct" else me.launcher
@@ -122,7 +122,7 @@ def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> La
 
 
 def meet(transport: Transport) -> float:
-    """Send eight bytes over the path that will be measured. Returns the time of day just after it, in seconds."""
+    """Send eight bytes over the path that will be measured. Returns the time of day just after that, in seconds."""
     num = transport.place.num_ranks
     if num > 1 and not transport.carries_messages:
         transport.sync()
@@ -140,7 +140,7 @@ def meet(transport: Transport) -> float:
 
 
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
-    """Facts of this rank. `launched`: the environment at its start; `facts`: the transport's facts."""
+    """Facts of this rank. `launched`: the environment when it was started; `facts`: the transport's facts."""
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")
@@ -148,7 +148,7 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
 
 
 def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
-    """Compare all ranks on rank 0. Raises RefusedError on all ranks alike; returns remarks, on rank 0."""
+    """Compare all ranks on rank 0. If they differ, all ranks raise RefusedError; otherwise rank 0 returns remarks."""
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
     if difference is not None:
@@ -157,12 +157,12 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """The first difference between ranks that must not exist; None if there is none."""
+    """The first forbidden difference between ranks; None if there is none."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
-    """Hosts whose time of day, just after all ranks met, differs from the others'."""
+    """Remarks on hosts whose time of day, just after all ranks met, differs from that of the other hosts."""
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
     return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
@@ -203,7 +203,10 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 
 
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Variables that differ between hosts. Ranks of one host may differ in the same way on every host (own rails)."""
+    """Refuse a variable that differs between hosts.
+
+    The ranks of a host may have different values, for example for their rails, if these are the same on every host.
+    """
     for name in sorted({name for rank in ranks for name in rank.environment}):
         if not _SHAPING.match(name) or _MAY_DIFFER.search(name):
             continue

@@ -15,7 +15,7 @@ from bench.rank.rows import BufferSets, PlannedRow, traffic
 from bench.rank.sampling import Taken
 from bench.rank.verify import Wrong
 
-Reason = Skip | Failure  # why a row is not measured: refused in advance, or tried and failed
+Reason = Skip | Failure  # why a row has no result: skipped in advance, or tried and failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Records:
         """The record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks executed it."""
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
-        # If an aggressor has wrong data, the victims were not disturbed as the record says.
+        # If an aggressor has wrong data, the disturbance was not the one that the record states.
         aggressors = contention.aggressors if contention else ()
         own = [wrongs[rank] for rank in (*group.ranks, *aggressors)]
         num_wrong = sum(wrong.num_wrong for wrong in own)

@@ -41,11 +41,11 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """Record fields that follow from the program alone: sizes, factors, and bytes across boundaries."""
+    """Record fields that need no measurement: sizes, factors, and bytes that cross boundaries between nodes."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
-    # Parts of the group are nodes only if members are ordered by node, with equally many on each.
+    # Equal parts of the group are nodes only if its members are ordered by node, the same number on each.
     in_order = at == [host for host, num in counts.items() for _ in range(num)]
     even = shape.num_ranks % num_nodes == 0 and in_order
     return {
@@ -72,7 +72,9 @@ class BufferSets:
     cold: bool
 
     def num(self, shape: Shape, in_place: bool) -> int:
-        """Number of sets. With a cold cache, the sets of all ranks that share the cache fill it twice.
+        """Number of sets.
+
+        With a cold cache, the sets of all ranks that share the cache are twice as large as the cache.
 
         An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set.
         """
@@ -84,19 +86,19 @@ class BufferSets:
         return max(1, min(max(cold, own), _MOST_SETS))
 
     def most_batch(self, shape: Shape, in_place: bool) -> int:
-        """Most calls of one pipelined sample: an in-place reduction uses each set once before it is refilled."""
+        """The most calls in a pipelined sample: an in-place reduction can use each set only once before a refill."""
         if in_place and self.pattern.reduces:
             return self.num(shape, in_place)
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """The real cache state: hot if all sets fit into twice the cache; None if the cache size is unknown."""
+        """The real cache state: cold if all sets have at least twice the cache's size, else hot; None if unknown."""
         if not self.cache_bytes:
             return None
         return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"
 
     def _in_one_cache(self, shape: Shape) -> int:
-        """One set of each rank that shares this rank's cache, bytes."""
+        """Bytes of one set of each rank that shares this rank's cache, summed."""
         return self._set_bytes(shape) * min(self.num_sharing, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
@@ -116,8 +118,8 @@ def unsupported_reason(
 ) -> Skip | None:
     """Why this rank cannot measure a row; None if it can.
 
-    `member`: this rank's number in its group. An idle rank asks as member 0, because a library may need all ranks for
-    the answer.
+    `member`: this rank's number in its group. An idle rank passes 0: it must call too, because a library may need all
+    ranks for the answer.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)

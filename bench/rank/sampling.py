@@ -1,4 +1,4 @@
-"""The timed part of a row: warm up, take samples, decide when to stop; all ranks in step.
+"""The timed part of a row: warm up, take samples, decide when to stop. All ranks take the same steps.
 
 Rank 0 decides from the slowest rank's times and broadcasts the decision outside the timed region.
 """
@@ -27,12 +27,12 @@ _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
 _MOST_CHUNK, _CHUNK_S = 1000, 1.0  # most samples and seconds between two heartbeats
 _BATCH_S, _BATCH_MOST = 2e-3, 1024
-# Limits of what rank 0 holds for a row, for any number of ranks (docs/metrics.md): values of one chunk, samples of all
-# groups.
+# Limits of what rank 0 keeps in memory for a row, for any number of ranks (docs/metrics.md): values of one chunk, and
+# samples of all groups.
 _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
 
 
-# One rank's seconds of samples. On a device also the host's seconds until completion and until issue.
+# One rank's seconds of samples. If a device measures them, also the host's seconds until the end and until issue.
 _Seconds = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 
@@ -54,10 +54,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ContestedSamples:
-    """The undisturbed samples, from blocks interleaved with disturbed ones, and the aggressors' rates.
+    """The undisturbed samples, whose blocks alternate with disturbed ones, and the rates of the aggressors.
 
-    `alone`: each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: rates of the aggressors'
-    program in each disturbed block. `busy`: for each block, the smallest share that an aggressor spent inside calls.
+    `alone`: seconds of each group's slowest rank, in blocks of `samples_per_block`. `passes_per_s`: rates of the
+    aggressors' program in each disturbed block. `busy`: for each block, the smallest share of its time that any
+    aggressor spent inside calls.
     """
 
     alone: tuple[Sequence[float], ...]
@@ -79,7 +80,7 @@ def take(
 ) -> Taken:
     """Run the warm-up and take the samples of one row. `compiled` is None on an idle rank.
 
-    `most_batch`: most calls of one pipelined sample. `room`: how many values of single ranks may be kept. `one_way`
+    `most_batch`: most calls of one pipelined sample. `room`: how many values (samples x ranks) may be kept. `one_way`
     takes samples that start on one rank and end on another.
     """
     sampler = Sampler(case, transport, row, compiled, one_way)
@@ -147,7 +148,7 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Repeat calls for 50 ms, but no longer than a row's own time (2 s at most)."""
+        """Number of warm-up calls after the first `done` calls: the warm-up repeats calls for 50 ms in total."""
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
@@ -177,7 +178,7 @@ class Sampler:
         beat: Callable[[str], None],
     ) -> tuple[tuple[GatheredSamples, ...], str]:
         taken = Gathered(self._row.round, room)
-        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # the longest of any rank
+        on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # the longest time of all ranks
         num, stop_reason = 0, None
         began = time.monotonic()
         while stop_reason is None:
@@ -206,7 +207,7 @@ class Sampler:
         return _without_host_times(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """This rank's part of `chunk` samples; no seconds on an idle rank."""
+        """This rank's seconds of `chunk` samples; an idle rank has none."""
         if self._row.mode == "isolated":
             return self._transport.time_each(self._compiled, chunk)
         timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
@@ -245,10 +246,13 @@ class Sampler:
 
 
 def _without_host_times(gathered: Sequence[Sequence[float]] | None) -> list[_Seconds] | None:
-    """Every rank's seconds, without times of its host."""
+    """Every rank's seconds, with empty host times."""
     return None if gathered is None else [(seconds, (), ()) for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:
-    """The median over calls of the slowest rank's time, without idle ranks. Seconds."""
+    """Seconds: the median of all calls' times, where a call's time is that of its slowest rank.
+
+    Idle ranks are left out.
+    """
     return float(median(map(max, zip(*filter(None, gathered), strict=True))))

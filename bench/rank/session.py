@@ -25,12 +25,12 @@ from bench.rank.clocks import Clocks
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store import heartbeat
 
-_ANY_BYTES = 64  # size of a shape if the size does not matter
-_MEMORY_SHARE = 0.5  # largest share of a host's free memory for all its ranks
+_ANY_BYTES = 64  # payload of a shape where any payload will do
+_MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 
 
 class ReportProgress(Protocol):
-    """Reports what this rank is doing. `within_s`: its timeout, if not the usual one."""
+    """Reports what this rank is doing. `within_s`: the timeout of this activity, if not the usual one."""
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Called between batches, never in a timed region."""
@@ -72,6 +72,8 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
     """
     chosen, why = choose_transport(case, me)
     if (ignored := ignored_option(case, chosen)) is not None:
+        if case.transport == "auto":
+            raise RefusedError.of(RankRefusal.AUTO_IGNORES, **ignored.facts, why=why)
         raise RefusedError.coded(ignored)
     case = replace(case, transport=chosen)
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
@@ -146,7 +148,7 @@ def open_case(
 
 
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
-    """The open transport. RefusedError names a missing GPU rather than a missing package, which would not help."""
+    """Open the transport. If GPU and package are both missing, RefusedError names the GPU: a package would not help."""
     try:
         return library(me, options)  # type: ignore[call-arg]
     except NotInstalledError as error:
@@ -159,7 +161,7 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """(bytes of the cache that cold buffers must exceed, whether each rank has its own), equal on all ranks.
+    """(bytes of the cache that cold buffers must exceed, whether each rank has its own cache), equal on all ranks.
 
     The larger cache counts if buffers are in two kinds of memory. If ranks differ, the largest counts: a batch of
     in-place reductions is as long as the number of buffer sets, which must be equal on all ranks.
@@ -180,8 +182,10 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """(transport, why). The pattern's only transport; else the first choice for GPUs if every rank has its own GPU;
-    else the first choice over MPI, or without MPI if no MPI launcher started the ranks.
+    """(transport, why). The transport that the case names is used, or the only one that the pattern supports.
+
+    Else the first choice for GPUs is used if every rank has its own GPU; else the first choice over MPI, or without MPI
+    if no MPI launcher started the ranks.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -220,7 +224,7 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> CodedRemark
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
-    """Remarks on what these ranks cannot measure, printed before the results."""
+    """Remarks on the limits of what these ranks can measure; they are printed before the results."""
     limits = []
     moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
     if world.num_ranks == 1 and moves_nothing:
@@ -239,6 +243,6 @@ def _start_more(case: Case) -> str:
 
 
 def _multiplies(pattern: Pattern) -> bool:
-    """Whether each GPU computes by itself in this pattern."""
+    """Whether this pattern multiplies matrices, which a single rank can measure."""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))

@@ -72,7 +72,7 @@ class Verifier:
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
-        """For in-place calls, a function of a set's index that restores the data that the previous call overwrote."""
+        """For in-place calls, a function that restores the data of set `index`, which the previous call overwrote."""
         data = self._data(variation)
         assert not isinstance(data, ProductData)  # a product does not change its factors
         sent = data.sent(self._member)
@@ -131,7 +131,7 @@ class Verifier:
         buffers.fill("recv", index, end, buffers.recv_bytes - end, self._poison)
 
     def _parts(self, buffers: Buffers, region: Expected) -> list[tuple[int, int]]:
-        """The parts of a region to compare: all of it on a GPU; on a CPU, samples of large regions."""
+        """The parts of a region to compare: on a GPU the whole region, on a CPU only samples of a large region."""
         if buffers.on_host("recv"):
             return _pieces(region.num_bytes, self._dtype.num_bytes)
         return [(0, region.num_bytes)] if region.num_bytes else []
@@ -148,7 +148,7 @@ class Verifier:
     def _outside_tolerance(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Wrong averages. They have a tolerance, so the host compares them chunk by chunk."""
+        """Count wrong averages and find the first. They have a tolerance, so the host compares them chunk by chunk."""
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):
             got = buffers.read("recv", index, at + done, min(_CHUNK_BYTES, num_bytes - done))
@@ -198,7 +198,7 @@ def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
 
 
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
-    """(begin, end) of the parts to compare: all of it below 1 GiB, else both edges and every hundredth page. Bytes."""
+    """(begin, end) of the parts to compare, in bytes: all below 1 GiB, else both edges and every hundredth page."""
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []
     page = _SAMPLED_EDGE_BYTES

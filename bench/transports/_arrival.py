@@ -1,6 +1,6 @@
 """Check that every rank has arrived, once, right after a library is opened and before any call that could hang.
 
-Rank 0 counts: only rank 0 can name the missing ranks. It then reports the verdict to the others.
+Rank 0 counts the arrived ranks, so only rank 0 can name the missing ones. It then reports the verdict to the others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench.core.world import RankInfo
 
 _TAG = 7
 _POLL_S = 0.001
-# Ranks load their libraries at different speeds. The controller also has a limit (a minute), but cannot name the
-# missing ranks.
+# Ranks load their libraries at different speeds. This limit must end before the controller's (a minute), because the
+# controller cannot name the missing ranks.
 STORE_S = 50.0
 _LATER_S = 3.0  # the others wait this much longer than rank 0, so that its error comes first
 _VERDICT = "bench/all"
@@ -70,7 +70,7 @@ def over_store(
         _await_verdict(store, place, limit_s, secret)
         return
     keys = [f"bench/arrived/{rank}" for rank in range(place.num_ranks)]
-    with contextlib.suppress(RuntimeError, ValueError):  # a timeout: the check below finds the missing ranks
+    with contextlib.suppress(RuntimeError, ValueError):  # on a timeout, the check below finds the missing ranks
         store.wait(keys, timedelta(seconds=limit_s))
     arrived = {rank: _read(store, key, secret) for rank, key in enumerate(keys) if store.check([key])}
     missing = [rank for rank in range(place.num_ranks) if rank not in arrived]
@@ -100,7 +100,7 @@ def _read(store: Any, key: str, secret: bytes) -> Any:
 
 
 def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -> None:
-    """Wait for rank 0, and raise what it found."""
+    """Wait for rank 0's verdict, and raise its error if there is one."""
     try:
         store.wait([_VERDICT], timedelta(seconds=limit_s + _LATER_S))
     except (RuntimeError, ValueError):
@@ -114,7 +114,7 @@ def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -
 
 
 def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secret: bytes) -> None:
-    """Report the verdict. If it ends rank 0, first wait for all arrived ranks to read it: rank 0 may host the store."""
+    """Report the verdict. If it is an error, wait until all arrived ranks have read it: rank 0 may host the store."""
     _write(store, _VERDICT, {"verdict": str(verdict), "text": text}, secret)
     if verdict != Verdict.COMPLETE:
         with contextlib.suppress(RuntimeError, ValueError):

@@ -11,14 +11,14 @@ _OF_CUPY = "CUPY_CACHE_DIR"
 
 
 def folders() -> tuple[Path, ...]:
-    """The cache folders to try: in the home folder, if there is one, then in the temporary folder."""
+    """The cache folders to try: first in the home folder, if there is one, then in the temporary folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or _home("~/.cache"))
     instead = Path(tempfile.gettempdir()) / f"linkbench-{os.getuid()}"
     return (home / "linkbench", instead) if home.is_absolute() else (instead,)
 
 
 def is_ours(folder: Path) -> bool:
-    """Create a folder. Is it writable by this user only? Another user's folder could hold another user's code."""
+    """Create a folder, and return whether only this user can write to it: other users could put their code there."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
@@ -32,7 +32,7 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
     if _OF_CUPY in environ:
         return
     usual = Path(_home("~/.cupy/kernel_cache"))
-    # `Path.exists` raises inside a home that this user may not read.
+    # `Path.exists` raises an error inside a home folder that this user may not read.
     there = next(folder for folder in (usual, *usual.parents) if os.path.exists(folder))  # noqa: PTH110
     if usual.is_absolute() and there.is_dir() and os.access(there, os.W_OK):
         return

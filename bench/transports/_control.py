@@ -15,7 +15,7 @@ _OF_MPI = ("mpirun", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control plane of one rank. `name`: the library that carries it; the rest is that library's Transport."""
+    """The control plane of one rank. `name`: the library that it uses."""
 
     name: str
     channel: Channel
@@ -39,7 +39,7 @@ def open_control(place: RankInfo, options: Options) -> Control:
     if place.launcher in _OF_MPI:
         try:
             return _of(_mpi(place, options))
-        except AbsentError:  # missing ranks would not arrive over another library either
+        except AbsentError:  # ranks that did not arrive would not arrive over another library either
             raise
         except RefusedError as error:
             reason = f"{error}; "

@@ -19,7 +19,7 @@ _NO_DEVICE = 100
 WITHOUT_DRIVER = (35, 34)  # no driver or one that is too old; the stub library of the toolkit
 _ELSE = "run this on a machine with an NVIDIA GPU"
 
-Owner = tuple[str, str, str]  # names a GPU equally in all processes: its host, PCI address and UUID
+Owner = tuple[str, str, str]  # identifies a GPU in all processes: its host, PCI address and UUID
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def load_cupy() -> Any:
     except ImportError as error:
         lines = [
             line.strip() for line in str(error).splitlines() if line.strip(" =")
-        ]  # the cause is the last line of a framed text
+        ]  # CuPy prints a box of text, whose last line is the cause
         raise NotInstalledError(
             f"CuPy cannot be loaded here ({lines[-1] if lines else 'no reason given'}): "
             "reinstall the wheel for this driver"
@@ -63,9 +63,9 @@ def load_cupy() -> Any:
 
 
 def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
-    """The number of this rank's GPU: its local rank, or the only GPU that its launcher left visible.
+    """The number of this rank's GPU: the local rank, or 0 if the launcher made only one GPU visible.
 
-    Raises RefusedError on every rank of a host if there are not enough.
+    Raises RefusedError on every rank of a host if there are not enough GPUs.
     """
     env = os.environ if env is None else env
     visible = env.get("CUDA_VISIBLE_DEVICES")
@@ -75,7 +75,7 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
     if share_gpu:
         return place.local_rank % num_gpus
     if num_gpus == 1 and visible is not None:
-        return 0  # each rank may see a different GPU: checked when the ranks have met
+        return 0  # each rank may see a different GPU; this is checked when the ranks have met
     shown = f" (CUDA_VISIBLE_DEVICES={visible})" if visible is not None else ""
     raise RefusedError(
         f"{place.local_size} ranks on this host need a GPU each, and CUDA shows {num_gpus}{shown}: "
@@ -128,7 +128,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """The PCI address as the kernel writes it; the GPU's number if CUDA reports none."""
+    """The PCI address as the kernel writes it; the GPU's number if CUDA reports no address."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:
@@ -139,7 +139,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
     """Create a context on a GPU and return its properties. Raises RefusedError if that fails."""
     try:
         cupy.cuda.runtime.setDevice(index)
-        cupy.cuda.runtime.memGetInfo()  # the first call that needs a context
+        cupy.cuda.runtime.memGetInfo()  # the first call needs a context and creates one
     except RuntimeError as error:
         raise RefusedError(
             f"GPU {index} cannot be used here ({error}): see its processes and compute mode in nvidia-smi",
@@ -149,7 +149,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """The first two ranks on one GPU; None if there are none. `owners`: the GPU of every rank."""
+    """The first two ranks on one GPU; None if no two ranks share one. `owners`: the GPU of every rank."""
     first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
         if owner in first:
@@ -185,7 +185,7 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
 
 
 def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control_plane: str) -> dict[str, str]:
-    """The facts for the header. `batches`: how they start; `control_plane`: the library by which ranks agree."""
+    """The facts for the header. `batches`: how batches start; `control_plane`: the library of the control plane."""
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
         "cupy": str(cupy.__version__),
@@ -222,12 +222,12 @@ def _beside(device: CudaDevice, options: Options) -> str:
 
 
 def _version(number: int) -> str:
-    """13000 is 13.0."""
+    """A CUDA version as text: 13000 is 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _spans(cpus: Sequence[int]) -> str:
-    """0, 1, 2, 8 as 0-2,8."""
+    """CPU numbers as ranges: 0, 1, 2, 8 become 0-2,8."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

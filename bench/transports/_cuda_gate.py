@@ -1,8 +1,7 @@
-"""A gate in front of a batch of copies: the device starts only when all copies are in its queue, not while they are
-issued.
+"""A gate in front of a batch of copies: the device starts the batch only when all its copies are in the queue.
 
-A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, so that a blocked
-host cannot hang (a full queue or a debugger that makes every launch wait can block it). The batch is then void.
+A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, because a full
+queue, or a debugger that makes every launch wait, could otherwise block the host forever. The batch is then invalid.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels
 
 LIMIT_S = 10.0
-TRIAL_S = 1.0  # time limit of a trial: nothing is lost if the gate opens by itself
+TRIAL_S = 1.0  # time limit of a trial, whose result is not needed if the gate opens by itself
 MOST_CALLS = 64  # copies behind one gate: a GPU's queue holds about a thousand entries, and each copy needs a few
 _MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
 _BYTES = 64
@@ -26,12 +25,12 @@ class GateProblem(Code):
 
     NO_KERNELS = "no-kernels", "CuPy cannot compile kernels here ({error})"
     LAUNCH_BLOCKING = "launch-blocking", "CUDA_LAUNCH_BLOCKING makes every launch wait"
-    STAGED = "staged-copies", "the driver stages copies of pinned memory, so they wait for the gate"
+    STAGED = "staged-copies", "the driver stages copies of pinned memory, so issuing them waits for the gate"
     FAILED = "gate-failed", "the gate does not work ({error})"
 
 
 class StreamGate:
-    """Holds one stream. It must be opened before it is shut again."""
+    """A gate on one stream. It must be opened before it is shut again."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S) -> None:
         """Compile and load the kernel now: loading code while a gate is shut would wait for the gate.
@@ -49,7 +48,7 @@ class StreamGate:
         self._ticket = 0
 
     def warm(self, stream: int) -> None:
-        """Pass through an open gate once. Raises RuntimeError if the gate opens only by itself."""
+        """Run the gate's kernel once and open the gate. Raises RuntimeError if only the time limit ends the kernel."""
         ticket = self.shut(stream, TRIAL_S)
         self.open(ticket)
         self._runtime.streamSynchronize(stream)
@@ -57,7 +56,7 @@ class StreamGate:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
     def shut(self, stream: int, limit_s: float | None = None) -> int:
-        """Stop the stream, for `limit_s` at most. Returns the ticket that opens it."""
+        """Stop the stream for at most `limit_s`. Returns the ticket that opens the gate again."""
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
         self._shut_for_s = self._limit_s if limit_s is None else limit_s
         arguments = _cuda_kernels.numbers(
@@ -79,5 +78,5 @@ class StreamGate:
             )
 
     def close(self) -> None:
-        """Free the host memory."""
+        """Free the gate's host memory."""
         self._runtime.freeHost(self._memory)

@@ -1,6 +1,6 @@
 """Two kernels: one copies, the other holds a stream until the host releases it.
 
-Neither kernel includes a header, but CuPy compiles nothing without CUDA's headers.
+Neither kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: all that on
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
 
 # Words of 16 bytes, tile by tile: each thread has four loads in flight before its first store. The last bytes are
-# copied one by one. Four blocks on an SM leave each thread 32 registers.
+# copied one by one. With four blocks on an SM, each thread has 32 registers.
 COPY = r"""
 extern "C" __global__ void __launch_bounds__(512, 4)
 bench_copy(unsigned long long source, unsigned long long target, unsigned long long num_bytes) {
@@ -42,7 +42,7 @@ bench_copy(unsigned long long source, unsigned long long target, unsigned long l
 }
 """
 
-# One thread polls a number in host memory until it is the ticket. After the time limit it reports that the limit
+# One thread polls a number in host memory until it equals the ticket. After the time limit it reports that the limit
 # expired.
 GATE = r"""
 extern "C" __global__ void
@@ -64,7 +64,7 @@ bench_gate(unsigned long long opened, unsigned long long expired, unsigned long 
 
 
 class OnStream:
-    """A stream for CuPy's kernels: only its pointer."""
+    """A stream in the form that CuPy's kernels need: an object with the stream's pointer."""
 
     __slots__ = ("ptr",)
 
@@ -78,7 +78,7 @@ def copy_kernel(cupy: Any) -> Any:
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """The gate kernel; compiled as the copy kernel is."""
+    """The gate kernel; compiled at the same moments as the copy kernel."""
     return cupy.RawKernel(GATE, "bench_gate")
 
 
@@ -88,5 +88,5 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
 
 
 def copy_grid(num_bytes: int, num_sms: int) -> int:
-    """Blocks of the copy kernel: as many as the SMs hold, or one per tile if there are fewer."""
+    """Number of blocks of the copy kernel: as many as fit on the SMs, or one per tile if there are fewer tiles."""
     return max(1, min(BLOCKS_PER_SM * num_sms, -(-num_bytes // TILE_BYTES)))

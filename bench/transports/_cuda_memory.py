@@ -1,7 +1,7 @@
 """Buffers on one or several GPUs or in host memory, with guards around every part.
 
-All parts of all sets in one place are one allocation. CUDA's IPC handles name allocations, not addresses, and small
-allocations share a handle. Another process finds a part from the layout alone.
+Each place (a GPU or the host) has one allocation for all its parts of all sets. CUDA's IPC handles identify
+allocations, not addresses, and small allocations share a handle. Another process needs only the layout to find a part.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from bench.transports import _cuda_device
 from bench.transports._device import CupyArrays
 
 GUARD_BYTES = 256
-ALIGNMENT_BYTES = 4096  # of every part: a whole page of the host's memory
+ALIGNMENT_BYTES = 4096  # every part begins at a multiple of this: a page of the host's memory
 _WHOLE_BYTES = 2 << 20  # least size of an allocation: smaller ones would share a handle
 _TO_DEVICE, _TO_HOST = 1, 2  # cudaMemcpyKind
 HOST = -1
 SIDES: tuple[Which, Which] = ("send", "recv")
-_CHUNK_BYTES = 16 << 20  # a multiple of every element
+_CHUNK_BYTES = 16 << 20  # a multiple of every element's size
 
 Place = int  # the number of a GPU in this process, or HOST
 End = tuple[Place, int]  # one end of a copy, with its address
@@ -36,7 +36,10 @@ End = tuple[Place, int]  # one end of a copy, with its address
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [`begin`, `begin + num_bytes`) of one buffer: they are in place `where`, at `start` of a set's bytes."""
+    """Bytes [`begin`, `begin + num_bytes`) of one buffer.
+
+    They are in place `where`, `start` bytes after the set's begin.
+    """
 
     side: Which
     begin: int
@@ -47,13 +50,16 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BufferLayout:
-    """The parts of every set. `stride`: bytes of one set in each place."""
+    """The parts of every set. `stride`: place -> bytes of one set there."""
 
     parts: tuple[Part, ...]
     stride: dict[Place, int]
 
     def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """(place, offset in its allocation) of bytes of a buffer of set `index`. They must be in one part."""
+        """(place, offset in the place's allocation) of some bytes in a buffer of set `index`.
+
+        The bytes must be in one part.
+        """
         for part in self.parts:
             if part.side == side and part.begin <= offset and offset + num_bytes <= part.begin + part.num_bytes:
                 return part.where, index * self.stride[part.where] + part.start + offset - part.begin
@@ -63,7 +69,7 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """The parts that one member's copies name; all other bytes are on the member's own GPU."""
+    """The parts of a member's buffers: in the places that copies name, all other bytes on the member's own GPU."""
     parts: list[Part] = []
     stride: dict[Place, int] = {}
     for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):
@@ -137,16 +143,19 @@ class HostBlock(Allocation):
         return Memory(NUMPY, self._memory[offset : offset + num_bytes])
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter may be ending, and CUDA with it
+        with contextlib.suppress(Exception):  # the interpreter may be shutting down, and CUDA with it
             if self._pinned and self.pointer:
                 self._runtime.freeHost(self.pointer)
 
 
 class DeviceBlock(Allocation):
-    """Memory of one GPU. It comes from no pool, because other processes could then access the rest of the pool."""
+    """Memory of one GPU. It is not from a pool, because other processes could then access the rest of the pool."""
 
     def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
-        """`by_kernels`: CuPy compares the memory on the GPU, which needs a compiler and must be the current GPU."""
+        """`by_kernels`: CuPy compares the memory on the GPU.
+
+        This needs a compiler, and the GPU must be the current one.
+        """
         self._runtime, self.device, self.num_bytes = cupy.cuda.runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0
         with _on(self._runtime, device):
@@ -176,7 +185,7 @@ class Staged(Memory):
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
-        """A copy."""
+        """A copy of the bytes in host memory."""
         data: Bytes = self.array.get()
         return data
 
@@ -275,7 +284,7 @@ class CudaBuffers(Buffers):
         return where, self.blocks[where].pointer + at
 
     def memory(self, which: Which, index: int) -> list[Memory]:
-        """All parts in order, each in its place."""
+        """All parts of a buffer in order, each in its place."""
         return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
 
     def guards(self, index: int) -> list[Memory]:

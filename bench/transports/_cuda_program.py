@@ -1,4 +1,4 @@
-"""Copies with all arguments bound. Each is issued on a separate stream, and one event starts them all."""
+"""Copies with all arguments bound. Each copy is issued on its own stream; one event starts all of them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.transports._cuda_memory import HOST, End
 Issue = Callable[[], Any]
 _MOST_COPIES = 1000
 _ANY_KIND, _TO_DEVICE, _TO_HOST = 4, 1, 2  # cudaMemcpyKind
-_ALIGNMENT_BYTES = 16  # of both ends of a kernel's copy
+_ALIGNMENT_BYTES = 16  # alignment of both ends of a kernel's copy
 
 
 def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """memcpyAsync, or memcpyPeerAsync between two GPUs of this process."""
+    """Copy by memcpyAsync, or between two GPUs of this process by memcpyPeerAsync."""
     (source_on, source_at), (target_on, target_at) = source, target
     if HOST not in (source_on, target_on) and source_on != target_on:
         return partial(runtime.memcpyPeerAsync, target_at, target_on, source_at, source_on, num_bytes, stream)
@@ -27,7 +27,7 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
 
 
 def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """The copy kernel on as many blocks as the GPU holds. The GPU must have access to both ends."""
+    """Copy by the kernel, with as many blocks as fit on the GPU. The GPU must have access to both ends."""
     (_, source_at), (_, target_at) = source, target
     if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
         raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
@@ -58,7 +58,7 @@ class CopyProgram:
             self._runtime.streamSynchronize(stream)
 
     def warm(self, index: int) -> None:
-        """Run once if this has not been done: CUDA may wait for the whole GPU while it loads code."""
+        """Run once, unless that was already done: CUDA may wait for the whole GPU while it loads code."""
         if not self._ran:
             self.run(index)
 
@@ -69,8 +69,8 @@ class CopyProgram:
                 issue()
 
     def keep_busy(self, for_s: float) -> None:
-        """Issue copies for about that many seconds, without waiting, but no more than a queue holds."""
-        self.run(0)  # the first copy is slower than the others, and waits for earlier ones
+        """Issue copies that take about `for_s` seconds, but no more than fit in a queue. Does not wait for them."""
+        self.run(0)  # the first copy is slower than the others, and waits for earlier copies
         began = perf_counter()
         self.run(0)
         one_s = max(perf_counter() - began, 1e-6)
@@ -100,7 +100,10 @@ class CopyProgram:
         return max(self.ends_s())
 
     def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
-        """Issue and wait. Returns seconds by events, until the host saw the end, and until all were issued."""
+        """Issue copies and wait for them.
+
+        Returns three times in seconds: by events, until the host saw the end, and until all copies were issued.
+        """
         began = perf_counter()
         self.enqueue(order)
         issued = perf_counter()

@@ -1,5 +1,4 @@
-"""Where the ends of a rank's copies are: on its own GPU, on another GPU of its process, in another process, or on its
-host.
+"""Where a copy's ends are: on this rank's GPU, on another GPU of its process, in another process, or on its host.
 
 Other processes are reached by CUDA IPC: each rank offers a handle of its allocation and opens those of other ranks.
 """
@@ -30,10 +29,10 @@ class CopyRefusal(Code):
     """Why cuda_copy cannot run a step."""
 
     NO_PRODUCTS = "copy-no-products", "cuda_copy only copies: it has no matrix products"
-    NO_MESSAGES = "copy-no-messages", "cuda_copy has one-sided copies only, no messages: use nccl or mpi_cuda"
+    NO_MESSAGES = "copy-no-messages", "cuda_copy has only one-sided copies, no messages: use nccl or mpi_cuda"
     HOST_BY_KERNEL = (
         "copy-host-by-kernel",
-        "kernels copy between GPUs only, not the host: leave --engine sm out",
+        "kernels copy only between GPUs, not to or from the host: omit --engine sm",
     )
     NO_KERNELS = "copy-no-kernels", "CuPy cannot compile kernels here ({error})"
     NO_PEER_ACCESS = (
@@ -44,7 +43,7 @@ class CopyRefusal(Code):
     GPU_NOT_VISIBLE = (
         "copy-gpu-not-visible",
         "rank {rank} does not see the GPU of rank {other} ({bus} of {host}): give all ranks of a host the same "
-        "CUDA_VISIBLE_DEVICES, or leave --via process out",
+        "CUDA_VISIBLE_DEVICES, or omit --via process",
     )
     OTHER_HOST = "copy-other-host", "rank {rank} is on another host: copies cannot reach its GPU memory"
     NOT_SHAREABLE = "copy-not-shareable", f"rank {{rank}} cannot share its GPU memory ({{why}}); {_PROCESS}"
@@ -53,7 +52,7 @@ class CopyRefusal(Code):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank's buffers, as sent to the others. `handle`: of its GPU's allocation; `why_none`: why there is none."""
+    """A rank's buffers, as sent to others. `handle`: its GPU allocation's handle; `why_none`: why there is none."""
 
     layout: BufferLayout
     device: int
@@ -74,7 +73,7 @@ def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
 
 
 class IpcMappings:
-    """Allocations of other ranks that are open in this process."""
+    """Allocations of other ranks that this process has opened."""
 
     def __init__(self, runtime: Any) -> None:
         self._runtime = runtime
@@ -96,14 +95,14 @@ class IpcMappings:
         return None
 
     def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
-        """The address of bytes of an opened rank's buffer in this process."""
+        """The address, in this process, of some bytes in the buffer of a rank whose buffers are open."""
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all open allocations."""
         for _, pointer in self._found.values():
-            with contextlib.suppress(RuntimeError):  # its owner may have ended
+            with contextlib.suppress(RuntimeError):  # the process that owns it may have ended
                 self._runtime.ipcCloseMemHandle(pointer)
         self._found.clear()
 
@@ -112,7 +111,7 @@ class Reach:
     """The GPUs and memory of the other ranks, as this rank can access them."""
 
     def __init__(self, cupy: Any, place: RankInfo, device: _cuda_device.CudaDevice, channel: Channel) -> None:
-        """Exchange the GPUs of all ranks."""
+        """Gather which GPU each rank has."""
         self._cupy, self._runtime, self._device, self._channel = cupy, cupy.cuda.runtime, device, channel
         self._rank, self._host = place.rank, socket.gethostname()
         self.owners: list[_cuda_device.Owner] = channel.share((self._host, device.bus, device.uuid))
@@ -126,15 +125,18 @@ class Reach:
         self._opened.close()
 
     def forget(self) -> None:
-        """Release this rank's buffers: all other ranks have closed their mappings."""
+        """Release this rank's buffers. Call it only when all other ranks have closed their mappings."""
         self._offered = None
 
     def reset(self) -> None:
-        """Forget earlier placement errors, before new buffers."""
+        """Forget earlier placement errors before new buffers are allocated."""
         self._not_visible = None
 
     def device_of(self, group: Group, member: int) -> int:
-        """The GPU of a member as CUDA numbers it in this process. If it is not visible, `share` reports that."""
+        """The GPU of a member as CUDA numbers it in this process.
+
+        If this process does not see it, `share` reports that.
+        """
         rank = group.ranks[member]
         if rank == self._rank:
             return self._device.index
@@ -186,8 +188,11 @@ class Reach:
     def end(
         self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int, num_bytes: int
     ) -> End:
-        """One end of a copy. Memory of another process counts as this rank's GPU, which opened it: CUDA finds the
-        owner by the address."""
+        """One end of a copy, as (GPU, address).
+
+        For memory of another process, which this rank opened, it is this rank's GPU: CUDA finds the GPU that owns the
+        memory by the address.
+        """
         rank = group.ranks[member]
         if rank == self._rank:
             return buffers.address(side, index, offset, num_bytes)
@@ -197,7 +202,7 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """The places of those ends of a copy that are in this rank's buffers."""
+        """For each end of a copy that is in this rank's buffers, the place of that end."""
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),

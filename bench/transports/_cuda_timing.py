@@ -1,4 +1,4 @@
-"""Time copies singly or in batches: by the GPU's events and behind a gate; of pageable memory by the host's clock."""
+"""Time single copies or batches: by the GPU's events and behind a gate, or by the host's clock (pageable memory)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bench.core.transport import Compiled, Timing
 from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, GateProblem, StreamGate
 from bench.transports._cuda_program import CopyProgram
 
-Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and for issuing alone
+Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and for only issuing the copies
 
 
 class CopyTimer:
-    """Times the programs of one rank. All ranks call it equally often, even ranks without copies."""
+    """Times the programs of one rank. All ranks make the same number of calls, even ranks without copies."""
 
     def __init__(
         self, clock: str, gate: StreamGate | None, sync: Callable[[], None], barrier: Callable[[], None]
@@ -35,7 +35,7 @@ class CopyTimer:
         return self._timing(compiled, taken)
 
     def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Copies back to back, in parts that fit in a queue; see Transport.time_batch."""
+        """Copies back to back, issued in portions that fit in a queue; see Transport.time_batch."""
         order = _next_sets(compiled, num_calls)
         most = num_calls if self._clock == "host" else MOST_CALLS
         taken = []
@@ -76,7 +76,7 @@ def behind_gate(
     all_there: Callable[[], None],
     limit_s: float | None = None,
 ) -> Taken:
-    """Enqueue all copies, call `all_there`, then open the gate. Nothing may wait for the GPU before that.
+    """Enqueue all copies, call `all_there`, then open the gate. Before that, no call may wait for the GPU.
 
     Raises MeasurementError if the gate opened by itself after `limit_s`.
     """
@@ -97,8 +97,8 @@ def behind_gate(
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
     """Try a gate on copies between pinned memory and the GPU; `make` builds them. Returns the gate, or why it fails.
 
-    The gate fails if the driver stages such copies itself (for a GPU with encrypted memory), so that issuing waits for
-    the gate.
+    The gate fails if the driver itself stages such copies (for a GPU with encrypted memory): issuing a copy then waits
+    until the gate opens.
     """
     gate, copies = None, None
     try:
@@ -110,7 +110,7 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[St
         return gate, None
     except MeasurementError:
         problem = Coded.of(GateProblem.STAGED)
-    except Exception as error:  # CuPy raises many types
+    except Exception as error:  # CuPy raises many exception types
         problem = Coded.of(GateProblem.FAILED, error=first_line(error))
     with contextlib.suppress(Exception):  # a failed GPU may fail again; keep memory that it may still use
         cupy.cuda.runtime.deviceSynchronize()
@@ -130,7 +130,7 @@ def _program(compiled: Compiled | None) -> CopyProgram | None:
 
 
 def _next_sets(compiled: Compiled | None, num_calls: int) -> list[int]:
-    """The buffer sets of the next calls, which become the last ones used."""
+    """Return the buffer sets of the next calls, and mark them as used."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

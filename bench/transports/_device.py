@@ -92,18 +92,18 @@ class CupyArrays(Arrays):
 
 
 def compares(cupy: Any) -> bool:
-    """Try whether CuPy can fill and compare: its kernels need CUDA's headers, which a wheel may lack."""
+    """Try whether CuPy can fill and compare buffers: its kernels need CUDA's headers, which a wheel may lack."""
     try:
         arrays = CupyArrays(cupy)
         memory = Memory(arrays, arrays.empty(_ALIGNMENT_BYTES))
         memory.fill(constant(GUARD))
         return memory.count_wrong(constant(GUARD), 1).num_wrong == 0
-    except Exception:  # CuPy raises many types; the host compares instead
+    except Exception:  # CuPy raises many exception types; the host compares instead
         return False
 
 
 class GuardedBlock:
-    """`num` buffers of `num_bytes` in one allocation with guard bytes around each. Every page is written."""
+    """`num` buffers of `num_bytes` in one allocation, with guard bytes around each buffer. Every page is written."""
 
     def __init__(self, arrays: Arrays, num_bytes: int, num: int) -> None:
         """Raise MemoryError if there is not enough."""

@@ -19,7 +19,8 @@ class HostBuffers(Buffers):
     """Sets of a send and a receive buffer in one block of memory.
 
     Every buffer begins at a multiple of `alignment_bytes`, a power of two of at least GUARD_BYTES. The whole block is
-    written first. Pages that were never written all map to one zero page, which made a loop up to twice as fast.
+    written before use: pages that were never written all map to one zero page, which can make a loop up to twice as
+    fast.
     """
 
     def __init__(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int = GUARD_BYTES) -> None:
@@ -53,7 +54,7 @@ class HostBuffers(Buffers):
         return [Memory(NUMPY, piece) for piece in pieces]
 
     def write(self, which: Which, index: int, data: Any) -> None:
-        """Write a whole buffer of set `index` directly, because this runs between two timed messages."""
+        """Write a whole buffer of set `index`. This is direct, because it happens between two timed messages."""
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
@@ -62,7 +63,7 @@ class HostBuffers(Buffers):
 
 
 def room(num_bytes: int, alignment_bytes: int) -> int:
-    """The bytes of a buffer with guards on both sides, up to the next aligned address."""
+    """The bytes that a buffer needs, with guards on both sides and padding up to the next aligned address."""
     return alignment_bytes + -(-(num_bytes + GUARD_BYTES) // alignment_bytes) * alignment_bytes
 
 

@@ -1,9 +1,9 @@
 """Check whether this MPI library can use GPU memory: ask the library, then try it in a separate process.
 
-A library without CUDA reads a GPU address as a host address and usually ends in a segmentation fault. That ends the
-separate process and no rank. `check` runs on the ranks. Run as a program, this file is the separate process: an MPI
-world of one that sends device memory to itself and reduces it. It prints each result as a JSON line, so a crash does
-not lose earlier results.
+A library without CUDA reads a GPU address as a host address and usually ends in a segmentation fault. Such a fault ends
+only the separate process, not a rank. `check` runs on the ranks. If this file is run as a program, it is the separate
+process: an MPI world of one rank that sends device memory to itself and reduces it. It prints each result as a JSON
+line, so a crash does not lose earlier results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench.transports import _cache
 LIMIT_S = 20.0
 _ASK_S = 10.0
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_NUM_BYTES = (64, 4 << 20)  # an eager message, and one with a rendezvous
+_NUM_BYTES = (64, 4 << 20)  # bytes of an eager message, and of one with a rendezvous
 # Variables that mark a process as a rank: the separate process must be a world of its own.
 _OF_A_RANK = re.compile(
     r"(PMI|PMIX|HYDI|HYDRA|MPI_LOCAL|PRTE|PALS|FLUX|JSM|SLURM|MV2_COMM|ALPS)"
@@ -58,8 +58,8 @@ _DOING = {
 class Checked:
     """The result. `problem`: why GPU memory cannot be used; None if it can.
 
-    `answer`: the library's own report; `denied`: did it report that it cannot? `library`: its name and version, empty
-    if the check failed earlier.
+    `answer`: the library's own report; `denied`: does it report that it cannot use GPU memory? `library`: the library's
+    name and version, empty if the check failed before they were known.
     """
 
     library: str
@@ -69,7 +69,7 @@ class Checked:
 
 
 def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Checked:
-    """Try it on one GPU of this host, before MPI_Init, because MPI processes should not start other processes."""
+    """Try the library on one GPU of this host. Call this before MPI_Init: MPI processes should not start processes."""
     words = (sys.executable, "-m", "bench.transports._mpi_cuda_check", str(device))
     ended: int | None = None
     try:
@@ -81,7 +81,7 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
         out, err = error.stdout or b"", error.stderr or b""
     reported: dict[str, Any] = {}
     for line in out.decode(errors="replace").splitlines():
-        with contextlib.suppress(ValueError):  # other lines are the library's
+        with contextlib.suppress(ValueError):  # the library prints the other lines
             found = json.loads(line)
             reported |= found if isinstance(found, dict) else {}
     checked = Checked(
@@ -109,7 +109,7 @@ def alone(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """The error message: the library, its answer, what happened, and what to do."""
+    """The error message: names the library, its own report, what happened, and what to do."""
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
@@ -194,7 +194,7 @@ def _try(device: int) -> None:
 
 def _answer(mpi: Any) -> tuple[str, bool]:
     """The library's report, as text, and whether it denies that it can use GPU memory."""
-    library = ctypes.CDLL(mpi.__file__)  # the library that this module is linked with
+    library = ctypes.CDLL(mpi.__file__)  # the MPI library that this module is linked to
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
         function = getattr(library, name, None)
         if function is None:

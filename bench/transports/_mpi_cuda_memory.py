@@ -1,6 +1,6 @@
 """One rank's GPU through CuPy, and buffers on it.
 
-Only CuPy's current stream is used. MPI does not know streams, so each write waits for the stream.
+Only CuPy's current stream is used. MPI does not know streams, so each write waits until the stream is idle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.transports._cuda_device import WITHOUT_DRIVER
 from bench.transports._device import CupyArrays
 
 _ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
-_RESERVE_BYTES = 1 << 30  # for the library and the driver
+_RESERVE_BYTES = 1 << 30  # reserved for the library and the driver
 
 
 class RankGpu:
@@ -28,7 +28,7 @@ class RankGpu:
     def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
         """Choose the GPU of the local rank, or the only visible one. `shared`: ranks may share GPUs, assigned in turn.
 
-        Raises RefusedError if there is none for this rank.
+        Raises RefusedError if there is no GPU for this rank.
         """
         self._cupy, self._runtime, self.arrays = cupy, cupy.cuda.runtime, CupyArrays(cupy)
         num_gpus = self._count(place.rank)
@@ -40,7 +40,7 @@ class RankGpu:
         self.index = place.local_rank % num_gpus
         try:
             cupy.cuda.Device(self.index).use()
-            cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a context in MPI_Init
+            cupy.empty(1, dtype=np.uint8)  # MPI libraries look for a CUDA context in MPI_Init
             self._about: dict[str, Any] = dict(self._runtime.getDeviceProperties(self.index))
         except self._runtime.CUDARuntimeError as error:
             raise RefusedError(f"rank {place.rank} cannot use GPU {self.index} ({first_line(error)})") from None
@@ -51,7 +51,7 @@ class RankGpu:
         self.name = f"{cupy.cuda.Device(self.index).pci_bus_id} {uuid}".strip()
 
     def _compiles(self, rank: int) -> None:
-        """Compile a kernel now: CuPy's kernels fill and compare buffers, and a missing compiler must not fail a row."""
+        """Compile a kernel now: CuPy needs kernels to fill and compare, and a missing compiler must not fail a row."""
         try:
             Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
             self.finish()
@@ -89,12 +89,12 @@ class RankGpu:
         }
 
     def available_bytes(self, num_sharing: int) -> int:
-        """Memory for this rank's buffers, on a GPU that `num_sharing` ranks use."""
+        """Bytes for this rank's buffers on a GPU that `num_sharing` ranks use."""
         free = int(self._runtime.memGetInfo()[0]) // num_sharing
         return max(free - _RESERVE_BYTES, free // 2)
 
     def cache_bytes(self) -> int | None:
-        """The GPU's L2 cache; None if unknown."""
+        """Bytes of the GPU's L2 cache; None if unknown."""
         return int(self._about.get("l2CacheSize", 0)) or None
 
     def finish(self) -> None:

@@ -1,8 +1,8 @@
 """Compare messages of device memory with staging through host memory, once, before the first row.
 
-The time of a message is half of a ping-pong, the best of a few. A staged message is copied to pinned host memory, then
-sent, then copied to the other device. If the library is not faster than this, it stages device memory too. A faster
-library may still stage it, in overlapping pieces.
+The time of a message is half the time of a ping-pong; the shortest of a few tries counts. A staged message is copied to
+pinned host memory, then sent, then copied to the other device. If the library is not faster than this, it stages device
+memory as well. A faster library may still stage the memory in overlapping pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.transports._mpi_cuda_memory import RankGpu
 
 NUM_BYTES = 64 << 20
 _TIMES, _TAG = 4, 8
-_GAIN = 0.9  # share of the staged time; a smaller gain could be noise, because few messages are timed
+_GAIN = 0.9  # a time above this share of the staged time is no clear gain, because few messages are timed
 
 
 def partner(hosts: Sequence[str]) -> int | None:
@@ -26,7 +26,7 @@ def partner(hosts: Sequence[str]) -> int | None:
 
 
 def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
-    """(device memory, pinned host memory) for a message; None if either is short."""
+    """(device memory, pinned host memory) for a message; None if either cannot be allocated."""
     try:
         device = gpu.empty(num_bytes)
         device.data.memset_async(1, num_bytes)
@@ -37,7 +37,7 @@ def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
 
 
 def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
-    """Seconds of one message between rank 0 and `other`, from device memory and staged; (0, 0) on all other ranks."""
+    """Seconds of a message between rank 0 and `other`: (from device memory, staged); (0, 0) on all other ranks."""
     me = world.Get_rank()
     if me not in (0, other):
         return 0.0, 0.0

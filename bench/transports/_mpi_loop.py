@@ -1,7 +1,7 @@
 """MPI calls from a compiled loop: no Python runs between the two readings of the clock.
 
-The loop (`_mpi_loop.c`, which needs no MPI header) is compiled once and kept in the user's cache. It gets the addresses
-of the functions in the library that mpi4py loaded. Without a compiler, transports/mpi.py uses a Python loop.
+The loop (`_mpi_loop.c`, which needs no MPI header) is compiled once and kept in the user's cache. The loop gets the
+addresses of MPI functions in the library that mpi4py loaded. Without a compiler, transports/mpi.py uses a Python loop.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ def _message(error: Exception) -> str:
 
 @dataclass(slots=True)
 class LoopProgram:
-    """Steps for every buffer set, one after the other, as the loop reads them. `keep`: the objects they point to."""
+    """The steps of all buffer sets, one set after the other, as the loop reads them.
+
+    `keep`: objects that steps point to.
+    """
 
     steps: Any
     num_steps: int
@@ -126,10 +129,10 @@ class Loop:
     """The compiled loop over one MPI library. `mpi` is mpi4py's module."""
 
     def __init__(self, path: Path, mpi: Any) -> None:
-        """Load it. Raises OSError if the file is no library for this machine."""
+        """Load the loop. Raises OSError if the file is not a library for this machine."""
         self._mpi = mpi
         self._loop = ctypes.CDLL(str(path))
-        self._library = ctypes.CDLL(mpi.__file__)  # the library that this module is linked with
+        self._library = ctypes.CDLL(mpi.__file__)  # the MPI library that this module is linked to
         self._pointers = int(mpi._sizeof(mpi.Comm) == ctypes.sizeof(ctypes.c_void_p))
         self._handle = ctypes.c_void_p if self._pointers else ctypes.c_int
         self._status_bytes = mpi._sizeof(mpi.Status)
@@ -148,7 +151,7 @@ class Loop:
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
     def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
-        """One step. Handles are mpi4py objects, buffers are addresses, counts are of elements (per block)."""
+        """One step. Handles are mpi4py objects, buffers are addresses, counts are in elements (per block)."""
         handles = {
             name: self._mpi._handleof(each)
             for name, each in (("type", type), ("op", op), ("comm", comm))
@@ -172,7 +175,7 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """One callable per buffer set. It runs the program once, with the code of the timed loop."""
+        """One callable per buffer set, which runs the set's steps once with the code of the timed loop."""
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
@@ -182,7 +185,7 @@ class Loop:
         return [call(index) for index in range(program.num_sets)]
 
     def time_each(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
-        """Isolated calls. If sets must be refilled, the loop is called once per sample."""
+        """Time isolated calls. If sets must be refilled, the loop is called once per sample."""
         if compiled.refill is None:
             return Timing(self._timed(self._loop.each, compiled, barriers, num_calls, num_calls), "compiled")
         seconds: list[float] = []
@@ -192,7 +195,7 @@ class Loop:
         return Timing(tuple(seconds), "compiled")
 
     def time_batch(self, compiled: Compiled, barriers: LoopProgram, num_calls: int) -> Timing:
-        """Back-to-back calls: one sample, seconds per call."""
+        """Time back-to-back calls as one sample, in seconds per call."""
         program: LoopProgram = compiled.native
         if compiled.refill is not None:
             for k in range(num_calls):
@@ -203,7 +206,7 @@ class Loop:
     def _timed(
         self, function: Any, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_times: int
     ) -> tuple[float, ...]:
-        """Seconds of `num_times` samples. The current buffer set advances by `num_calls`."""
+        """Seconds of `num_times` samples. Afterwards the next call uses the buffer set that is `num_calls` further."""
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
         self._check(

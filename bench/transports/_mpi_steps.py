@@ -1,4 +1,4 @@
-"""Turn the steps of a program into MPI calls with bound arguments, through mpi4py or for the compiled loop.
+"""Turn the steps of a program into MPI calls with bound arguments, made by mpi4py or by the compiled loop.
 
 Exchanges are persistent requests; a single message is a blocking call. Types that MPI lacks are moved as bytes.
 """
@@ -37,7 +37,7 @@ _ADDRESS = 2**64 - 1  # MPI.IN_PLACE is a signed number; addresses are unsigned
 
 @runtime_checkable
 class Addressed(Protocol):
-    """Buffers that MPI uses without a copy: as an object that mpi4py accepts, and by address."""
+    """Buffers that MPI uses without a copy: `view` gives an object that mpi4py accepts, `address` an address."""
 
     num_sets: int
 
@@ -45,7 +45,7 @@ class Addressed(Protocol):
         """A buffer's bytes; it can be sliced."""
 
     def address(self, which: Which, index: int) -> int:
-        """The address of its first byte."""
+        """The address of a buffer's first byte."""
 
 
 class Builder:
@@ -57,7 +57,7 @@ class Builder:
         self._mpi, self._world, self._comm, self._ranks = mpi, world, comm, group.ranks
         self._buffers, self._in_place = buffers, in_place
         self._requests: list[Any] = []
-        # MPI moves a type that it lacks as bytes.
+        # An element type that MPI lacks is moved as bytes.
         known = reduction.dtype in TYPES
         self._type = getattr(mpi, TYPES[reduction.dtype]) if known else mpi.BYTE
         self.element_bytes = DTYPES[reduction.dtype].num_bytes if known else 1
@@ -87,7 +87,7 @@ class Builder:
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """Memory and type. mpi4py derives the count, per block if the operation has blocks."""
+        """[memory, type] for mpi4py, which derives the number of elements (per block if the operation has blocks)."""
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
@@ -119,7 +119,7 @@ class Builder:
 
     def _exchange(self, step: Exchange, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:
         world, ranks = self._world, self._ranks
-        if len(step.sends) + len(step.recvs) == 1:  # one message: the blocking call is the library's fastest path
+        if len(step.sends) + len(step.recvs) == 1:  # a single message is fastest by the library's blocking call
             for message in step.sends:
                 return partial(world.Send, self._part(send_memory, message), ranks[message.peer])
             for message in step.recvs:

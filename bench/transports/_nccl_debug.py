@@ -2,8 +2,8 @@
 
 NCCL prints set-up lines (INIT, NET, GRAPH) when it makes communicators and connects peers, never during a timed call.
 The first rank of a group prints the algorithm of a call (TUNING, since 2.24) at every call. These lines are enabled for
-only one untimed call. If this NCCL cannot change the setting while it runs, and `--require` needs the lines, they are
-enabled for all calls; a note then says so.
+only one untimed call. If this NCCL cannot change the setting while it runs, and `--require` needs these lines, they are
+enabled for all calls, and a note says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _INFO, _WARN = "NCCL INFO ", "NCCL WARN "
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What NCCL chose for one call, in lower case, and its line of output."""
+    """What NCCL chose for one call, in lower case, and the line of output that reports it."""
 
     algorithm: str
     protocol: str
@@ -45,11 +45,11 @@ class Choice:
 
 @dataclass(slots=True)
 class NcclReport:
-    """What NCCL's output reports on one rank or on several. None or empty: not reported.
+    """What NCCL's output reports, for one or several ranks. None or empty: not reported.
 
     `networks`: each network that connects peers (`efa`, `ib`, `socket`, ...), with a line of output. `selected`: the
-    network that NCCL would use between nodes. `paths`: how it reaches peers of one node (`P2P/CUMEM`, `SHM`).
-    `choices`: what it chose for calls.
+    network that NCCL would use between nodes. `paths`: how NCCL reaches peers on the same node (`P2P/CUMEM`, `SHM`).
+    `choices`: what NCCL chose for calls.
     """
 
     networks: dict[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class NcclReport:
         self.paths.add("/".join(words[:2]) if words[0] == "P2P" else words[0])
 
     def _network(self, name: str) -> str:
-        """The network in use. libfabric reaches several networks; the name of its provider tells which."""
+        """The name of the network in use. libfabric reaches several networks; its provider's name shows which one."""
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
 
@@ -121,7 +121,7 @@ class NcclReport:
 
 
 def merge(reports: Iterable[NcclReport]) -> NcclReport:
-    """Merge the reports of all ranks, in rank order: only some ranks of a node use a network."""
+    """Merge the reports of all ranks (in rank order), because only some ranks of a node use a network."""
     whole = NcclReport()
     for rank, one in enumerate(reports):
         whole.networks = {name: f"rank {rank}: {line}" for name, line in one.networks.items()} | whole.networks
@@ -139,7 +139,7 @@ def merge(reports: Iterable[NcclReport]) -> NcclReport:
 class Debug:
     """This process's NCCL output, in a private file unless the user sends it elsewhere.
 
-    The variables are set only while NCCL reads them, because the user did not set them.
+    Variables that the user did not set are set only while NCCL reads them.
     """
 
     def __init__(self, environ: MutableMapping[str, str], every_call: bool) -> None:
@@ -147,7 +147,7 @@ class Debug:
         self.seen = NcclReport()
         self._environ, self._read_to = environ, 0
         self._own: Path | None = None
-        self.source: str | None = None  # where NCCL's output is read; None if it is not read
+        self.source: str | None = None  # where NCCL's output is read from; None if it is not read
         self.every_call = every_call
         asked = [name for name in _VARIABLES if name != "NCCL_DEBUG_SUBSYS" and name in environ]
         self.given_by_user = " and ".join(asked)
@@ -194,7 +194,7 @@ class Debug:
                 self.seen.read_line(line.decode(errors="replace"))
 
     def choice(self, call: Callable[[], object], reset: Callable[[], object] | None) -> Choice | None:
-        """Run an untimed call, and return what NCCL chose for it; None if it does not report that.
+        """Run an untimed call, and return what NCCL chose for it; None if NCCL does not report that.
 
         `reset` (ncclResetDebugInit; on all ranks or on none) makes NCCL read its variables again at its next line. Then
         a second call turns the lines off before anything is timed.
@@ -214,7 +214,7 @@ class Debug:
 
     def _reconfigure(self, subsystems: str, reset: Callable[[], object]) -> None:
         self._set_variables(subsystems)
-        self._read_to = 0  # NCCL truncates the file when it opens it again, which it does at its next line
+        self._read_to = 0  # at its next line NCCL opens the file again and truncates it
         self._file.write_bytes(b"")
         reset()
 

@@ -15,13 +15,14 @@ from bench.core.errors import first_line
 from bench.core.world import RankInfo
 
 _LIBRARY = "libnccl.so.2"
-# The first NCCL with a setting for ranks that share a GPU. For older ones, the ranks must seem to be on several hosts.
+# The first NCCL with a setting for ranks that share a GPU. Older versions must believe that the ranks are on several
+# hosts.
 _SHARES_SINCE = (2, 30, 3)
-_RANKS_WITHOUT_LIMIT = 2  # per GPU: the channels of this many ranks fit (NCCL's documentation of the variable)
+_RANKS_WITHOUT_LIMIT = 2  # per GPU: with so few ranks, all their channels fit (NCCL's documentation of the variable)
 _MOST_CHANNELS = "8"
 _GIB = 1 << 30
 _ACTIVE_BYTES, _ACTIVE_S, _MOST_COPIES = 64 << 20, 0.2, 1000
-_OF_A_DRIVER = ("nvidiactl", "dxg")  # on Linux, and on Windows Subsystem for Linux
+_OF_A_DRIVER = ("nvidiactl", "dxg")  # device files on Linux, and on Windows Subsystem for Linux
 _OTHER = "another transport (mpi, gloo)"
 
 
@@ -59,7 +60,10 @@ def built_without(torch: Any) -> MissingPart | None:
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
-    """Did the launcher give this rank separate GPUs? If two ranks have one GPU, this is found when all ranks meet."""
+    """Did the launcher give each rank separate GPUs?
+
+    Whether two ranks have the same GPU is checked when all ranks meet.
+    """
     return bool(environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -74,7 +78,7 @@ def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
     why = "no error was reported"
     try:
         torch.cuda.init()
-    except Exception as error:  # a driver may fail in any way; its message becomes the reason
+    except Exception as error:  # a driver may fail in many ways; its message is used as the reason
         why = first_line(error).rstrip(".")
     return f"torch sees no GPU, although the NVIDIA driver is loaded ({why}): see nvidia-smi, or use {_OTHER}"
 
@@ -85,13 +89,13 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
         torch.cuda.set_device(device)
         torch.full((1,), 1.0, device=device)
         torch.cuda.synchronize()
-    except Exception as error:  # for exclusive use, no memory, or off the bus: torch raises several types
+    except Exception as error:  # in exclusive use, out of memory, or off the bus: torch raises several exception types
         return f"rank {rank} cannot use {device} ({first_line(error)}): see nvidia-smi, or use {_OTHER}"
     return None
 
 
 def loaded() -> ctypes.CDLL | None:
-    """The NCCL that torch has loaded; None if it is linked into torch."""
+    """The NCCL library that torch has loaded; None if NCCL is linked into torch."""
     try:
         return ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -99,7 +103,7 @@ def loaded() -> ctypes.CDLL | None:
 
 
 def version(torch: Any, library: Any) -> tuple[int, ...]:
-    """The version of the loaded NCCL; torch reports the one that it was built with, which may be older."""
+    """The version of the loaded NCCL. torch reports the version that it was built with, which may be older."""
     number = ctypes.c_int(0)
     try:
         if library is not None and library.ncclGetVersion(ctypes.byref(number)) == 0:
@@ -124,14 +128,14 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 
 
 def reserve_bytes(total_bytes: int) -> int:
-    """Memory left free for NCCL and the driver: as nccl-tests 1 GiB per 16 GiB (at most 4), and 1 GiB more."""
+    """Memory reserved for NCCL and the driver: 1 GiB per 16 GiB (at most 4 GiB) as in nccl-tests, and 1 GiB more."""
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 
 
 def keep_link_active(torch: Any, device: Any) -> None:
-    """Copy between this GPU and its host for 0.2 s; a first pair of copies determines how many fit.
+    """Copy between this GPU and its host for 0.2 s. A first pair of copies shows how many copies take that long.
 
-    Returns when all are enqueued; torch keeps their memory until they end. Without memory for them it does nothing.
+    Returns when all copies are enqueued; torch keeps their memory until they end. Does nothing without memory for them.
     """
     try:
         host = torch.empty(_ACTIVE_BYTES, dtype=torch.uint8, pin_memory=True)

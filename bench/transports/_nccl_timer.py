@@ -10,11 +10,11 @@ from bench.core.transport import Compiled, Timing
 
 Sample = tuple[
     float, float, float
-]  # seconds per call: by events, until the host saw the end, until all calls had returned
+]  # seconds per call: by events; until the host saw the end; until all calls had returned
 
 
 class EventTimer:
-    """Two events, made only once, so that nothing is created between the readings of the clock."""
+    """Times calls by two events. The events are made only once, so that none is created between the clock readings."""
 
     def __init__(self, torch: Any, sync: Callable[[], None], loop: str) -> None:
         """`sync` waits for this rank's stream and for all ranks. `loop`: what issues the calls."""
@@ -58,8 +58,9 @@ class EventTimer:
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
     """The first buffer set of a replayed batch.
 
-    A batch of all sets starts at set 0. A shorter one starts where the last batch ended, if it fits before the last
-    set. This limits the number of captured calls and still uses more than half of the sets.
+    A batch with at least as many calls as there are sets starts at set 0. A shorter batch starts where the last batch
+    ended, or at set 0 if too few sets remain. This limits the number of captured calls and still uses more than half of
+    the sets.
     """
     return next_set if num_calls < num_sets and next_set + num_calls <= num_sets else 0
 
@@ -76,7 +77,9 @@ class Graphs:
         self._stream: Any = None
 
     def replay(self, start: int, num_calls: int) -> Callable[[], Any]:
-        """A function that launches the calls from set `start` on. A new graph is captured, uploaded and run once.
+        """A function that launches the calls, from set `start` on.
+
+        A new graph is first captured, uploaded and run once.
 
         Raises RuntimeError if a call cannot be captured.
         """
@@ -91,7 +94,7 @@ class Graphs:
         calls = [self._calls[(start + k) % len(self._calls)] for k in range(num_calls)]
         if self._stream is None:
             self._stream = cuda.Stream()
-        # A first call on the capture's stream, before the capture: its set-up must not become part of the graph.
+        # Make a first call on the capture's stream, so that its set-up does not become part of the graph.
         self._stream.wait_stream(cuda.current_stream())
         with cuda.stream(self._stream):
             calls[0]()

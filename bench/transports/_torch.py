@@ -22,7 +22,7 @@ from bench.core.transport import Reduction, chain
 from bench.core.world import RankInfo
 from bench.transports import _arrival
 
-# Functions that torch 2.13 renamed. The old names warn there, and the warning would be timed.
+# Functions that torch 2.13 renamed. It still has the old names, but they warn, and the warning would be timed.
 _RENAMED = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 _OPS = {
     "sum": "SUM",
@@ -36,10 +36,10 @@ _OPS = {
 }
 
 _REDUCES = ("allreduce", "reduce", "reducescatter")
-_TINY_BYTES = 64  # per rank: whole elements of every type
+_TINY_BYTES = 64  # per rank; a multiple of every element's size
 _MOST_WAITING = 4096  # connections of ranks that start at the same time
 _MOST_BYTES = 1 << 30  # of a message of the control plane
-# What torch and Gloo write when a peer is gone; no exception type tells it.
+# Messages of torch and Gloo when a peer is gone; there is no exception type for it.
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -69,7 +69,7 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """Did a connection break, or a peer not answer in time? Only the message of Gloo or torch's store tells it."""
+    """Did a connection break, or a peer not answer in time? Only the message of Gloo or torch's store shows this."""
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
 
@@ -80,7 +80,7 @@ def reduces(step: Step) -> bool:
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """A small call of this kind; each of `num_ranks` ranks gets whole elements of any type."""
+    """A small call of this kind. Each rank's share is a whole number of elements of any type."""
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -95,7 +95,7 @@ def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """The function of torch.distributed by its newest name, else by its old name. Resolved once, untimed."""
+    """A function of torch.distributed, by its new name if there is one, else by its old one. Resolved once, untimed."""
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
@@ -171,7 +171,7 @@ def _listening(host: str, port: int) -> socket.socket | None:
 def _meeting_file() -> Path:
     """A file name that is the same on all ranks of one launch on this host, and differs between launches.
 
-    Open MPI names the job; under Hydra all ranks are children of one proxy process.
+    Open MPI reports a name of the job; under Hydra all ranks are children of one proxy process, which names it.
     """
     job = os.environ.get("PMIX_NAMESPACE") or f"{os.getppid()}-{_started(os.getppid())}"
     safe = "".join(letter if letter.isalnum() else "-" for letter in job)
@@ -189,7 +189,7 @@ def _own_folder() -> Path:
 
 
 def _started(process: int) -> str:
-    """The start of a process in clock ticks since boot; together with the process id it is unique."""
+    """The start time of a process in clock ticks since boot; unique together with the process id."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -197,9 +197,11 @@ def _started(process: int) -> str:
 
 
 def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], timeout_s: float) -> None:
-    """Make a process group for each group that has none in `handles`. Every rank must make every group, in order.
+    """Make a process group for each group that has none in `handles`.
 
-    Each gets `timeout_s`: torch's default is minutes.
+    Every rank must make every group, in the same order.
+
+    Each group gets the timeout `timeout_s`, because torch's default is several minutes.
     """
     for group in groups:
         if group.ranks not in handles:

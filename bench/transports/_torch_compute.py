@@ -15,8 +15,8 @@ from bench.core.program import Product
 from bench.core.record import Skip
 from bench.core.transport import Compiled, Together
 
-# A waiting kernel holds both streams until all calls are enqueued: 50 us per call at 2 GHz. A call of torch and NCCL
-# takes 10 to 30 us of CPU time; a call that is enqueued after the wait starts late.
+# A waiting kernel stops both streams for 50 us per call (at 2 GHz), so that all calls are enqueued in time. To enqueue
+# a call through torch and NCCL takes 10 to 30 us of CPU time; a call that is enqueued after the wait starts late.
 _GATE_CYCLES_PER_CALL = 100_000
 
 
@@ -24,8 +24,8 @@ class ProductRefusal(Code):
     """Why a matrix product cannot run."""
 
     NO_DTYPE = "product-no-dtype", "products of {dtype} are not measured: use one of {dtypes:list}"
-    TF32_DTYPE = "tf32-not-float32", "TF32 applies to float32 only: leave --tf32 out for {dtype}"
-    TF32_HOST = "tf32-without-gpu", "TF32 exists on GPUs only: leave --tf32 out"
+    TF32_DTYPE = "tf32-not-float32", "TF32 applies to float32 only: omit --tf32 for {dtype}"
+    TF32_HOST = "tf32-without-gpu", "TF32 exists on GPUs only: omit --tf32"
 
 
 def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
@@ -43,9 +43,9 @@ def calls(
     torch: Any, product: Product, memory: list[tuple[Any, Any]], dtype: str, tf32: bool
 ) -> list[Callable[[], Any]]:
     """The product on each buffer set. `memory`: (send, receive) uint8 tensors; the send tensor holds the factors."""
-    # "high" allows TF32. Strict is torch's default, but another module may have changed it.
+    # "high" allows TF32. torch's default is strict float32, but another module may have changed it.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    # Partial sums of a split product stay in float32. Rounded to the result's type, they would fail verification.
+    # Keep partial sums of a split product in float32: rounded to the result's type, they would fail verification.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kind, order = getattr(torch, dtype), product.order
@@ -57,7 +57,7 @@ def calls(
 
 
 class OnGpu:
-    """The collective on the current stream, products on a second one; one event releases both."""
+    """Runs the collective on the current stream and products on a second one; one event starts both."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
@@ -71,7 +71,10 @@ class OnGpu:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together; by the device's clock. All calls are enqueued before the first one starts."""
+        """See Overlapping.time_together.
+
+        The device's clock measures; all calls are enqueued before the first one starts.
+        """
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         begin, end = self._event(), self._event()
         ends = [self._event() for _ in theirs]
@@ -98,10 +101,10 @@ class OnGpu:
 
 
 class OnHost:
-    """The collective in this thread, products in a second one; both release Python's lock while they run."""
+    """Runs the collective in this thread and products in a second one; both release Python's lock while they run."""
 
     def __init__(self, torch: Any) -> None:
-        # The number of threads per product is set for each calling thread.
+        # torch keeps the number of threads per product separately for each calling thread.
         self._pool = ThreadPoolExecutor(1, "products", partial(torch.set_num_threads, 1))
 
     def run(
@@ -112,7 +115,7 @@ class OnHost:
         product: Compiled | None,
         num_products: int,
     ) -> Together:
-        """See Overlapping.time_together; by the host's clock."""
+        """See Overlapping.time_together. The host's clock measures."""
         ours, theirs = _taken(collective, num_calls), _taken(product, num_products)
         go = Event()
         multiplying = self._pool.submit(_ends, go, theirs) if theirs else None
@@ -139,7 +142,7 @@ def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
 
 
 def _taken(compiled: Compiled | None, num_calls: int) -> list[Callable[[], Any]]:
-    """The next calls, each on the next buffer set, refilled if an in-place call changed it."""
+    """The next calls, each on the next buffer set. Sets that in-place calls changed are refilled first."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

@@ -2,7 +2,7 @@
 
 The copy engine (memcpyAsync) or a kernel makes the copy. Device events time it. A batch waits behind a gate until all
 copies are in the GPU's queue, so its time includes no Python. Copies of pageable memory block the host and are timed by
-its clock. Ranks communicate over MPI or Gloo, separately from the copies; one rank needs neither.
+its clock. For anything but copies, ranks communicate over MPI or Gloo; a single rank needs neither.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TRAITS = Traits(
     library_facts=("cuda", "cupy"),
 )
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
-_RESERVE_BYTES = 1 << 30  # of the GPU's memory, kept for contexts and verification
+_RESERVE_BYTES = 1 << 30  # GPU memory that is reserved for contexts and verification
 _TRIAL_BYTES = 1 << 20
 _ACTIVE_BYTES, _ACTIVE_S = 16 << 20, 0.2
 
 
 class CudaCopy(Transport):
-    """One rank per GPU, with its copies on separate streams."""
+    """One rank per GPU; each of its copies has a separate stream."""
 
     clock: Literal["host", "device", "virtual"] = "device"
     carries_messages = False
@@ -76,7 +76,7 @@ class CudaCopy(Transport):
     # -- opening and closing
 
     def _meet(self) -> Reach:
-        """Find which GPU each rank has. All ranks refuse two ranks on one GPU, unless --share-gpu was given."""
+        """Find out which GPU each rank has. All ranks refuse if two share a GPU without --share-gpu."""
         reach = Reach(self._cupy, self.place, self._device, self.channel)
         shared = _cuda_device.shared_by(reach.owners)
         if shared is not None and not self._options.share_gpu:
@@ -98,12 +98,12 @@ class CudaCopy(Transport):
             on = _cuda_kernels.OnStream(self._stream(0))
             self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
             self._runtime.streamSynchronize(on.ptr)
-        except Exception as error:  # NVRTC or CUDA's headers are missing or too old: CuPy raises many types
+        except Exception as error:  # NVRTC or CUDA's headers are missing or too old: CuPy raises many exception types
             problem = Coded.of(GateProblem.NO_KERNELS, error=first_line(error))
         return self._first_of_any(problem)
 
     def _open_gate(self) -> Coded | None:
-        """Open the gate on every rank or on none: ranks that time differently cannot be compared."""
+        """Make the gate on every rank or on none, because times with and without a gate cannot be compared."""
         problem = self._no_kernels
         if problem is None and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
             problem = Coded.of(GateProblem.LAUNCH_BLOCKING)
@@ -119,7 +119,7 @@ class CudaCopy(Transport):
         return problem
 
     def _first_of_any(self, problem: Coded | None) -> Coded | None:
-        """The first problem of any rank; all ranks return the same one."""
+        """The problem of the first rank that has one; all ranks return the same."""
         return next((other for other in self.channel.share(problem) if other is not None), None)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class CudaCopy(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the control plane lose contact? Copies themselves wait for no other rank."""
+        """Did the control plane lose contact to a rank? Copies themselves do not wait for other ranks."""
         return self._control.lost_contact(error)
 
     # -- what this machine is
@@ -155,7 +155,7 @@ class CudaCopy(Transport):
         return _cuda_device.facts(self._cupy, self._device, self._options, batches, self._control.name)
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Only copies, and with --engine sm only between GPUs."""
+        """Refuse all steps except copies; with --engine sm, refuse copies to or from the host."""
         if isinstance(step, Product):
             return Skip.of(CopyRefusal.NO_PRODUCTS)
         if not isinstance(step, CopyStep):
@@ -168,12 +168,12 @@ class CudaCopy(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Free memory of this rank's GPU, less a reserve; of a shared GPU an equal share."""
+        """Free memory of this rank's GPU, less a reserve; if ranks share the GPU, this rank's equal share of that."""
         free, _ = self._runtime.memGetInfo()
         return max(0, int(free) - _RESERVE_BYTES) // self._reach.num_sharers
 
     def cache_bytes(self) -> int | None:
-        """The GPU's L2."""
+        """Bytes of the GPU's L2 cache."""
         return self._device.l2_bytes or None
 
     def keep_link_active(self) -> None:
@@ -183,7 +183,7 @@ class CudaCopy(Transport):
             self._active.native.keep_busy(_ACTIVE_S)
 
     def _with_host(self, num_bytes: int, both_ways: bool) -> Compiled:
-        """Copies of pinned memory to this rank's GPU, with `both_ways` also from it at the same time."""
+        """Copies from pinned memory to this rank's GPU; with `both_ways` also from the GPU at the same time."""
         copies = [Copy(0, 0, num_bytes, None, 0), Copy(0, 0, num_bytes, 0, None, num_bytes, num_bytes)]
         steps = (CopyStep(tuple(copies if both_ways else copies[:1])),)
         size = num_bytes * len(steps[0].copies)
@@ -195,7 +195,7 @@ class CudaCopy(Transport):
     def open_groups(self, groups: Round) -> None:
         """Remember this rank's group: its buffers may be on the GPU of another member.
 
-        No memory is freed before every rank has closed its mappings.
+        This rank's old memory is freed only after every rank has closed its mappings.
         """
         self._reach.close()
         self._control.barrier()
@@ -203,12 +203,12 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Buffers where the copies of `steps` place them, else on this rank's GPU; every page written."""
+        """Buffers in the places that the copies of `steps` name, else on this rank's GPU; every page written."""
         self._reach.reset()
         make = partial(self._new_buffers, send_bytes, recv_bytes, num_sets, steps, self._group, self._pinned)
         with contextlib.suppress(MemoryError):
             return make()
-        gc.collect()  # an earlier row may have left a reference cycle to its buffers
+        gc.collect()  # the buffers of an earlier row may still be in a reference cycle
         return make()
 
     def _new_buffers(
@@ -238,7 +238,7 @@ class CudaCopy(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Each copy with its arguments bound, on a separate stream. Buffers of other ranks must have been shared."""
+        """Bind the arguments of each copy, on a separate stream. Call `share` first, for buffers of other ranks."""
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
         flags = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
@@ -250,7 +250,7 @@ class CudaCopy(Transport):
             [self._issue(copy, group, buffers, index, stream) for copy, stream in zip(copies, streams, strict=True)]
             for index in range(buffers.num_sets)
         ]
-        # Copies that the driver stages through host memory get no gate: the driver may need the host for them.
+        # Copies that the driver stages through host memory have no gate: the driver may need the host thread for them.
         program = CopyProgram(self._runtime, self._device.index, streams, issues, self._gate is not None and not staged)
 
         def release() -> None:
@@ -290,7 +290,7 @@ class CudaCopy(Transport):
         return self._timer.each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Copies back to back, in parts that fit in a queue, each behind a gate."""
+        """Copies back to back, issued in portions that fit in a queue, each behind a gate."""
         return self._timer.batch(compiled, num_calls)
 
 

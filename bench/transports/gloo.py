@@ -46,7 +46,7 @@ class GlooRefusal(Code):
 
 
 class Gloo(Transport):
-    """One process group over all ranks, with one computing thread per rank."""
+    """One process group over all ranks; each rank has one computing thread."""
 
     clock = "host"
     in_place_only = frozenset({"allreduce", "reduce"})
@@ -87,14 +87,14 @@ class Gloo(Transport):
 
     def close(self) -> None:
         """Leave the process group."""
-        self._dist.barrier()  # a rank that leaves early breaks the connections of the others
+        self._dist.barrier()  # a rank that leaves early would break the connections of the others
         self._dist.destroy_process_group()
 
     def abort(self, exit_code: int) -> None:
-        """Do nothing: the connections of this rank break, and this ends the other ranks."""
+        """Do nothing: when this rank ends, its connections break, which ends the other ranks."""
 
     def lost_contact(self, error: BaseException) -> bool:
-        """A broken connection, or a peer that did not answer in time."""
+        """Did a connection break, or a peer not answer in time?"""
         return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
@@ -140,7 +140,7 @@ class Gloo(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """A process group per group."""
+        """Make a process group for each group of ranks."""
         _torch.open_groups(self._dist, groups, self._handles, self._timeout_s)
 
     def compile(
@@ -167,12 +167,12 @@ class Gloo(Transport):
         mine = next(part for part in parts if self.place.rank in part.ranks)
         groups: dict[tuple[int, ...], Any] = {}
         _torch.open_groups(self._dist, parts, groups, self._timeout_s)
-        # The first rank waits for the whole block of the others, so this group keeps torch's limit of half an hour.
+        # In this group ranks wait until others finish a whole block, so it keeps torch's timeout of half an hour.
         self._all_ranks, self._part, self._first = self._dist.new_group(), groups[mine.ranks], mine.ranks[0]
         self._barrier = partial(self._dist.barrier, self._part)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Enter a barrier; one of Gloo's threads waits."""
+        """Enter a barrier, in which one of Gloo's threads waits."""
         is_completed: Callable[[], bool] = self._dist.barrier(self._all_ranks, async_op=True).is_completed
         return is_completed
 
@@ -198,7 +198,7 @@ class Gloo(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Products run on a thread of their own."""
+        """Time a collective and products that run at the same time; the products run on a separate thread."""
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
 
 

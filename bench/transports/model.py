@@ -1,7 +1,7 @@
 """No hardware: every message takes the time that its links allow, on a deterministic virtual clock.
 
-One process simulates all ranks. Nothing is launched, reduced or copied: the times are those of the links alone, a lower
-limit for any software. A collective uses the fastest algorithm that its group can run.
+One process simulates all ranks. Nothing is launched, reduced or copied: the times include only the links, so no
+software can be faster. A collective uses the fastest algorithm that its group can run.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class FabricModel:
         return {"model_instance": links.instance, "model_peers": links.peer, **known}
 
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
-        """Seconds of one pass through the steps for each group, with all groups at the same time.
+        """Seconds that each group needs for one pass through its steps, if all groups run at the same time.
 
-        `steps[g][m]`: of member m of group g. Step k of all groups shares the fabric. Raises UsageError if a required
-        rate is unknown.
+        `steps[g][m]`: the steps of member m of group g. Step k of every group runs at the same time on the fabric.
+        Raises UsageError if a required rate is unknown.
         """
         seconds = [0.0] * len(groups)
         names = []
         for at_once in by_step(steps):
-            # A single group meets no other traffic, on any nodes.
+            # A single group has no other traffic on its links, whatever its nodes are.
             alike = len(groups) == 1 and self.fabric.alike
             took, name, _ = self._fastest(groups, at_once, alike)
             seconds = [before + more for before, more in zip(seconds, took, strict=True)]
@@ -65,7 +65,7 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """Seconds of one pass of each group and, last, of `others`: each alone, and all at once.
+        """(alone, all at once): seconds of one pass of each group, the last one being that of `others`.
 
         Every group runs at its own pace, with the algorithms that are fastest without contention. Raises UsageError if
         a required rate is unknown.
@@ -76,7 +76,7 @@ class FabricModel:
         return alone_s, streams.pass_times_s(self.fabric, [*ours, *theirs])
 
     def _sequences(self, groups: Round, steps: tuple[MemberSteps, ...]) -> list[list[Phase]]:
-        """All phases of each group, in step order."""
+        """All phases of each group, in the order of steps."""
         sequences: list[list[Phase]] = [[] for _ in groups]
         names = []
         for at_once in by_step(steps):
@@ -90,7 +90,10 @@ class FabricModel:
     def _fastest(
         self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[list[float], str, list[Phases]]:
-        """(seconds of each group, algorithms, phases) for the algorithms with which the last group ends soonest."""
+        """(seconds of each group, algorithms, phases).
+
+        The algorithms are those with which all groups have ended soonest.
+        """
         ops = collectives(steps)
         choices = []
         for names in product(*map(algorithms, ops)):
@@ -104,7 +107,7 @@ class FabricModel:
         return min(choices, key=lambda choice: max(choice[0], default=0.0))
 
     def _run(self, phases: Sequence[Phases]) -> list[float]:
-        """Seconds of each group when all run at once, in lockstep, each phase with its repeats."""
+        """Seconds of each group when all groups run at once, phase by phase, with the repeats of each phase."""
         seconds = [0.0] * len(phases)
         for repeat, at_once in _in_step(phases):
             times = self.fabric.times_s([flow for flows in at_once for flow in flows])

@@ -41,18 +41,19 @@ TRAITS = Traits(
     required_facts=("mpi_library", "mpi_thread_level"),
     required_versions=("mpi4py",),
 )
-# MPICH's ranks spin while they wait. With more ranks than CPUs each wait costs whole scheduler slices: a barrier of 16
-# ranks on 2 CPUs takes 43 ms. With these settings ranks sleep (3 ms). MPICH's yielding does not help; Open MPI yields.
+# MPICH's ranks spin while they wait. With more ranks than CPUs each wait takes whole scheduler slices: a barrier of 16
+# ranks on 2 CPUs takes 43 ms. With these settings ranks sleep, and it takes 3 ms. MPICH's own option to yield does not
+# help; Open MPI yields by default.
 _OVERSUBSCRIBED = {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1", "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "8"}
 _BARRIERS = {"none": 0, "barrier": 1, "double-barrier": 2}
-ARRIVAL_S = 15.0  # for the first bytes between ranks, after MPI_Init
+ARRIVAL_S = 15.0  # timeout of the first bytes between ranks, after MPI_Init
 _REMEDY = {
     "mpirun": "they belong to different MPI libraries. "
     "Use the mpirun of the MPI that mpi4py loads, or set MPI4PY_LIBMPI to the library of that mpirun",
     "slurm": "srun uses another PMI than this library. "
     "Give it `mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:` in bench.yaml",
 }
-_MOST_COUNT = 2**31 - 1  # elements of one call before MPI-4
+_MOST_COUNT = 2**31 - 1  # most elements in one call before MPI-4
 
 
 class MpiRefusal(Code):
@@ -64,7 +65,7 @@ class MpiRefusal(Code):
 
 
 class Mpi(Transport):
-    """MPI as mpi4py loads it, on COMM_WORLD."""
+    """The MPI library that mpi4py loads, on COMM_WORLD."""
 
     clock = "host"
     calls_alone = True
@@ -77,7 +78,7 @@ class Mpi(Transport):
         """
         self._alignment_bytes = options.alignment_bytes
         self.sync_method = options.sync
-        # Built before MPI_Init: not every MPI allows starting a process (the compiler) later.
+        # Built before MPI_Init, because not every MPI allows starting a process (the compiler) later.
         built, compiler = (None, "--loop python was given") if options.loop == "python" else _mpi_loop.build()
         if options.oversubscribed:
             for name, value in _OVERSUBSCRIBED.items():
@@ -92,13 +93,13 @@ class Mpi(Transport):
         _arrival.over_mpi(self._world, self._mpi.BYTE, min(arrival_s, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
-        # OSU makes its single barrier on the measured communicator; this slows the next call by up to 7 %.
+        # OSU's single barrier is on the measured communicator, which slows the next call by up to 7 %.
         self._sync_comm = self._world if options.sync == "barrier" else self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
         self._loop = self._open_loop(built, compiler, options.loop)
 
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
-        """The compiled loop on every rank or on none: ranks that time differently cannot be compared."""
+        """Return the compiled loop on every rank or on none: times of different loops cannot be compared."""
         loop, reason = None, compiler
         if built is not None:
             try:
@@ -124,7 +125,7 @@ class Mpi(Transport):
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """COMM_WORLD and the byte type, for messages that are not control messages and not measured."""
+        """COMM_WORLD and the byte type, for messages that are neither control messages nor measured."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Mpi(Transport):
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the library report an unspecific error? A failed network gives no other error."""
+        """Did the library report an unspecific error? A failed network has no error code of its own."""
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
@@ -153,7 +154,7 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """MPI has no half floats, no average, and before MPI-4 at most 2^31 - 1 elements in a call."""
+        """Refuse what MPI lacks: half floats, averages, and before MPI-4 calls with more than 2^31 - 1 elements."""
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="mpi")
         if isinstance(step, Collective) and step.op in REDUCTIONS:
@@ -171,7 +172,7 @@ class Mpi(Transport):
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """Make a communicator for this rank's group; only its members take part."""
+        """Make a communicator for this rank's group; only the group's members take part."""
         for group in groups:
             if self.place.rank in group.ranks and group.ranks not in self._comms:
                 members = self._world.Get_group().Incl(list(group.ranks))
@@ -189,11 +190,11 @@ class Mpi(Transport):
         return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
-        """A barrier, on a communicator of its own unless `--sync barrier` was given."""
+        """A barrier on a separate communicator, or on the measured one if `--sync barrier` was given."""
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
-        """Two barriers by default: MPICH's ranks leave one barrier 5 us apart, and two 0.5 us apart."""
+        """Two barriers by default: MPICH's ranks leave a single barrier 5 us apart, but a second one 0.5 us apart."""
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()
 
@@ -288,7 +289,7 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """The libmpi of the mpirun on PATH (in its prefix's lib folder); None: mpi4py chooses."""
+    """The libmpi that belongs to the mpirun on PATH (same prefix); None if mpi4py is to choose."""
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []
     prefixes += [str(Path(folder).parent) for folder in env.get("PATH", "").split(os.pathsep) if folder]

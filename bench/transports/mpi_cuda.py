@@ -1,8 +1,9 @@
 """CUDA-aware MPI over GPU memory (mpi4py with CuPy arrays), one rank per GPU.
 
-It makes the same calls as `mpi`, timed by the same loop on the host's clock: an MPI call is complete when it returns.
-MPI does not know streams, so CuPy's stream is idle before every call, outside the timed region. A separate process
-checks first whether the library can use GPU memory at all (_mpi_cuda_check.py).
+This transport makes the same calls as `mpi`. The same loop times them on the host's clock, because an MPI call is
+complete when it returns. MPI does not know streams, so before every call, outside the timed region, the transport waits
+until CuPy's stream is idle. A separate process checks first whether the library can use GPU memory at all
+(_mpi_cuda_check.py).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ TRAITS = Traits(
 
 
 class MpiCuda(Transport):
-    """MPI on COMM_WORLD, this rank's buffers on the GPU of its local rank."""
+    """MPI on COMM_WORLD. This rank's buffers are on the GPU of its local rank."""
 
     clock = "host"
     calls_alone = True
@@ -45,12 +46,13 @@ class MpiCuda(Transport):
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Take the GPU, try the library in a separate process, initialise MPI, and compare with staging.
 
-        Raises RefusedError on every rank if one has no GPU or a library that cannot use it; otherwise as Mpi does.
+        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs; also raises what Mpi
+        raises.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
         gpu, checked, reason = _prepared(place, options.share_gpu)
-        # The first rank of a host tries for all of them; the others wait for it in MPI_Init.
+        # The first rank of a host tries the library for all its ranks; the others wait for it in MPI_Init.
         self._mpi = Mpi(place, options, ARRIVAL_S + _mpi_cuda_check.LIMIT_S)
         self.place, self.channel = place, self._mpi.channel
         self.nobody, self.sync_method = self._mpi.nobody, self._mpi.sync_method
@@ -78,7 +80,7 @@ class MpiCuda(Transport):
         self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """Messages of device memory compared with staging, as a fact and a note; both empty for one rank."""
+        """(fact, note) of the comparison of messages from device memory with staged ones; both empty for one rank."""
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
         if other is None:
@@ -117,7 +119,7 @@ class MpiCuda(Transport):
         return self._mpi.unsupported_reason(step, reduction, in_place)
 
     def available_bytes(self) -> int | None:
-        """GPU memory for buffers: the minimum over all ranks."""
+        """Bytes of GPU memory for buffers: the minimum of all ranks."""
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
@@ -145,16 +147,16 @@ class MpiCuda(Transport):
         self._mpi.sync()
 
     def before_each(self) -> None:
-        """As Mpi: the stream is already idle."""
+        """The barriers of Mpi; the stream is already idle."""
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls on the host clock, the stream idle before."""
+        """Isolated calls on the host clock; the stream is idle before them."""
         self._gpu.finish()
         return self._mpi.time_each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Back-to-back calls on the host clock, the stream idle before."""
+        """Back-to-back calls on the host clock; the stream is idle before them."""
         self._gpu.finish()
         return self._mpi.time_batch(compiled, num_calls)
 
@@ -174,7 +176,7 @@ class MpiCuda(Transport):
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """This rank's GPU, the library check (on the first rank of a host), or why either failed."""
+    """(this rank's GPU, the library check on the first rank of a host, why either failed)."""
     try:
         gpu = RankGpu(load_cupy(), place, shared)
     except RefusedError as error:
@@ -186,7 +188,10 @@ def _prepared(
 
 
 def _refuse(reasons: list[RefusedError | None], hosts: tuple[str, ...]) -> None:
-    """Raise the first refusal of any rank on all ranks. If there are several hosts, it names the host."""
+    """Raise the refusal of the first rank that has one, on all ranks.
+
+    If there are several hosts, its text names the host.
+    """
     for rank, reason in enumerate(reasons):
         if reason is not None:
             raise type(reason)(f"{hosts[rank]}: {reason}" if len(set(hosts)) > 1 else str(reason))

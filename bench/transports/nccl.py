@@ -43,11 +43,11 @@ TRAITS = Traits(
     required_versions=("torch",),
 )
 _OF_A_CALL = ("algorithm", "protocol")
-_TINY_BYTES = 4096  # more than any probe needs
+_TINY_BYTES = 4096  # probe calls need less than this
 
 
 class Nccl(Transport):
-    """One process group over all ranks, this rank on the GPU of its local rank."""
+    """One process group over all ranks. This rank uses the GPU of its local rank."""
 
     clock = "device"
     in_place_only = frozenset({"allreduce", "reduce"})
@@ -93,7 +93,7 @@ class Nccl(Transport):
         self._timer = EventTimer(self._torch, self.sync, "graph" if options.graph else "python")
         self._beside = _torch_compute.OnGpu(self._torch)
         self._check_network()
-        # Tried now, on all ranks, because later some ranks have no messages.
+        # Tried now, on all ranks, because later some ranks may have no messages.
         ring = _torch.tiny_exchange(place.rank, place.num_ranks)
         asks = options.graph and place.num_ranks > 1
         self._unsupported_in_graphs = self._tried(ring, Reduction("uint8", "sum")) if asks else None
@@ -101,7 +101,7 @@ class Nccl(Transport):
     def _open(self, options: Options) -> None:
         if self.place.local_size == self.place.num_ranks:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # works on a host whose name does not resolve
-        # A broken GPU is found before the ranks meet: NCCL would wait for its rank forever.
+        # Find a broken GPU before the ranks meet, because NCCL would wait for its rank forever.
         problem = _nccl_gpu.unusable(self._torch, self._device, self.place.rank)
         began = perf_counter()
         try:
@@ -232,7 +232,7 @@ class Nccl(Transport):
         except (RuntimeError, TypeError, ValueError, AttributeError) as error:
             if self.lost_contact(error):
                 raise
-            # A failed capture leaves its stream as the current one.
+            # After a failed capture, the capture's stream is still the current one.
             self._torch.cuda.set_stream(self._torch.cuda.default_stream(self._device))
             return Skip.of(NcclRefusal.FAILED, error=first_line(error)[:80])
         return None
@@ -256,7 +256,7 @@ class Nccl(Transport):
         for _ in range(2):
             with contextlib.suppress(MemoryError):
                 return self._buffers(send_bytes, recv_bytes, num_sets)
-            self._torch.cuda.empty_cache()  # the cache may hold that memory in pieces of other sizes
+            self._torch.cuda.empty_cache()  # torch's cache may have enough memory, but in pieces of other sizes
         free, total = self._torch.cuda.mem_get_info(self._device)
         need = (send_bytes + recv_bytes) * num_sets
         raise MemoryError(f"{self._device} cannot hold {need >> 20} MiB: {free >> 20} of {total >> 20} MiB are free")
@@ -267,16 +267,16 @@ class Nccl(Transport):
         return _device.DeviceBuffers(send, recv)
 
     def open_groups(self, groups: Round) -> None:
-        """A process group per group, split from the communicator of the world."""
+        """Make a process group for each group of ranks, split from the communicator of the world."""
         _torch.open_groups(self._dist, groups, self._handles, self._options.timeout_s)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Functions of torch.distributed with their tensors bound; point-to-point always as one batch.
+        """Functions of torch.distributed with their tensors bound. Sends and receives are always posted as one batch.
 
         A plain send or receive would build a communicator for every pair of ranks. Each collective is called once, to
-        read the algorithm that NCCL chooses. Raises MeasurementError if `--require` demands another one.
+        read the algorithm that NCCL chooses. Raises MeasurementError if `--require` demands another algorithm.
         """
         assert isinstance(buffers, _device.DeviceBuffers)
         calls = self._bound(steps, group, buffers, reduction, in_place)
@@ -330,7 +330,7 @@ class Nccl(Transport):
     def sync(self) -> None:
         """Wait for this rank's GPU, then for all ranks, on the host."""
         self._torch.cuda.synchronize()
-        self._control.barrier().wait()  # torch.distributed.barrier() would take memory of the bound GPU
+        self._control.barrier().wait()  # torch.distributed.barrier() would use memory of the bound GPU
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Isolated calls, each between two events."""
@@ -343,7 +343,7 @@ class Nccl(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Products run on a separate stream."""
+        """Time a collective and products that run at the same time; the products run on a separate stream."""
         return self._beside.run(self.sync, collective, num_calls, product, num_products)
 
 

@@ -121,3 +121,19 @@ def test_the_message_rate_of_a_bandwidth_test_is_no_latency(tmp_path: Path, caps
     assert "small-messages" not in {line["code"] for line in explained(path, capsys)["got_codes"]}
     path.write_text("# OSU MPI Latency Test v7.4\n# Size          Latency (us)\n1   1.00\n4194304   400.00\n")
     assert "small-messages" in {line["code"] for line in explained(path, capsys)["got_codes"]}
+
+
+def test_jsonl_of_another_tool_is_read_as_a_log(tmp_path: Path, capsys: Out) -> None:
+    """In a folder as well: NCCL's Inspector writes a file for each process."""
+    path = tmp_path / "host-pid1.jsonl"
+    path.write_text(LOGS["nccl_inspector_ranks.log"][0])
+    assert main(["explain", str(path)]) == 0
+    assert "AllReduce, 4 ranks on 2 nodes" in capsys.readouterr().out.splitlines()[0]
+    assert main(["explain", str(tmp_path)]) == 0
+
+
+def test_operations_of_a_running_job_are_never_judged(tmp_path: Path, capsys: Out) -> None:
+    """Their times include the wait for late ranks, whatever machine the user names."""
+    path = tmp_path / "host-pid1.log"
+    path.write_text(LOGS["nccl_inspector_cut.log"][0].splitlines()[0] + "\n")
+    assert explained(path, capsys, "--instance", "p5.48xlarge")["because_code"] == "tool-without-bound"

@@ -163,6 +163,7 @@ def _modelled(run: Run, site: Path, links: str) -> dict[str, float]:
     return times
 
 
+@pytest.mark.beside
 def test_halving_a_link_slows_exactly_what_crosses_it(run: Run, tmp_path: Path) -> None:
     full = _modelled(run, tmp_path, "")
     half_nic = _modelled(run, tmp_path, ", links: {nic: 6.25 GB/s}")
@@ -182,6 +183,7 @@ def test_halving_a_link_slows_exactly_what_crosses_it(run: Run, tmp_path: Path) 
     assert not rails & slower_nvlink and "barrier-model-2x8" not in slower_nic | slower_nvlink
 
 
+@pytest.mark.beside
 def test_every_row_and_plot_of_a_modelled_run_is_marked(run: Run, tmp_path: Path) -> None:
     config = ("--config", str(ROOT / "bench.yaml"))
     (tmp_path / "m.yaml").write_text(MODELLED, encoding="utf-8")

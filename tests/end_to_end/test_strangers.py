@@ -76,7 +76,8 @@ def test_a_rank_without_the_secret_is_refused_by_name(world: World) -> None:
 
 def test_ranks_of_one_secret_meet_and_listen_on_their_own_address(world: World) -> None:
     first = world.start(0, *ALLREDUCE, secret="s3cr3t")
-    deadline, listening = time.monotonic() + 60, set()
+    listening: set[str] = set()
+    deadline = time.monotonic() + 60
     while not listening and time.monotonic() < deadline:
         found = psutil.Process(first.pid).net_connections("inet") if first.poll() is None else []
         listening = {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}

@@ -223,6 +223,29 @@ def test_mpi_from_host_memory_is_not_judged_by_gpus() -> None:
     not_judged(assess(evidence), AssessmentCode.HOST_MEMORY_TOOL)
 
 
+@pytest.mark.parametrize(
+    ("memory", "code"),
+    [("device", "message-passing-tool"), ("mixed", "message-passing-tool"), ("host", "host-memory-tool")],
+)
+def test_mpi_between_gpus_is_not_said_to_be_from_host_memory(memory: str, code: str) -> None:
+    osu = replace(a_run(10.0, 16, 2), tool="osu", settings=(("memory", memory),))
+    evidence = gathered(osu, machine_of("p4d.24xlarge"), pattern("allreduce"))
+    assert evidence.from_host_memory == (memory == "host") and evidence.references == ()
+    not_judged(assess(evidence), AssessmentCode(code))
+
+
+def test_mpi_between_gpus_that_fills_the_nics_is_normal() -> None:
+    osu = replace(a_run(80.0, 16, 2), tool="osu", settings=(("memory", "device"),))
+    assert assess(gathered(osu, machine_of("p4d.24xlarge"), pattern("allreduce"))).verdict == NORMAL
+
+
+@pytest.mark.parametrize(("size", "code"), [(4096, "sizes-too-small-for-nic"), (1 << 20, "nic-unknown")])
+def test_a_nic_is_not_judged_by_small_messages(size: int, code: str) -> None:
+    row = ForeignRow(size, algbw_bytes_per_s=15e9, busbw_bytes_per_s=15e9)
+    ends = ForeignRun("perftest", pattern="pingpong", num_ranks=2, num_nodes=2, rows=(row,))
+    not_judged(assess(gathered(ends, machine_of(None), pattern("pingpong"))), AssessmentCode(code))
+
+
 def test_our_own_ranks_on_one_gpu_are_not_judged() -> None:
     rows = [gate_runs.record("pipelined", size, flags=("shared_gpu",)) for size in SIZES]
     of = gate_runs.header(transport="nccl", instance="p5.48xlarge", num_nodes=1)

@@ -19,7 +19,10 @@ from bench.__main__ import main
 from bench.core.errors import EXIT_USAGE, EXIT_VERDICT
 from bench.explain import crash_page
 from bench.explain.crash import Crash, crash_of
-from bench.explain.crash_logs import file_events
+from bench.explain.crash_logs import EventLog, file_events, without_failure
+from bench.explain.crash_messages import CrashCode
+from bench.explain.log_hints import Hint
+from bench.logs import imports
 from bench.logs.failure_events import Event, EventReader
 from bench.logs.readers import _lines
 from tests.logs.corpus import needs_corpus, real
@@ -313,3 +316,36 @@ def test_an_exception_under_torchrun_is_found_live(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
     crash = crash_of(events_of(done.stdout + done.stderr))
     assert answer(crash)[:2] == ("python-error", 1)
+
+
+def test_one_dump_alone_says_what_it_shows_and_what_is_missing() -> None:
+    path = CRASHES / "absent_rank0.json"
+    shown = without_failure([EventLog(imports.Log(imports.Source(str(path), path)), file_events(path, str(path)))], ())
+    assert shown is not None and shown.code == CrashCode.NO_FAILURE
+    assert shown.facts["sources"] == [str(path)] and len(shown.facts["shown"]) >= 1
+    assert main(["explain", str(path)]) == EXIT_USAGE
+
+
+def test_what_nccl_could_not_use_is_shown_without_a_failure() -> None:
+    log = EventLog(imports.Log(imports.Source("nccl.log", None)), ())
+    hints = (Hint("no_rdma", "GPU Direct RDMA Disabled", 5), Hint("network", "IB", 3))
+    shown = without_failure([log], hints)
+    assert shown is not None and shown.facts["shown"] == ["GPU Direct RDMA Disabled (line 5)"]
+    assert without_failure([log], hints[1:]) is None
+
+
+def test_inspector_files_belong_to_the_job_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though their figures are read, they are no runs of their own that failed or went well."""
+    timed_out = (
+        "[rank{0}]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=13, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600060 milliseconds"
+    )
+    (tmp_path / "job.log").write_text("\n".join(map(timed_out.format, (0, 1, 3))) + "\n")
+    for rank in range(4):
+        record = json.loads(inspector(rank, 9 if rank == 2 else 12))
+        record["coll_perf"] |= {"coll_msg_size_bytes": 4096, "coll_exec_time_us": 20}
+        (tmp_path / f"host{rank}-pid{rank}.log").write_text(json.dumps(record) + "\n")
+    assert main(["explain", str(tmp_path), "--format", "json"]) == EXIT_VERDICT
+    document = json.loads(capsys.readouterr().out)
+    (crash,) = document["crashes"]
+    assert len(document["pages"]) == 4 and crash["absent_ranks"] == [2]

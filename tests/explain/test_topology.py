@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.__main__ import main
+from bench.explain.messages import AssessmentCode, ResultVerdict
 from bench.explain.topology import TopologyReader, near_adapters
 from bench.explain.topology_page import topology_page
 from tests.logs.corpus import needs_corpus, real
@@ -151,6 +152,22 @@ def test_damaged_topologies_raise_nothing(data: st.DataObject) -> None:
         reader.read(number, line.strip())
     for topology in reader.found:
         topology_page(topology, "file")
+
+
+def test_a_topology_without_nvlink_is_judged_by_the_named_machine() -> None:
+    reader = TopologyReader()
+    for number, line in enumerate(table(switch(8, "PHB")).splitlines(), start=1):
+        reader.read(number, line.strip())
+    (topology,) = reader.found
+    expected = {
+        None: (ResultVerdict.CANNOT_BE_JUDGED, AssessmentCode.TOPOLOGY_WITHOUT_LINKS, True),
+        "p4d.24xlarge": (ResultVerdict.FAR_TOO_LOW, AssessmentCode.TOPOLOGY_LACKS_NVLINK, False),
+        "g6e.48xlarge": (ResultVerdict.NORMAL, AssessmentCode.TOPOLOGY_NEEDS_NO_NVLINK, True),
+    }
+    for named, (verdict, code, well) in expected.items():
+        found, good = topology_page(topology, "file", named)
+        assert (found.assessment.verdict, found.assessment.why.code, good) == (verdict, code, well)
+        assert (found.decides is not None) == (named is None)
 
 
 @needs_corpus

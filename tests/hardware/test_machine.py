@@ -79,7 +79,7 @@ def test_types_that_share_a_gpu_and_differ_in_nics_leave_the_nics_unknown() -> N
     assert {"p4d.24xlarge", "a2-highgpu-8g"} <= set(found.candidates)
     assert found.links is not None and found.links.num_nics is None and found.likely is None
     assert found.links.nvlink_bytes_per_s == 300e9
-    assert "p4d.24xlarge 50 GB/s" in found.unknown[0]
+    assert "p4d.24xlarge 50 GB/s" in found.unknown_nics
 
 
 def test_types_that_agree_on_their_nics_make_them_likely_and_not_certain() -> None:

@@ -7,6 +7,7 @@ figures, ...}. Rows are [payload, time in us, algbw and busbw in GB/s], matrices
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 LOGS: dict[str, tuple[str, list[dict[str, Any]]]] = {}
@@ -861,5 +862,104 @@ _add(
             ["Congestion Impact Factor", "RR Two-sided Lat (8 B), 99%", 1.5, "ratio"],
         ],
         "translations": ["per-rank"],
+    },
+)
+
+
+def _inspected(rank: int, operation: str, seq: int, size: int, micros: float, **more: Any) -> dict[str, Any]:
+    """A record of a finished collective as NCCL's Inspector writes it; `more` is for the figures."""
+    num_ranks = 4
+    payload = size * num_ranks if operation in ("AllGather", "ReduceScatter") else size
+    factor = (2 if operation == "AllReduce" else 1) * (num_ranks - 1) / num_ranks
+    algbw = round(payload / 1e3 / micros, 6) if micros else 0
+    perf = {
+        "coll": operation,
+        "coll_sn": seq,
+        "coll_msg_size_bytes": size,
+        "coll_exec_time_us": micros,
+        "coll_timing_source": "kernel_gpu",
+        "coll_algobw_gbs": algbw,
+        "coll_busbw_gbs": round(algbw * factor, 6),
+    }
+    return {
+        "header": {"id": "0xabc", "comm_name": "DP 0", "rank": rank, "n_ranks": num_ranks, "nnodes": 2},
+        "metadata": {"inspector_output_format_version": "v4.0", "hostname": f"node-{rank // 2}", "pid": 100 + rank},
+        "coll_perf": {**perf, **more},
+    }
+
+
+def _sent(rank: int, peer: int, seq: int, size: int, micros: int) -> dict[str, Any]:
+    """A record of a finished send, as the plug-in writes it since it tracks them."""
+    rate = round(size / 1e3 / micros, 6)
+    perf = {"p2p": "Send", "p2p_sn": seq, "p2p_peer": peer, "p2p_msg_size_bytes": size, "p2p_exec_time_us": micros}
+    perf = {**perf, "p2p_timing_source": "kernel_gpu", "p2p_algobw_gbs": rate, "p2p_busbw_gbs": rate}
+    return {"header": _inspected(rank, "", 0, 1, 1)["header"], "metadata": {"hostname": "node-0"}, "p2p_perf": perf}
+
+
+def _lines_of(*records: dict[str, Any]) -> str:
+    return "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+
+
+# Each rank has the sequence numbers 1 to 3 of one size; the slowest ranks take 200, 400 and 300 us.
+_RANKS = [
+    _inspected(rank, "AllReduce", seq, 4_000_000, micros - 10 * (rank != seq))
+    for rank in range(4)
+    for seq, micros in ((1, 200), (2, 400), (3, 300))
+]
+_add(
+    "nccl_inspector_ranks.log",
+    _lines_of(
+        *_RANKS, _inspected(0, "AllGather", 1, 1_000_000, 100), _sent(0, 1, 5, 1000, 10), _sent(2, 3, 5, 1000, 4)
+    ),
+    {
+        "tool": "nccl_inspector",
+        "pattern": "allreduce",
+        "num_ranks": 4,
+        "rows": [[4000000, 300.0, 13.333333, 20.0]],
+        "translations": ["inspector-slowest-rank"],
+    },
+    {
+        "tool": "nccl_inspector",
+        "pattern": "allgather",
+        "num_ranks": 4,
+        "rows": [[4000000, 100.0, 40.0, 30.0]],
+        "translations": ["inspector-slowest-rank"],
+    },
+    {
+        "tool": "nccl_inspector",
+        "num_ranks": 4,
+        "rows": [[1000, 10.0, 0.1, 0.1]],
+        "translations": ["inspector-sends"],
+    },
+)
+_TRACE = {"event_trace_ts": {"kernel_events": [{"channel_id": channel} for channel in range(40)]}}
+_add(
+    "nccl_inspector_verbose.json",
+    "Dump of rank 1\n\n```json\n"
+    + json.dumps(_inspected(1, "ReduceScatter", 7, 1_000_000, 50, **_TRACE), indent=2)
+    + "\n```\n\nand one that had no time yet:\n\n"
+    + json.dumps(_inspected(1, "ReduceScatter", 8, 1_000_000, 0), indent=2)
+    + "\n",
+    {
+        "tool": "nccl_inspector",
+        "pattern": "reducescatter",
+        "num_ranks": 4,
+        "rows": [[4000000, 50.0, 80.0, 60.0]],
+        "remarks": ["inspector-no-time"],
+        "translations": ["inspector-slowest-rank"],
+    },
+)
+_add(
+    "nccl_inspector_cut.log",
+    _lines_of(_inspected(0, "All2All", 1, 1_000_000, 50, coll_algobw_gbs=0.0, coll_busbw_gbs=0.0))
+    + _lines_of(_inspected(0, "All2All", 2, 1_000_000, 60))[:-30],
+    {
+        "tool": "nccl_inspector",
+        "num_ranks": 4,
+        "status": "truncated",
+        "failure": "document-cut",
+        "rows": [[1000000, 50.0, None, None]],
+        "remarks": ["document-cut"],
+        "translations": ["inspector-slowest-rank", "inspector-not-rated"],
     },
 )

@@ -123,6 +123,10 @@ REAL: dict[str, dict[str, Any]] = {
             [67108864, 2845.7, 23.582432, 23.582432],
         ],
     },
+    "i47_nccl_inspector.json": {
+        "tool": "nccl_inspector",
+        "rows": [[17179869184, 61974.0, 277.210914, 485.119099]],
+    },
     "i50_iperf3.txt": {
         "tool": "iperf3",
         "figures": [
@@ -193,7 +197,7 @@ def test_a_cut_anywhere_loses_figures_and_invents_none(name: str) -> None:
             # A log that ends early keeps the last interval instead, whose figures the whole log does not keep.
             if run.tool not in ("iperf3", "ucx_perftest"):
                 assert {repr(figure[:3]) for figure in figures(run)} <= known, end
-            if run.tool not in ("nccom_test", "ucx_perftest"):
+            if run.tool not in ("nccom_test", "nccl_inspector", "ucx_perftest"):
                 assert {repr(row) for row in rows(run)} <= known_rows, end
             if run.tool != "rocm_bandwidth_test":
                 assert {repr(cell) for matrix in matrices(run) for cell in matrix[2]} <= known_cells, end

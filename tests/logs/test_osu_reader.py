@@ -74,6 +74,24 @@ def test_a_row_has_its_mean_and_the_other_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("library", "buffers", "memory"),
+    [
+        ("MPI", "", "host"),
+        ("MPI-CUDA", "", "device"),
+        ("MPI-ROCM", "", "device"),
+        ("MPI-CUDA", "# Send Buffer on DEVICE (D) and Receive Buffer on DEVICE (D)", "device"),
+        ("MPI", "Send Buffer on DEVICE (D) and Receive Buffer on DEVICE (D)", "device"),
+        ("MPI-CUDA", "# Send Buffer on HOST (H) and Receive Buffer on HOST (H)", "host"),
+        ("MPI-CUDA", "# Send Buffer on HOST (H) and Receive Buffer on DEVICE (D)", "mixed"),
+        ("MPI-CUDA", "# Send Buffer on MANAGED MEMORY (M) and Receive Buffer on MANAGED MEMORY (M)", "mixed"),
+    ],
+)
+def test_where_the_buffers_are_is_kept(library: str, buffers: str, memory: str) -> None:
+    (run,) = read(title(f"{library} Bandwidth", f"{buffers}\n# Size      Bandwidth (MB/s)", "4194304     12000.00"))
+    assert dict(run.settings)["memory"] == memory and run.status == "ok" and len(run.rows) == 1
+
+
+@pytest.mark.parametrize(
     ("name", "pattern", "block", "root"),
     [
         ("Allreduce", "allreduce", False, None),

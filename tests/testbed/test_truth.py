@@ -63,6 +63,7 @@ def test_busbw_of_an_allreduce_is_the_rate_of_the_link(
     assert site.settles(allreduce, pytest.approx(PAYLOAD_BYTES_PER_S, rel=0.06))
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_one_slow_host_halves_it(testbed: Make, missing: Missing) -> None:
     needs("torch", missing)
@@ -120,6 +121,7 @@ def test_launchers_start_one_world_on_all_hosts_and_carry_variables(testbed: Mak
     assert bed.processes("BENCH_JOB") == []
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_open_mpi_starts_one_world_on_all_hosts(testbed: Make, openmpi_python: str) -> None:
     bed = testbed(3)

@@ -9,6 +9,7 @@ Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, a
 from __future__ import annotations
 
 from bench.core.codes import UNCODED, Coded
+from bench.core.log_traits import log_traits
 from bench.explain.reason import FailedRun, Found, reason
 from bench.logs.foreign import FAILED, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
@@ -161,7 +162,8 @@ def tool_failed(failed: FailedRun) -> Found | None:
     "ends-without-message",
     what="the log ends, and no message in it says why",
     evidence="{failure}",
-    step="run it again with both output streams and NCCL's warnings in the log",
+    step="run it again with both output streams in the log (2>&1 | tee job.log), with NCCL's warnings if it uses NCCL; "
+    "if the test has two ends, take the log of the end that measures",
 )
 def ends_without_message(failed: FailedRun) -> Found | None:
     """The log holds no figure: it was cut, or the job hung or was killed."""
@@ -171,7 +173,8 @@ def ends_without_message(failed: FailedRun) -> Found | None:
         return None
     if failure.code == UNCODED or "printed" in failure.facts:
         return None
-    command = "mpirun ... -x NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2 2>&1 | tee job.log"
+    of_nccl = log_traits(failed.run.tool).gpu_collectives
+    command = "mpirun ... -x NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2 2>&1 | tee job.log" if of_nccl else ""
     return Found(0.2, {"failure": failure.text}, command)
 
 

@@ -26,7 +26,7 @@ def sizes_too_small(evidence: RunEvidence) -> Found | None:
     command = nccl_test(evidence, "64M")
     if evidence.transport is not None:
         command = f"python -m bench.{evidence.run.pattern} --sizes 64M:4G:4"
-    elif evidence.from_host_memory:
+    elif evidence.by_message_passing:
         command = ""
     return Found(0.8, facts, command)
 

@@ -71,7 +71,7 @@ def signal_of(name: str) -> int | None:
 
 
 def by_signal(signal: int) -> MessageKind:
-    """What the end by a signal means."""
+    """What it means that a signal ended the process."""
     if signal == 9:
         return KILLED
     if signal == 6:
@@ -82,7 +82,7 @@ def by_signal(signal: int) -> MessageKind:
 
 
 def by_exit_code(code: int) -> MessageKind:
-    """What an exit code means: shells add 128 to a signal's number, Python gives it as negative."""
+    """What an exit code means. After a signal, shells report 128 + its number, Python the negative number."""
     if code < 0:
         return by_signal(-code)
     if 128 < code < 160:

@@ -1,10 +1,10 @@
 """Dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
 
 Two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
-`_dump_fr_trace_json`). A dump does not hold its rank; the name of its file does (`nccl_trace_rank_3`).
+`_dump_fr_trace_json`). The rank is not in the dump, but in the name of its file (`nccl_trace_rank_3`).
 
-A pickle can run any code when it is loaded as usual. Here only plain containers, numbers and texts are built, and a
-dump that names anything else is not read.
+A pickle can run any code when it is loaded in the usual way. Therefore this reader builds only plain containers,
+numbers and texts, and does not read a dump that names anything else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from bench.logs.failure_events import DocumentFormat, Event, EventLine, MessageKind, Role, event_of, numbers
 
-RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations of group {group}")
+RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations< of group {group}>")
 _RANK = re.compile(r"rank[_.-]?(\d{1,6})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?!.*\d)")
 _MOST_RECORDS = 2_000  # of one group
@@ -50,7 +50,7 @@ class FlightRecorder(DocumentFormat):
         return head.lstrip()[:1] == b"{" and any(key in head for key in found)
 
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """The groups of a dump; none if it is damaged or something else."""
+        """The groups of a dump; none if it is damaged or is no such dump."""
         dump = _loaded(data)
         if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
             return

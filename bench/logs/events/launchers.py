@@ -97,7 +97,7 @@ _ENDS = (
 )
 _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
-# Text that wraps, or is a box: from the line that begins it to one that ends it.
+# A message of several lines: the pattern of its first line and of its last line.
 _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
@@ -106,7 +106,7 @@ _MOST_WRAPPED = 12  # lines
 
 
 class LauncherReports(EventFormat):
-    """One event for each end that a launcher reports; for several tasks of srun one each."""
+    """One event for each process whose end a launcher reports; if srun reports several tasks, one event each."""
 
     hints = (
         "Abort(",
@@ -152,11 +152,11 @@ class LauncherReports(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Is a wrapped text still going on?"""
+        """Is a message of several lines not yet complete?"""
         return self._begin is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The events of a line, or of a wrapped text that ends with it."""
+        """The events of a line, or of a message of several lines that ends with this line."""
         if self._begin is None and _WRAPPED.search(line.text):
             self._begin = line
         if self._begin is not None:
@@ -176,7 +176,7 @@ class LauncherReports(EventFormat):
         yield from _ends_of(line, line.text)
 
     def finish(self) -> Iterator[Event]:
-        """A wrapped text that the file's end cuts."""
+        """The event of a message that the end of the file cuts."""
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))
 

@@ -196,11 +196,11 @@ class LibraryErrors(SignFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Is the process of a failed test still to come?"""
+        """Does the next line name the process of a failed test?"""
         return self._waiting is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The events of a line; the failure of a test comes with its process, one line later."""
+        """The events of a line. The failure of a test becomes an event one line later, with its process."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             process = _PROCESS.search(line.text)
@@ -213,7 +213,7 @@ class LibraryErrors(SignFormat):
                 yield event
 
     def finish(self) -> Iterator[Event]:
-        """A failed test at the end of the file."""
+        """The event of a failed test whose process the file does not name."""
         if self._waiting is not None:
             yield self._waiting
 

@@ -9,7 +9,7 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind
 
 RANK = MessageKind("rank-place", Role.PLACE, "rank {rank} is process {pid} on {host}")
 STAGE = MessageKind("nccl-stage", Role.STATE, "process {pid} on {host} reached: {stage}")
-# The stages of NCCL's start, in order, and the words by which each is known to be reached.
+# The stages of NCCL's start in order, each with the words that NCCL prints when it is reached.
 STAGES = ("bootstrap", "network", "init-start", "topology", "channels", "init-complete")
 _STAGE_WORDS = (
     ("init-complete", "Init COMPLETE"),
@@ -33,7 +33,7 @@ _MOST_PROCESSES = 100_000
 
 
 class NcclStart(EventFormat):
-    """Ranks as they come; the last stage of each process when the file is over."""
+    """An event for each rank when its line is read, and at the file's end one for each process's last stage."""
 
     hints = ("Rank ", " nranks ", *(words for _, words in _STAGE_WORDS))
 
@@ -42,7 +42,7 @@ class NcclStart(EventFormat):
         self._stages: dict[tuple[str, str], tuple[int, EventLine]] = {}
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """A rank's place, if the line states it."""
+        """An event if the line says where a rank runs."""
         info = _INFO.search(line.text)
         if info is None:
             listed = _LISTED.search(line.text)

@@ -18,7 +18,7 @@ _MOST = 100_000  # ranks and communicators
 
 
 class InspectorRecords(EventFormat):
-    """The last finished operation of each rank of each communicator, when the file is over."""
+    """At the end of the file, an event for the last finished operation of each rank of each communicator."""
 
     hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
 
@@ -30,11 +30,11 @@ class InspectorRecords(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Is an object that is printed over several lines still going on?"""
+        """Is an object that spans several lines not yet complete?"""
         return self._lines_left > 0
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Keep what a line holds; there is no event before the end."""
+        """Collect the record of a line. Events come only at the end of the file."""
         for name, text, number in _FIELD.findall(line.raw):
             self._fields[name] = text or number
             if name == "coll_sn":

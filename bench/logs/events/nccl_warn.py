@@ -1,7 +1,7 @@
 """NCCL's own warnings: `host:pid:tid [device] file:line NCCL WARN message`, versions 2.4 to 2.30.
 
-Statuses of completions are those of `enum ibv_wc_status` (libibverbs, verbs.h). The same words follow "Last error:" in
-messages of torch.
+Statuses of completions are those of `enum ibv_wc_status` (libibverbs, verbs.h). In messages of torch, the same words
+follow "Last error:".
 """
 
 from __future__ import annotations

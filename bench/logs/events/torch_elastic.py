@@ -1,6 +1,6 @@
 """torchrun's report of failed workers: its log lines, and the table of `ChildFailedError` (torch 1.9 to 2.13).
 
-The table lists the first observed failure last, under "Root Cause". Workers that the agent ended have SIGTERM.
+The table lists the first observed failure last, under "Root Cause". SIGTERM means that the agent ended the worker.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ElasticReport(EventFormat):
             self._fields["message"] = line.text  # the last line of a traceback that was recorded
 
     def finish(self) -> Iterator[Event]:
-        """The last entry of a table that was cut."""
+        """The event of the last entry of a table that is cut."""
         yield from self._entry()
 
     def _entry(self) -> Iterator[Event]:

@@ -185,7 +185,7 @@ _SIGNS = (
 
 
 class TorchWatchdog(SignFormat):
-    """One event a line. The rank is the global one wherever the line has it."""
+    """One event a line. The rank is the global rank if the line has it."""
 
     hints = (
         "Watchdog caught",

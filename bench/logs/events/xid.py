@@ -25,7 +25,7 @@ _TEST = "dcgmi diag -r 3; nvidia-smi -q -d ECC,ROW_REMAPPER"
 _NVLINK = "nvidia-smi nvlink -e; systemctl status nvidia-fabricmanager"
 _DEBUG = "compute-sanitizer PROGRAM"
 # fmt: off
-# Number -> what it is, how surely it ends a job, what to do, with which command.
+# Xid number -> meaning, how surely it ends a job, what to do, and the command for it.
 _CATALOGUE: dict[int, tuple[str, float, str, str]] = {
     8: ("a kernel ran too long for the driver's time limit", 0.6, _PROGRAM, _DEBUG),
     13: ("a kernel failed (graphics engine exception), usually a fault of the program", 0.75, _PROGRAM, _DEBUG),
@@ -77,7 +77,7 @@ _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID cata
 
 
 def kind_of(xid: int) -> MessageKind:
-    """What a number means. The code is the same for all; the fact `xid` tells them apart."""
+    """What a number means. All Xid events have the same code; the fact `xid` has the number."""
     what, weight, step, command = _CATALOGUE.get(xid, _UNKNOWN)
     role = Role.PEER if xid in _CONSEQUENCES else Role.CAUSE
     return MessageKind(f"xid-{xid}", role, f"Xid {xid} of GPU {{bus}}: {what}", weight, step, command)

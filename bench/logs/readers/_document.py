@@ -11,7 +11,7 @@ _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # unrolled: an alternative p
 
 
 class JsonCollector:
-    """The lines of one document as they come. A first line without its opening brace gets it back."""
+    """The lines of one document as they come. If the opening brace was on a line before, it is added again."""
 
     def __init__(self, line: int) -> None:
         self.line = line
@@ -20,7 +20,7 @@ class JsonCollector:
         self._opened = False
 
     def feed(self, text: str) -> bool:
-        """Take a line in and return whether the document is over: closed, or too long to be kept."""
+        """Read a line. Returns whether the document has ended: it is closed, or too long to keep."""
         if not self._texts and not text.startswith("{"):
             text = "{" + text
         self._texts.append(text)
@@ -31,7 +31,7 @@ class JsonCollector:
         return (self._opened and self._depth <= 0) or self._size > _MOST_CHARACTERS
 
     def read(self) -> dict[str, Any] | None:
-        """The document; None if it was cut or is none."""
+        """The document; None if it is cut or is not JSON."""
         text = "\n".join(self._texts)
         try:
             found, _ = json.JSONDecoder(strict=False).raw_decode(text)

@@ -1,4 +1,4 @@
-"""What readers of tools with small outputs share: one open run at a time, whose figures are named one by one.
+"""Common code of readers for tools with small outputs: one open run at a time, with named figures.
 
 Such a tool prints no command line of others, and a run ends where the next one begins.
 """
@@ -19,7 +19,7 @@ from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import RunNotes
 
 LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
-# CUDA, HIP, MPI, Python and the kernel: what ends any of these tools.
+# Messages of CUDA, HIP, MPI, Python and the kernel when they end a tool.
 CRASH = re.compile(
     r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|srun: error:|Abort\(\d+\)"
     r"|CUDA error\b|Cuda failure|HIP error\b|NCCL error\b|Traceback \(most recent call last\)|out of memory"
@@ -40,7 +40,7 @@ def number(text: str) -> float | None:
 
 
 class FiguresRun(RunNotes):
-    """One run, as far as it has been read."""
+    """One run while it is read."""
 
     most_remarks = 200
 
@@ -62,11 +62,11 @@ class FiguresRun(RunNotes):
         """One line of the run, the first one included."""
 
     def ended_by(self, text: str) -> bool:
-        """Does this line, one that the reader's `begins` accepts, belong to the next run?"""
+        """`begins` accepts this line: does it begin the next run?"""
         return self.has_results
 
     def close(self) -> None:
-        """Nothing follows: conclude what needs the whole run."""
+        """The run is complete: draw the conclusions that need all of it."""
 
     @property
     def has_results(self) -> bool:
@@ -76,7 +76,7 @@ class FiguresRun(RunNotes):
     def add(
         self, name: str, value: float | None, unit: str, where: str = "", *, status: str = OK, line: int = 0
     ) -> None:
-        """Keep a figure. A lost value is not kept."""
+        """Keep a figure. A value that was lost is left out."""
         if (value is not None or not unit) and len(self.figures) < _MOST:
             self.figures.append(NamedFigure(name, value, unit, where, status, line))
 
@@ -86,11 +86,11 @@ class FiguresRun(RunNotes):
             self.rows.append(row)
 
     def translate(self, code: Code, **facts: Any) -> None:
-        """State how figures are to be understood, once."""
+        """Add a note, once, on how the figures are to be read."""
         self.translations[code] = facts
 
     def note_common(self, line: int, text: str) -> bool:
-        """A crash, or lines that were left out. False for any other line."""
+        """Look for a crash, and for omitted lines. False for any other line."""
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)
             return True
@@ -100,7 +100,7 @@ class FiguresRun(RunNotes):
         return False
 
     def run(self, tool: str) -> ForeignRun:
-        """The run, as far as it was read."""
+        """The run with everything that was read of it."""
         self.close()
         if not (self.figures or self.rows or self.matrices or self.failures or self.cuts):
             self.lose(self.line, LogCode.NO_ROWS)
@@ -122,7 +122,7 @@ class FiguresRun(RunNotes):
 
 
 class FiguresReader(Reader):
-    """A file may hold several runs, one after another. `preface`: lines before a run that belong to it."""
+    """A file may contain several runs, one after another. `preface`: lines before a run that belong to it."""
 
     new_run: ClassVar[type[FiguresRun]]
     preface: ClassVar[re.Pattern[str] | None] = None
@@ -152,7 +152,7 @@ class FiguresReader(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over, or the next run begins."""
+        """Close the run: the file has ended, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run(self.tool)

@@ -23,7 +23,7 @@ WAIVED, UNREADABLE, FAILED = "waived", "unreadable", "failed"
 
 
 class Loss(NamedTuple):
-    """What a table lost, and at which line. The facts lack the name of the table."""
+    """A part of a table that is lost, and its line. The facts lack the name of the table."""
 
     line: int
     code: Code
@@ -65,7 +65,7 @@ class Grid:
         return True
 
     def finish(self, rows: int, line: int) -> None:
-        """The table is over at this line. `rows`: how many it should have."""
+        """The table ends at this line. `rows`: how many it should have."""
         self._close_short()
         if self.rows and len(self.rows) < rows:
             self._lose_rows(rows, line)
@@ -86,7 +86,7 @@ class Grid:
     def _close_short(self) -> None:
         if not self._short:
             return
-        # The last printed value may be a piece of a longer one.
+        # The last value may have been cut.
         kept: list[str | None] = [word if self._value.fullmatch(word) else None for word in self._short]
         kept[-1] = None
         self.rows.append(kept + [None] * (self.columns - len(kept)))
@@ -111,12 +111,15 @@ def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
 
 @cache
 def gpu(number: int) -> str:
-    """`gpu3`, as one string that all cells share."""
+    """`gpu3`; all cells share one string object to save memory."""
     return f"gpu{number}"
 
 
 def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
-    """One value in SI units; `factor`: the printed unit. `N/A` is a refused path; a value that is no rate failed."""
+    """One value in SI units; `factor`:
+
+    the printed unit. `N/A` means a refused path; any other text that is not a rate means a failure.
+    """
     if token == "N/A":
         return MatrixCell(src, dst, None, WAIVED)
     if token is None or isinstance(token, bool):

@@ -4,8 +4,8 @@ Removed are tags of mpirun, labels of srun, pdsh and compose, pod names, ray's b
 indentation, also two of them; colours, CR, NUL, a byte order mark. Each such mark ends in a colon, a bracket or another
 sign that no row of figures begins with, so a number of a row is never taken for a label.
 
-Lines come one at a time. Memory is bounded by one chunk and one line; a line beyond `LONGEST` keeps its beginning,
-unless it is a JSON document.
+Lines are yielded one at a time. Memory is bounded by one chunk and one line; a line beyond `LONGEST` keeps its
+beginning, unless it is a JSON document.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def lines(
 ) -> Iterator[Line]:
     """The lines of a text that comes in chunks of any size, cleaned and stripped; numbers are those of the file.
 
-    A lone CR, or a tag of mpirun in the middle of a line, divides it into lines of one number. Bytes are read as UTF-8,
-    with replacements; NULs are removed, so UTF-16 of plain text is readable, too. Never raises.
-    `look` gets each stretch of the text before its lines come. Without `messages` most lines of NCCL are left out.
+    A lone CR, or a tag of mpirun inside a line, splits the line; the pieces have the same line number. Bytes are read
+    as UTF-8, with replacements; NULs are removed, so UTF-16 of plain text is readable, too. Never raises. `look` gets
+    each piece of the text before its lines are yielded. Without `messages` most lines of NCCL are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
@@ -158,7 +158,7 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
     """The lines of a text, each with how many lines of the file end with it.
 
-    None ends with the part of a long line up to a CR; several end with a line behind which others were left out.
+    The number is 0 for a part of a long line up to a CR, and above 1 if lines behind it were left out.
     """
     held: list[str] = []
     size = 0
@@ -182,6 +182,6 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """A line, and how many lines end with it: itself, and those that were left out behind it."""
+    """A line, and how many lines of the file it stands for: itself and the omitted lines behind it."""
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)

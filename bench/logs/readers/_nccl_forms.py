@@ -1,4 +1,4 @@
-"""Regular expressions of the lines of nccl-tests and its launchers that are not rows, and what they hold."""
+"""Regular expressions for those lines of nccl-tests and its launchers that are not rows, and their contents."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REDUCED = re.compile(r"Reducing maxBytes to (\d{1,19})")
 ERROR = re.compile(r"error: (.*\S)")
 LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s{0,9}:?\s{0,9}(\d\S{0,80})")
 ELISION = re.compile(r"#?\s{0,9}[\[(<]?\s{0,9}(?:\.{3,}|…|snip\b|\d{1,9} (?:more )?lines? (?:omitted|skipped|removed))")
-# What its own code prints before it gives up, and what launchers and the C library print about its end.
+# Messages of nccl-tests before it gives up, and of launchers and the C library about its end.
 OWN_FAILURE = re.compile(
     r"\S{1,255}: Test (?:NCCL|CUDA) failure \S+:\d|\.\. \S{1,255} pid \d+: Test failure \S+:\d"
     r"|Invalid number of GPUs: \d"
@@ -61,7 +61,7 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
     """The only program that a line names, and its number of ranks if it is started as a single process.
 
-    `goes_on`: the line continues another one, which may hold a launcher.
+    `goes_on`: the line continues another one, which may name a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:

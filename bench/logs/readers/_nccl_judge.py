@@ -32,7 +32,7 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 
 
 def _kind(row: ForeignRow) -> Hashable | None:
-    """How often the count's bytes are in the size; whether there is an operation, and a root."""
+    """Size / bytes of the count; whether there is an operation; whether there is a root."""
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
     times, left = divmod(row.payload_bytes, row.num_elements * DTYPES[row.dtype].num_bytes)
@@ -65,7 +65,7 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int
 
 
 def _may_be(size: int, asked: int, ranks: int | None) -> bool:
-    """Can this size be printed for an asked one? Each rank's part is rounded down, possibly to nothing."""
+    """Can this printed size come from that requested size? Each rank's part is rounded down, possibly to nothing."""
     return size == asked or asked - _ALIGNMENT * (ranks or 1) < size < asked
 
 
@@ -74,7 +74,7 @@ def _whole(text: str) -> int | None:
 
 
 def absent(asked: Sequence[int], rows: Sequence[ForeignRow], ranks: int | None, ended: bool) -> list[int]:
-    """The asked sizes without a row: of all sizes if the run has `ended`, else of those up to its largest row.
+    """The requested sizes without a row: of all sizes if the run has `ended`, else only up to its largest row.
 
     Empty if `ranks` is unknown, because sizes are rounded by it.
     """

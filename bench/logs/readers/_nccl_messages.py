@@ -1,4 +1,4 @@
-"""What happens to logs of nccl-tests: codes with their words."""
+"""Codes and words for what can be wrong with logs of nccl-tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.core.codes import Code
 
 
 class NcclCode(Code):
-    """Remarks, failures, losses and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, failures, losses and translations of this reader, besides the shared codes of logs/messages.py."""
 
     # Failures
     FIGURE_NOT_A_NUMBER = "figure-not-a-number", "{figures:list} {placement}: no number was printed; left unknown"
@@ -22,9 +22,9 @@ class NcclCode(Code):
     FIGURES_WITHOUT_SIZE = "figures-without-size", "figures without the size that they belong to"
     FIGURES_OF_NO_ROW = "figures-of-no-row", "figures that belong to no row"
     ROWS_LEFT_OUT = "rows-left-out", "rows were left out here"
-    NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines were left out here; by the average no row is among them"
-    NOT_THE_AVERAGE = "not-the-average", "the average busbw is not that of the rows: rows are missing"
-    ROW_TWICE = "row-twice", "the average busbw is not that of the rows: line {twice} is printed twice"
+    NO_ROWS_LEFT_OUT = "no-rows-left-out", "lines were left out here; the average shows that no row was among them"
+    NOT_THE_AVERAGE = "not-the-average", "the printed average busbw differs from that of the rows: rows are missing"
+    ROW_TWICE = "row-twice", "the printed average busbw differs from that of the rows: line {twice} is there twice"
     SIZES_MISSING = "sizes-missing", "{num:n asked size} missing, first {sizes:list} bytes"
     ENDS_EARLY = "ends-early", "the log ends at {size} bytes, {most} were asked for"
     ENDS_BEFORE_ROWS = "ends-before-rows", "the log ends before the first row"
@@ -36,7 +36,7 @@ class NcclCode(Code):
     ROW_CONTRADICTS = "row-contradicts", "the row contradicts itself or the others: {reason}"
     AVERAGE_NOT_A_NUMBER = "average-not-a-number", "the average bus bandwidth is no number"
     NO_CLOSING_LINES = "no-closing-lines", "the closing lines are missing: rows or errors may have followed"
-    RANK_TWICE = "rank-twice", "a rank is listed again, of another process: the first start left no rows"
+    RANK_TWICE = "rank-twice", "a rank is listed again with another process: the first start left no rows"
     GROUPS = "groups", "{num} groups of ranks run at the same time; the rows are of the first"
     ROWS_OF_ANOTHER_TEST = "rows-of-another-test", "this line names {program}, but the rows are of another test"
     PATTERN_BY_ROWS = "pattern-by-rows", "no line names the test; columns, counts and busbw/algbw fit only {pattern}"

@@ -1,8 +1,8 @@
 """Infer the collective and the number of ranks of a table of nccl-tests if no line states them.
 
 Its programs print different tables: whether data are combined, whether there is a root, what part of the size the count
-is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. A table that fits one
-program only is taken for that one, with a remark; otherwise the pattern stays unknown.
+is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. If a table fits only
+one program, it is taken as that program's, with a remark; else the pattern stays unknown.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
 
 
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The intersection of all ranges, else of most of them: a few may be damaged."""
+    """The intersection of all ranges; if it is empty, that of most of them, because a few may be damaged."""
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
         return low, high

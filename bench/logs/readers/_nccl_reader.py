@@ -1,7 +1,7 @@
 """nccl-tests and rccl-tests: their output of any version, as text or JSON, from clean and from dirty logs.
 
 The size is S as we count it, the time a mean over ranks of each rank's mean, rates are 10^9 bytes per second
-(docs/metrics.md). Both placements of a line become a row of their own. Hypercube's algbw is translated.
+(docs/metrics.md). Each line gives two rows: one out of place, one in place. Hypercube's algbw is translated.
 
 The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the whole environment of the
 process, is never kept.
@@ -87,7 +87,7 @@ class NcclTests(Reader):
         return iter(done)
 
     def _read_json(self, number: int, text: str) -> None:
-        """Read a line of a document. One that cannot be a part of it ends it, and is read as text."""
+        """Read a line of a document. A line that cannot belong to the document ends it, and is read as text."""
         if self._document is None:
             self._document = NcclJsonCollector(number)
         taken = self._document.feed(text)
@@ -129,7 +129,7 @@ class NcclJsonCollector:
         return self._depth <= 0
 
     def finish(self) -> list[ForeignRun]:
-        """The run of the document, as far as it goes; none if another program printed it."""
+        """The run of the document or of its readable part; none if another program printed it."""
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)
         whole = _parsed(text)
@@ -152,7 +152,7 @@ def _parsed(text: str) -> Any:
 
 
 def _salvage(run: OpenRun, text: str) -> None:
-    """Read a document that was cut: every value, and every result, that is whole."""
+    """Read a cut document: all values and results that are complete."""
     document: dict[str, Any] = {}
     place = text.find("{") + 1
     while (key := _KEY.match(text, place)) is not None:
@@ -170,7 +170,7 @@ def _salvage(run: OpenRun, text: str) -> None:
 
 
 def _whole_values(text: str, place: int) -> Iterator[tuple[Any, int]]:
-    """Values that follow each other, and where each ends; stops at one that is not whole."""
+    """Successive values, each with its end; stops at an incomplete one."""
     decoder = json.JSONDecoder()
     while place:
         gap = _GAP.match(text, place)

@@ -3,9 +3,9 @@
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
 Before 2.13 a reduction had no root, a copy no redop, and the last column of a half was `error`, the largest deviation.
-The header lists the columns; without one the number of fields does: a half has four or eight, so one too many is the
-root. No column is guessed from a value. A figure that its column cannot hold makes the row unreadable, so figures are
-never shifted by a column. Times are microseconds, rates 10^9 bytes per second.
+The header lists the columns. Without a header, the number of fields shows them: a half has four or eight fields, so an
+extra one is the root. No column is guessed from a value. A figure that its column cannot hold makes the row unreadable,
+so figures are never shifted by a column. Times are microseconds, rates 10^9 bytes per second.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def is_figures(tokens: list[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns that a header announces. What is None follows from each row's number of fields.
+    """The columns that a header announces. A field that is None follows from each row's number of fields.
 
     `width`: fields of a half. `as_errors`: the last column of a half is `error`.
     """
@@ -245,7 +245,7 @@ def rate_between(rate: float) -> tuple[float, float]:
 
 
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
-    """The row that pieces of a line make, cut between fields or inside one; None while it is not whole.
+    """The row that the pieces of a line give together, cut between fields or inside one; None while it is not whole.
 
     A cut inside a field leaves no mark, so the reading whose figures are consistent is preferred.
     """

@@ -1,4 +1,4 @@
-"""One run of nccl-tests while its lines come in, and what is concluded from them at its end."""
+"""One run of nccl-tests while its lines are read, and the conclusions at its end."""
 
 from __future__ import annotations
 
@@ -156,7 +156,10 @@ class OpenRun(RunNotes):
                 return
 
     def _listed_ranks(self) -> tuple[int | None, bool]:
-        """Ranks of one collective by the device lines, and whether all are listed. Groups run apart, at one time."""
+        """The number of ranks of one collective according to the device lines, and whether all ranks are listed.
+
+        Several groups of ranks run at the same time, separately.
+        """
         if not self.ranks:
             return None, False
         most = max(self.ranks) + 1
@@ -291,7 +294,7 @@ class OpenRun(RunNotes):
         return None
 
     def _is_average_of_rows(self) -> bool | None:
-        """Is the closing average that of the rows? None if there is none."""
+        """Is the printed average at the end the average of the rows? None if there is none."""
         rates = [row.busbw_bytes_per_s for row in self.rows if row.busbw_bytes_per_s is not None]
         if self.average is None or not rates or not math.isfinite(self.average):
             return None
@@ -304,7 +307,7 @@ class OpenRun(RunNotes):
             self.lose(None, NcclCode.SIZES_MISSING, num=len(missing), sizes=missing[:_MOST_NAMED])
 
     def _check_whole(self) -> None:
-        """Did it end, and did it measure what it was asked for?"""
+        """Did the run end, and did it measure what was requested?"""
         if self.failures:
             return
         if not self.rows:
@@ -347,7 +350,7 @@ class Pieces:
         self._texts, self._line = [text], line
 
     def take(self, text: str, tokens: list[str], run: OpenRun) -> bool:
-        """Take another piece, if it can be one. A row that it completes is added to the run."""
+        """Add another piece, if it can belong to the row. A row that it completes is added to the run."""
         if not self._texts or not _is_piece(tokens) or len(self._texts) == _MOST_PIECES:
             return False
         self._texts.append(text)

@@ -32,7 +32,7 @@ _GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
 
 
 class Text:
-    """One open run, at most one row in pieces, and the command that was read last. `done`: the runs that are over."""
+    """One open run, at most one row in pieces, and the command that was read last. `done`: the runs that have ended."""
 
     def __init__(self) -> None:
         self.done: list[ForeignRun] = []
@@ -43,14 +43,14 @@ class Text:
         self._half_at_head: int | None = None  # the last line before a run that is figures of a row without its size
 
     def read(self, number: int, text: str) -> None:
-        """Take in a line that is not empty."""
+        """Read a line that is not empty."""
         if "NCCL INFO" in text or "NCCL WARN" in text:
             self._read_message(text, number)
         else:
             self._read(number, text)
 
     def close(self, at_end: bool = False) -> None:
-        """The open run, if any, is over. `at_end`: nothing follows."""
+        """Close the open run, if there is one. `at_end`: nothing follows."""
         if self._run is not None:
             self._pieces.drop(self._run, at_end)
             self.done.append(self._run.close())
@@ -93,7 +93,7 @@ class Text:
     # ------------------------------------------------------------------------------------------------ rows
 
     def _read_figures(self, number: int, text: str) -> bool:
-        """A row, a piece of one, or neither (False)."""
+        """Read a row or a piece of one; False if the line is neither."""
         if len(text) > LONGEST_PIECE:
             return False
         tokens = text.split()

@@ -23,7 +23,7 @@ _UNNAMED = "a test without a name"
 
 
 class NvbCode(Code):
-    """Remarks, failures, losses and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, failures, losses and translations of this reader, besides the shared codes of logs/messages.py."""
 
     TEST_FAILED = "test-failed", "{test}: {printed}"
     TOOL_WARNING = "tool-warning", "{printed}"
@@ -54,7 +54,7 @@ class NvbCode(Code):
 
 
 class NvbandwidthRun(RunNotes):
-    """One run, as far as it has been read."""
+    """One run while it is read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class NvbandwidthRun(RunNotes):
         self.test, self.tables, self.part = None, 0, ""
 
     def run(self) -> ForeignRun:
-        """The run, as far as it was read."""
+        """The run with everything that was read of it."""
         return ForeignRun(
             "nvbandwidth",
             self.version,

@@ -28,11 +28,15 @@ _ONE_SIDED_CALL = re.compile(r"MPI_(?:Put|Get|Accumulate|Get_accumulate|Fetch_an
 _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
 _PAIRS = re.compile(r"#?\s*\[ pairs: ([0-9]{1,9}) \]")
+_BUFFERS = re.compile(
+    r"#?\s*Send Buffer on (DEVICE|HOST|MANAGED)\b.{0,20}? and Receive Buffer on (DEVICE|HOST|MANAGED)\b", re.IGNORECASE
+)
+_OF_GPUS = re.compile(r"cuda|rocm|nccl|openacc|sycl", re.IGNORECASE)
 _ERROR = re.compile(
     r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|Process received signal"
     r"|DATA VALIDATION ERROR|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
-_WANTED = re.compile(r"[0-9#.…]|Size|Datatype|\[ ?[p.]")  # how lines begin that are read
+_WANTED = re.compile(r"[0-9#.…]|Size|Send|Datatype|\[ ?[p.]")  # how lines begin that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
 # The largest message of a program that is given none, in bytes; fetch-and-op and compare-and-swap have one size.
@@ -46,6 +50,7 @@ _DTYPES = {
 }
 _MARGINS = " \t\r|"  # also of tables that were pasted into other text
 SIZE = "size"
+HOST, DEVICE, MIXED = "host", "device", "mixed"  # where both buffers are; MIXED also if the driver moves them
 _COLUMNS = {
     "size": SIZE,
     "avg latency": "mean_s",
@@ -69,7 +74,7 @@ _MARKS = {"Pass": 1.0, "Fail": 0.0, "-": math.nan}
 
 
 class OsuCode(Code):
-    """Remarks, losses and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, losses and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     ENDS_EARLY = (
         "ends-early",
@@ -125,6 +130,13 @@ _ONE_SIDED = {
 }
 
 
+def _memory_of(library: str) -> str:
+    """Where the buffers are by the title alone; the line about the buffers, if there is one, says it for both ends."""
+    if "managed" in library.lower():
+        return MIXED
+    return DEVICE if _OF_GPUS.search(library) else HOST
+
+
 def _program_of(library: str, name: str) -> _Program | None:
     if _ONE_SIDED_CALL.fullmatch(library):
         return _ONE_SIDED.get(name.lower())
@@ -132,7 +144,7 @@ def _program_of(library: str, name: str) -> _Program | None:
 
 
 class OsuReader(Reader):
-    """A file may hold many runs: each begins with its own title."""
+    """A file may contain many runs: each begins with its own title."""
 
     tool = "osu"
     traits = LogTraits(
@@ -161,14 +173,14 @@ class OsuReader(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over, or the next run begins."""
+        """Close the run: the file has ended, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
 class _OpenRun(RunNotes):
-    """One run, as far as it has been read."""
+    """One run while it is read."""
 
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
@@ -176,6 +188,7 @@ class _OpenRun(RunNotes):
         self._library, self._name, self._version = title[1], title[2], title[3]
         self._program = _program_of(title[1], title[2])
         self._columns: list[str] | None = None
+        self._memory = _memory_of(self._library)
         self._dtype: str | None = None
         self._element = 0
         self._pairs: int | None = None
@@ -198,6 +211,9 @@ class _OpenRun(RunNotes):
             self._begin_table(line, text, names)
         elif found := _TYPE.match(text):
             self._dtype, self._element = _DTYPES.get(found[1], (None, 0))
+        elif found := _BUFFERS.match(text):
+            ends = {found[1].lower(), found[2].lower()}
+            self._memory = ends.pop() if len(ends) == 1 and "managed" not in ends else MIXED
         elif found := _PAIRS.match(text):
             self._pairs = int(found[1])
         elif _LEFT_OUT.match(text):
@@ -212,7 +228,7 @@ class _OpenRun(RunNotes):
             self._columns = None
 
     def run(self) -> ForeignRun:
-        """The run, as far as it was read."""
+        """The run with everything that was read of it."""
         self._check_last()
         self._check_end()
         if not self._rows and not self.cuts:
@@ -228,7 +244,11 @@ class _OpenRun(RunNotes):
             rows=tuple(self._rows),
             remarks=self.all_remarks(),
             translations=tuple(self._translations()),
-            settings=(("library", self._library), ("mode", program.mode if program else "unknown")),
+            settings=(
+                ("library", self._library),
+                ("mode", program.mode if program else "unknown"),
+                ("memory", self._memory),
+            ),
             line=self._line,
             size_is_block=bool(program and program.block),
         )

@@ -1,4 +1,4 @@
-"""Remarks, failures and losses of a run while it is read, within bounds: a log may go wrong on every line."""
+"""Remarks, failures and losses of a run while it is read. Their number is bounded: every line may be damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LAST = 1 << 62  # remarks without a line come last
 
 
 class RunNotes:
-    """What is known of a run beside its figures."""
+    """What is known about a run, apart from its figures."""
 
     most_remarks: ClassVar[int] = 1000
     most_reasons: ClassVar[int] = 10
@@ -83,7 +83,7 @@ def _reason(line: int | None, code: Code, facts: dict[str, Any]) -> Coded:
 
 
 def _joined(reasons: Sequence[Coded]) -> Coded | None:
-    """The first reason's code and facts, the words of them all."""
+    """The code and facts of the first reason, with the words of all reasons."""
     if not reasons:
         return None
     first = reasons[0]

@@ -49,7 +49,7 @@ _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 
 
 class AllReduceBenchCode(Code):
-    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     GIB_OF_OLD = "gib-of-old", "GBps is 2^30 bytes per second here (versions of January 2025, payloads in KB, MB, GB)"
     WITHOUT_TITLE = "without-title", "the title is missing, so the operation is that of the program's name: all_reduce"
@@ -187,7 +187,7 @@ class AllReduceBenchRun(FiguresRun):
 
 
 class AllReduceBench(FiguresReader):
-    """A file may hold several tables."""
+    """A file may contain several tables."""
 
     tool = "all_reduce_bench"
     traits = LogTraits(gpu_collectives=True, rings=True)

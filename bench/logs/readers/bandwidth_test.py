@@ -2,7 +2,8 @@
 
 By its source: GB/s are 1e9 bytes per second. Up to CUDA 10 it printed MB/s: 2^20 bytes by its name, but milliseconds
 became seconds by a factor of 1024 (since CUDA 5), so the printed unit is 1.024e6 bytes per second. A copy inside a GPU
-counts the bytes read and written. With `--device=all` the figures of all GPUs are added, measured one after another.
+counts the bytes read and written. With `--device=all` it measures the GPUs one after another and prints the sum of
+their figures.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _DIRECTIONS = {"Host to Device": "h2d", "Device to Host": "d2h", "Device to Devi
 
 
 class BandwidthTestCode(Code):
-    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     SUM_OF_DEVICES = (
         "sum-of-devices",
@@ -149,7 +150,7 @@ class BandwidthTestRun(FiguresRun):
 
 
 class BandwidthTest(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "bandwidth_test"
     traits = LogTraits(copies=True)

@@ -44,7 +44,7 @@ _MOST_FIGURES = 5000
 
 
 class DcgmiCode(Code):
-    """Remarks, failures and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, failures and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = "no-bound-dcgmi", "it is a diagnosis: its own verdicts count, and its figures have thresholds of its own"
     DIAG_FAILED = "diag-failed", "{num:n test} failed: {tests:list 6}"
@@ -142,7 +142,7 @@ def _messages(values: dict[str, Any]) -> Iterator[str]:
 
 
 class DcgmiDiag(Reader):
-    """A file may hold several documents."""
+    """A file may contain several documents."""
 
     tool = "dcgmi_diag"
     traits = LogTraits(without_bound=Coded.of(DcgmiCode.NO_BOUND))
@@ -166,7 +166,7 @@ class DcgmiDiag(Reader):
             yield from self.finish()
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The document or the file is over."""
+        """Close the run: its document or the file has ended."""
         collector, self._document = self._document, None
         if collector is None:
             return

@@ -40,7 +40,7 @@ _FAILED = re.compile(r"AssertionError|DeepEP (?:error|timeout)|DeepEP \w+ (?:che
 
 
 class DeepEpCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-deepep",
@@ -160,7 +160,7 @@ class DeepEpRun(FiguresRun):
 
 
 class DeepEp(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "deepep"
     traits = LogTraits(without_bound=Coded.of(DeepEpCode.NO_BOUND))

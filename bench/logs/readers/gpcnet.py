@@ -30,7 +30,7 @@ _FACTORS = "Congestion Impact Factor"
 
 
 class GpcnetCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-gpcnet",
@@ -105,7 +105,7 @@ class GpcnetRun(FiguresRun):
 
 
 class Gpcnet(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "gpcnet"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(GpcnetCode.NO_BOUND))

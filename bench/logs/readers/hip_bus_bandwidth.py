@@ -41,7 +41,7 @@ _DIRECTIONS = {
 
 
 class HipBusCode(Code):
-    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     MEAN_OF_PASSES = (
         "mean-of-passes",
@@ -133,7 +133,7 @@ class HipBusRun(FiguresRun):
 
 
 class HipBusBandwidth(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "hip_bus_bandwidth"
     traits = LogTraits(copies=True)

@@ -48,7 +48,7 @@ _SUMS = {
 
 
 class IperfCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-iperf3",
@@ -163,7 +163,7 @@ class IperfRun(FiguresRun):
                 self.add(f"{name}, {label}", value * scale, unit, where, line=self.line)
 
     def close(self) -> None:
-        """The summary of text output, the received sum first; the intervals if there is none."""
+        """Add the summary of the text form, the received sum first; without a summary, the intervals."""
         summary, self._summary = self._summary, []
         intervals, self._intervals = self._intervals, []
         if summary or intervals:
@@ -199,7 +199,7 @@ class IperfRun(FiguresRun):
 
 
 class Iperf3(Reader):
-    """A file may hold several tests."""
+    """A file may contain several tests."""
 
     tool = "iperf3"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(IperfCode.NO_BOUND))
@@ -288,7 +288,7 @@ class Iperf3(Reader):
         yield run.run(self.tool)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over, or the next test begins."""
+        """Close the test: the file has ended, or the next test begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run(self.tool)

@@ -59,7 +59,7 @@ _GIB, _GB = 2.0**30, 1e9
 
 
 class NccomCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = "no-bound-nccom", "the links of Trainium and Inferentia machines are not in the catalogue"
     GIB = "gib", "GB/s is 2^30 bytes per second here: only then are the rates size / time"
@@ -203,7 +203,7 @@ def _value(value: object) -> float | None:
 
 
 class NccomTest(Reader):
-    """A file may hold several tables and documents."""
+    """A file may contain several tables and documents."""
 
     tool = "nccom_test"
     traits = LogTraits(without_bound=Coded.of(NccomCode.NO_BOUND))
@@ -274,7 +274,7 @@ class NccomTest(Reader):
         yield run.run(self.tool)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over, or the next run begins."""
+        """Close the run: the file has ended, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run(self.tool)

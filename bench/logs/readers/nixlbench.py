@@ -32,7 +32,7 @@ _ERROR = re.compile(r"(?:Failed to|Error: |Consistency check failed|NIXL: .* (?:
 
 
 class NixlBenchCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-nixlbench",
@@ -110,7 +110,7 @@ def _titles(text: str) -> list[str]:
 
 
 class NixlBench(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "nixlbench"
     traits = LogTraits(without_bound=Coded.of(NixlBenchCode.NO_BOUND))

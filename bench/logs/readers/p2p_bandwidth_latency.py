@@ -33,7 +33,7 @@ _MOST_CELLS = 1_000_000
 
 
 class P2pCode(Code):
-    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_CONNECTIVITY = "no-connectivity", "the log has no connectivity matrix, so pairs without peer access are unknown"
     NO_PEER_ACCESS = "no-peer-access", "{num} of {total} pairs have no peer access: their copies go through host memory"
@@ -48,7 +48,7 @@ class P2pCode(Code):
 
 
 class P2p(Reader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "p2p_bandwidth_latency"
     traits = LogTraits(copies=True)
@@ -89,7 +89,7 @@ class P2p(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run, as far as it has been read."""
+    """One run while it is read."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ class _OpenRun(RunNotes):
             self._add(grid, self._title)
 
     def run(self) -> ForeignRun:
-        """The run, as far as it was read."""
+        """The run with everything that was read of it."""
         if self.apart is None and self.matrices:
             self.remark(None, P2pCode.NO_CONNECTIVITY)
         return ForeignRun(

@@ -40,7 +40,7 @@ _BYTES = {"B": 1, "KB": 1024, "MB": 1 << 20}
 
 
 class P2pMarkCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-p2pmark",
@@ -172,7 +172,7 @@ class P2pMarkRun(FiguresRun):
 
 
 class P2pMark(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "p2pmark"
     traits = LogTraits(copies=True, without_bound=Coded.of(P2pMarkCode.NO_BOUND))

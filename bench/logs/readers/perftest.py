@@ -36,7 +36,7 @@ _RULE = "--------"
 
 
 class PerftestCode(Code):
-    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     TEST_UNKNOWN = "test-unknown", "the test's name is missing, so a bidirectional bandwidth is not recognised"
     UNSTEADY_CLOCK = (
@@ -52,7 +52,7 @@ class PerftestCode(Code):
 
 
 class Perftest(Reader):
-    """A file may hold many runs, and both sides of one."""
+    """A file may contain many runs, and both sides of one."""
 
     tool = "perftest"
     traits = LogTraits(host_memory=True, nic_test=True)
@@ -85,14 +85,14 @@ class Perftest(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over, or the next run begins."""
+        """Close the run: the file has ended, or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
 class _OpenRun(RunNotes):
-    """One run, as far as it has been read."""
+    """One run while it is read."""
 
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class _OpenRun(RunNotes):
                 self._settings.setdefault(name.lower(), value)
 
     def run(self) -> ForeignRun:
-        """The run, as far as it was read."""
+        """The run with everything that was read of it."""
         if not self._rows and not self.cuts and not self.failures:
             self.lose(self._line, LogCode.NO_ROWS)
         mode = "pipelined" if self._what == "BW" else "isolated"

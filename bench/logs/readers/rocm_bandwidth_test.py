@@ -32,7 +32,7 @@ _LONGEST = 20_000
 
 
 class RocmBandwidthCode(Code):
-    """Remarks and translations of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks and translations of this reader, in addition to the shared codes of logs/messages.py."""
 
     SUM = "sum-of-ways", "A bidirectional figure is the sum of both directions, by the tool's source."
     INSIDE = "inside-device", "The diagonal counts the bytes read and written inside one device; it is no link."
@@ -236,7 +236,7 @@ def _cell(src: str, dst: str, word: str) -> MatrixCell:
 
 
 class RocmBandwidthTest(FiguresReader):
-    """A file may hold several runs."""
+    """A file may contain several runs."""
 
     tool = "rocm_bandwidth_test"
     traits = LogTraits(copies=True)

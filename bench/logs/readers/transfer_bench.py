@@ -27,7 +27,7 @@ _ERROR = re.compile(r"\[ERROR\] ?(.{1,300})")
 
 
 class TransferBenchCode(Code):
-    """Reasons and remarks of this reader, beside the shared codes of logs/messages.py."""
+    """Reasons and remarks of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-transfer-bench",
@@ -77,7 +77,7 @@ class TransferBenchRun(FiguresRun):
 
 
 class TransferBench(FiguresReader):
-    """A file may hold several starts."""
+    """A file may contain several starts."""
 
     tool = "transfer_bench"
     traits = LogTraits(without_bound=Coded.of(TransferBenchCode.NO_BOUND))

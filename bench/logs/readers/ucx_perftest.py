@@ -1,8 +1,9 @@
 """ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
 By its source: MB/s is 2^20 bytes per second; "typical" (a percentile since UCX 1.12) and "average" are of the last
-interval, "overall" of the whole run, which is kept. A latency of a ping-pong is half a round trip; the overhead of a
-bandwidth test is the time of one message of many in flight. The transport (NIC, shared memory, TCP) is not printed.
+interval, "overall" of the whole run, which is kept. A latency of a ping-pong is half a round trip. A bandwidth test has
+many messages in flight; its overhead is the total time divided by their number. The transport (NIC, shared memory, TCP)
+is not printed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MIB = 2.0**20
 
 
 class UcxCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-ucx",
@@ -182,7 +183,7 @@ class UcxRun(FiguresRun):
 
 
 class UcxPerftest(FiguresReader):
-    """A file may hold several runs, and both sides of one."""
+    """A file may contain several runs, and both sides of one."""
 
     tool = "ucx_perftest"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(UcxCode.NO_BOUND))
