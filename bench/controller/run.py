@@ -159,7 +159,7 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
     """Why a job is not started: one of its hosts was lost in an earlier job and still does not answer its agent."""
-    suspects = {host: ("true",) for host in job.hosts if host in dead}
+    suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)
     for host, reply in replies.items():
         if reply.exit_code != 0:
