@@ -90,7 +90,12 @@ def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str 
 
 
 def inner_controller(
-    folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float, config: Path | None = None
+    folder: Path,
+    package_root: Path,
+    tools: Mapping[str, Installed],
+    deadline_s: float,
+    config: Path | None = None,
+    share_hosts: bool = False,
 ) -> list[str]:
     """Shell lines that resume the run in `folder` on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
@@ -101,6 +106,7 @@ def inner_controller(
             variables[installed.tool.variable] = os.path.commonpath(folders)
     words = [sys.executable, "-m", "bench", "run", "--resume", str(folder.resolve()), "--no-plots"]
     words += ["--deadline", f"{deadline_s}s", "--config", str(paths.config_file(config).resolve())]
+    words += ["--share-hosts"] if share_hosts else []
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*exports, f"exec {shlex.join(words)}"]
 

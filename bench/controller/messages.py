@@ -15,6 +15,10 @@ class OutcomeCode(Code):
         "results folder {folder} was removed while job {job} ran, and its results are lost: run the scenario again",
     )
     HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
+    HOST_DEAD = (
+        "host-dead",
+        "not started: host {host} does not answer its agent since job {since}; when it is back, continue with --resume",
+    )
     RANK_STOPPED = (
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
@@ -172,7 +176,7 @@ class ControllerError(Code):
     )
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
     NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
-    NO_GUARD = "no-guard", "/bin/sh, which ends a job if the controller dies, could not be started ({why})"
+    NO_GUARD = "no-guard", "the guard process, which ends a job if the controller dies, could not be started ({why})"
     NO_TOOL = "no-tool", "{tool} cannot be started here: use `bench import` to read its logs"
     NO_TOOL_FOLDER = (
         "no-tool-folder",

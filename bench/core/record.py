@@ -40,6 +40,7 @@ class Flag(StrEnum):
     CONTRADICTS = "contradicts"
     THROUGH_HOST = "through-host"  # copied through the host's memory, so the figure does not describe a peer link
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
+    SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
 
 
 class StopReason(StrEnum):
