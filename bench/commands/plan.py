@@ -10,6 +10,7 @@ from bench.controller import batch, plan
 from bench.controller.jobs import Job, Plan
 from bench.core import printable
 from bench.core.errors import EXIT_DONE
+from bench.core.secret_values import masked_text
 from bench.core.units import format_duration
 from bench.results import output
 from bench.results.table import as_json
@@ -41,7 +42,7 @@ def words(planned: Plan) -> str:
     lines.append(f"# scenario {planned.scenario} {what} cluster {planned.cluster.name}: {len(planned.jobs)} jobs")
     lines += [f"# {remark.text}" for remark in planned.remarks]
     for job in planned.jobs:
-        lines += ["", f"# {job.name}: {_rows(job)}, about {format_duration(job.estimate_s)}", job.script()]
+        lines += ["", f"# {job.name}: {_rows(job)}, about {format_duration(job.estimate_s)}", masked_text(job.script())]
     if planned.skipped:
         lines.append("")
     lines += [f"# skipped: {skip.what}: {skip.reason.text}" for skip in planned.skipped]
