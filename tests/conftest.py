@@ -27,6 +27,9 @@ from bench.probes import nvml
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
+# Several working copies may be tested on one machine at a time; hosts of the testbed are apart anyway.
+os.environ["BENCH_HOST_LEASE"] = f"tests-{os.getuid()}-{os.getpid()}"
+
 # In the background of a script, or under nohup, signals are ignored; so they would be in all that tests interrupt.
 for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) == signal.SIG_IGN:

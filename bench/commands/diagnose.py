@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bench.diagnose import page, pair_evidence
 from bench.diagnose.localise import Diagnosis
 from bench.diagnose.pair_evidence import Diagnosed
 from bench.results import collect, grid, output
-from bench.results.document import DOCUMENT_SCHEMA
+from bench.results.document import DOCUMENT_SCHEMA, Summary
 from bench.store import runs
 
 _SCENARIO = "links"
@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-preflight", action="store_true", help="skip the checks of hosts before the run; ranks still check"
     )
-    parser.set_defaults(tool_path=None, launches=None)
+    parser.set_defaults(tool_path=None, launches=None, share_hosts=False)
     output.add_output_arguments(parser, output.BY_HAND)
 
 
@@ -115,9 +115,10 @@ def _document(path: Path) -> Mapping[str, Any]:
         if isinstance(parsed, dict) and parsed.get("schema") == DOCUMENT_SCHEMA:
             return parsed
     found = collect.document(path)
+    names = [field.name for field in fields(Summary)]
     return {
         "headers": {job: asdict(header) for job, header in found.headers.items()},
-        "summaries": [asdict(row) for row in found.summaries],
+        "summaries": [{name: getattr(row, name) for name in names} for row in found.summaries],
         "notes": found.notes,
     }
 

@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         return of_folder.certificate(args)
     document = collect.document(path_of(args))
-    output.show(RunReport(document, args.show, args.notes), args)
+    output.show(RunReport(document, args.show, args.notes, most_lines=output.most_lines(args)), args)
     warn(document)
     return EXIT_DONE
 

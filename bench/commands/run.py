@@ -15,7 +15,7 @@ from bench.commands import _plan
 from bench.commands._say import say
 from bench.commands.plan import estimate
 from bench.config import paths
-from bench.controller import plan, preflight, retest
+from bench.controller import continued, plan, preflight, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
 from bench.controller.run import RunResult
@@ -52,6 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
+    parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -66,11 +67,11 @@ def main(args: argparse.Namespace) -> int:
         args.scenario = args.scenario or _SCENARIO
     ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
     if ran.failed and not args.retest:
-        say(f"go on with: python -m bench run --resume {ran.folder}")
+        say(f"go on with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
     document = collect.document(ran.folder)
-    output.show(RunReport(document, args.show, args.notes), args)
+    output.show(RunReport(document, args.show, args.notes, most_lines=output.most_lines(args)), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
@@ -159,18 +160,21 @@ def started(args: argparse.Namespace) -> RunResult:
 
 def _retested(args: argparse.Namespace) -> RunResult:
     """Measure again what failed a run's gate, into the same folder."""
-    folder = runs.find(args.results, args.retest)
+    folder = runs.find_own(args.results, args.retest)
+    stored = runs.read_plan(folder)
+    site = None if stored.get("imported") else _stored_site(stored, args)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
         say(f"nothing to measure again: {reasons[0]}")
         return RunResult(folder, {})
-    with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
+    assert site is not None  # of_folder.failed refuses imported runs
+    with _context(args, site) as context:
         return retest.retest(folder, again, reasons, context)
 
 
 def _resumed(args: argparse.Namespace) -> RunResult:
     """Measure the rows that a run still lacks."""
-    folder = runs.find(args.results, args.resume)
+    folder = runs.find_own(args.results, args.resume)
     stored = runs.read_plan(folder)
     if stored.get("imported"):
         raise UsageError(f"{folder} was imported from logs: nothing in it can be measured again")
@@ -185,9 +189,10 @@ def _resumed(args: argparse.Namespace) -> RunResult:
 
 
 def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
-    """The site of a stored plan, as this machine sees it now."""
+    """The site of a stored plan, from the bench.yaml of today. Raises RefusedError if it differs from the plan's."""
     tools = {job["tool"] for job in stored["jobs"] if job.get("tool")}
-    return plan.site_of(controller.cluster_of(stored["cluster"]), tools, args.tool_path)
+    cluster = continued.cluster_today(stored["cluster"], paths.config_file(args.config))
+    return plan.site_of(cluster, tools, args.tool_path)
 
 
 @contextlib.contextmanager
@@ -196,7 +201,15 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
     deadline_s = option_duration("--deadline", args.deadline)
     with _progress() as (say, tick):
         yield controller.RunContext(
-            site, paths.PACKAGE_ROOT, args.results, deadline_s, say, tick, check_hosts=not args.no_preflight
+            site,
+            paths.PACKAGE_ROOT,
+            args.results,
+            deadline_s,
+            say,
+            tick,
+            check_hosts=not args.no_preflight,
+            share_hosts=args.share_hosts,
+            config=args.config,
         )
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.config import paths
 from bench.config.clusters import Cluster
 from bench.controller.jobs import Job
 from bench.controller.messages import AllocationCode, OutcomeCode
@@ -88,7 +89,14 @@ def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str 
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
 
 
-def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Installed], deadline_s: float) -> list[str]:
+def inner_controller(
+    folder: Path,
+    package_root: Path,
+    tools: Mapping[str, Installed],
+    deadline_s: float,
+    config: Path | None = None,
+    share_hosts: bool = False,
+) -> list[str]:
     """Shell lines that resume the run in `folder` on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
     variables = {"PYTHONPATH": path}
@@ -97,7 +105,8 @@ def inner_controller(folder: Path, package_root: Path, tools: Mapping[str, Insta
         if folders:
             variables[installed.tool.variable] = os.path.commonpath(folders)
     words = [sys.executable, "-m", "bench", "run", "--resume", str(folder.resolve()), "--no-plots"]
-    words += ["--deadline", f"{deadline_s}s"]
+    words += ["--deadline", f"{deadline_s}s", "--config", str(paths.config_file(config).resolve())]
+    words += ["--share-hosts"] if share_hosts else []
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*exports, f"exec {shlex.join(words)}"]
 
@@ -208,6 +217,7 @@ class _Tail:
 
 def _submit(text: str, folder: Path, cluster: str) -> str:
     file = folder / "slurm.sh"
+    file.touch(mode=0o600)
     file.write_text(text, encoding="utf-8")
     code, out, err = _ask("sbatch", "--parsable", str(file))
     number = out.strip().partition(";")[0]  # jobid;cluster in a federation

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
@@ -30,10 +29,11 @@ from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
+from bench.core.secret_values import resolved
 from bench.core.wire import SECRET_VARIABLE
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
-from bench.store import heartbeat, jsonl, runs
+from bench.store import heartbeat, jsonl, lease, runs
 
 _POLL_S = 0.1
 _HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
@@ -42,14 +42,7 @@ _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
 # A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 _RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
-# torchrun waits 30 s for its ranks (in sessions of their own) before it kills them, so it must not be killed earlier.
-_WAIT_THEN_END = """
-read -r _ && exit
-kill -s TERM -- "-$0"
-left=35
-while [ $left -gt 0 ] && kill -s 0 -- "-$0"; do sleep 1; left=$((left - 1)); done
-kill -s KILL -- "-$0"
-"""
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,13 @@ class Outcome:
 
 
 def run(
-    job: Job, folder: Path, package_root: Path, launcher: Launcher, deadline_s: float, on_poll: Callable[[float], None]
+    job: Job,
+    folder: Path,
+    package_root: Path,
+    launcher: Launcher,
+    deadline_s: float,
+    on_poll: Callable[[float], None],
+    share_hosts: bool = False,
 ) -> Outcome:
     """Run a job to its end. `on_poll` gets the elapsed seconds; if it raises an exception, the job ends.
 
@@ -98,12 +97,12 @@ def run(
     late: Coded | None = None
     evidence: FailureEvidence | None = None
     with contextlib.ExitStack() as files:
-        log = files.enter_context(runs.log_file(folder, job.name).open("ab", buffering=0))
+        log = files.enter_context(runs.open_log(folder, job.name))
         log_from = log.tell()
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
-        process = _start(job, folder, package_root, job_id, deadline_s, out.fileno(), log.fileno())
+        process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
-            files.enter_context(ended_with_controller(process.pid))
+            files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)
@@ -191,6 +190,7 @@ def _start(
     package_root: Path,
     job_id: str,
     deadline_s: float,
+    share_hosts: bool,
     out: int,
     log: int,
 ) -> subprocess.Popen[bytes]:
@@ -209,11 +209,13 @@ def _start(
         f"{deadline_s + _RANKS_LATER_S:.0f}",
         "--heartbeats",
         str(runs.heartbeat_folder(folder, job.name).resolve()),
+        *(["--share-hosts"] if share_hosts else []),
     ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
-    command = shlex.join([*words, *([] if job.tool else reports)])
-    script = "\n".join(["set -e", *job.setup, f"exec {command}"])
-    env = {**os.environ, **job.env, "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
+    command = [*words, *([] if job.tool else reports)]
+    # Set-up lines may hold secrets, so they are not words of the command: all users can read those.
+    shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
+    env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
@@ -223,7 +225,7 @@ def _start(
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", script], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+            [*shell, *command], env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
         )
     except OSError as error:
         raise RefusedError.of(
@@ -238,15 +240,16 @@ def _expected(job: Job) -> str:
 
 
 @contextlib.contextmanager
-def ended_with_controller(group: int) -> Iterator[None]:
-    """Context that ends a process group (TERM, later KILL) if this process dies, even by SIGKILL or the OOM killer.
+def ended_with_controller(group: int, lease_file: Path) -> Iterator[None]:
+    """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A shell blocks on a pipe that only this process holds open, so it uses no CPU time while a job measures. A stopped
-    controller (Ctrl-Z) does not end the group. Raises RefusedError if the shell cannot be started.
+    A guard process (controller/guard.py) blocks on a pipe that only this process holds open. It renews the lease by
+    which ranks on all hosts know that this process lives, and ends the local process group (TERM, later KILL). A
+    stopped controller (Ctrl-Z) does not end the job. Raises RefusedError if the guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
-        guard = _guard(group, reading)
+        guard = _guard(group, lease_file, reading)
         try:
             yield
         finally:
@@ -257,10 +260,11 @@ def ended_with_controller(group: int) -> Iterator[None]:
         os.close(writing)
 
 
-def _guard(group: int, reading: int) -> subprocess.Popen[bytes]:
+def _guard(group: int, lease_file: Path, reading: int) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
-            ["/bin/sh", "-c", _WAIT_THEN_END, str(group)],
+            [sys.executable, "-S", "-m", "bench.controller.guard", str(group), str(lease_file.resolve())],
+            cwd=_PACKAGE_ROOT,
             stdin=reading,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -25,6 +25,7 @@ from bench.core.errors import UsageError
 from bench.core.factors import Factor
 from bench.core.pattern import Pattern
 from bench.core.remarks import CodedRemark, RemarkCode
+from bench.core.secret_values import masked
 from bench.core.sweep import thin
 from bench.core.topology import IN_TURN
 from bench.core.traits import auto_choices, names_with, traits
@@ -96,6 +97,9 @@ def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: b
     """Every combination of a measurement's lists, not yet named."""
     cluster, machine, patterns = site.cluster, site.machine, site.patterns
     m = measurement
+    for name, values in m.env.items():
+        if any(masked(name, value) != value for value in values):
+            raise UsageError.of(ControllerError.SECRET_FACTOR, scenario=scenario.name, name=name)
     variables = [[(name, value) for value in values] for name, values in m.env.items()]
     worlds = product(m.nodes or (cluster.nodes,), m.ranks_per_node)
     if modelled:

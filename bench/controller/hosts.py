@@ -1,7 +1,8 @@
 """Reach other hosts with the site's agent (`agent:` in bench.yaml), ssh by default.
 
 The command for the remote shell is appended to the agent's words as one string, as for ssh. Any program of this form
-works: ssh with options, `kubectl exec POD -- sh -c`, `docker exec NAME sh -c`.
+works: ssh with options, `kubectl exec -i POD -- sh -c`, `docker exec -i NAME sh -c`. Variables and set-up lines may
+hold secrets, so they go through the agent's standard input: every user of a machine can read all command lines.
 
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
     python -m bench.controller.hosts --as-ssh HOST WORDS ...  called by MPI in place of ssh (launchers/agent.sh)
@@ -22,9 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from bench.core.launcher import SSH
+from bench.core.secret_values import resolved
 
 MARK = "bench-reached"
 MOST_AT_ONCE = 64
+NO_INPUT = 97  # exit code on the host if the agent passed no standard input
+_LAST_LINE = "# bench: end of the variables"
 _OTHERS_GRACE_S = 10.0  # how long the other hosts may go on after one has failed
 _POLL_S = 0.05
 
@@ -38,55 +42,81 @@ class CommandReply:
     err: str
 
 
+@dataclass(frozen=True, slots=True)
+class HostCommand:
+    """A command for a host, and what it reads from its standard input."""
+
+    words: tuple[str, ...]
+    given: str = ""
+
+
 def agent_words(agent: Sequence[str], host: str) -> list[str]:
     """The agent's words for one host; the host is added at the end if no word has `{host}`."""
     words = [word.replace("{host}", host) for word in agent or SSH]
     return words if words != list(agent or SSH) else [*words, host]
 
 
-def command(agent: Sequence[str], host: str, words: Sequence[str]) -> list[str]:
-    """The command line that runs `words` on `host`."""
-    return [*agent_words(agent, host), shlex.join(words)]
-
-
-def ask(agent: Sequence[str], words_of: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, CommandReply]:
+def ask(agent: Sequence[str], commands: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
     """Run each host's command on that host, in parallel, each for at most `timeout_s`."""
-    if not words_of:
+    if not commands:
         return {}
-    with ThreadPoolExecutor(min(len(words_of), MOST_AT_ONCE)) as pool:
-        answers = pool.map(lambda item: _run(command(agent, *item), timeout_s), words_of.items())
-        return dict(zip(words_of, answers, strict=True))
+
+    def run(host: str) -> CommandReply:
+        asked = commands[host]
+        return _run([*agent_words(agent, host), shlex.join(asked.words)], timeout_s, asked.given)
+
+    with ThreadPoolExecutor(min(len(commands), MOST_AT_ONCE)) as pool:
+        return dict(zip(commands, pool.map(run, commands), strict=True))
 
 
-def run_locally(words: Sequence[str], timeout_s: float) -> CommandReply:
-    """Run a command on this machine, without an agent."""
-    return _run(list(words), timeout_s)
+def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] | None = None) -> CommandReply:
+    """Run a command on this machine, without an agent. `env`: variables besides those of this process."""
+    return _run(command.words, timeout_s, command.given, env)
 
 
 def in_rank_environment(
     words: Sequence[str], setup: Sequence[str], env: Mapping[str, str], package_root: str
-) -> list[str]:
+) -> HostCommand:
     """Wrap a command so it runs in the ranks' environment: after the set-up lines, with the cluster's variables.
 
-    The shell prints MARK first, as proof that the host was reached.
+    The shell prints MARK first, as proof that the host was reached. Raises RefusedError for a reference without a
+    value.
     """
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
-    variables = [f"{name}={value}" for name, value in {**env, "PYTHONPATH": path}.items()]
-    script = "\n".join([f"echo {MARK}", *setup, 'exec "$@"'])
-    return ["sh", "-c", script, "sh", "env", *variables, *words]
+    given = _given({**resolved(env), "PYTHONPATH": path}, setup, variables_last=True)
+    return HostCommand(("sh", "-c", f'echo {MARK}; {_reader(given)}; exec "$@"', "sh", *words), given)
 
 
-def _run(words: Sequence[str], timeout_s: float) -> CommandReply:
+def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = False) -> str:
+    """Shell lines that set the variables and run the set-up lines."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
+    lines = [*setup, *exports] if variables_last else [*exports, *setup]
+    return "\n".join([*lines, _LAST_LINE, ""])
+
+
+def _reader(given: str) -> str:
+    """Shell text that reads these lines from standard input and evaluates them. Later commands read nothing."""
+    problem = "the agent passes no standard input: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh without -n)"
+    return (
+        f"bench_given=$(head -n {given.count(chr(10))}); "
+        f"case $bench_given in *{shlex.quote(_LAST_LINE)}) ;; "
+        f"*) echo {shlex.quote(f'bench: error: {problem}')} >&2; exit {NO_INPUT};; esac; "
+        'exec </dev/null; eval "$bench_given"; unset bench_given'
+    )
+
+
+def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[str, str] | None = None) -> CommandReply:
     try:
         done = subprocess.run(
             words,
-            stdin=subprocess.DEVNULL,
+            input=given,
             capture_output=True,
             text=True,
             errors="replace",
             timeout=timeout_s,
             check=False,
             start_new_session=True,
+            env=None if env is None else {**os.environ, **env},
         )
     except subprocess.TimeoutExpired:
         return CommandReply(None, "", f"no answer within {timeout_s:.0f} s")
@@ -95,22 +125,36 @@ def _run(words: Sequence[str], timeout_s: float) -> CommandReply:
     return CommandReply(done.returncode, done.stdout, done.stderr)
 
 
-def with_environment(line: str, env: Mapping[str, str]) -> str:
+def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
     """A shell line, preceded by exports of the passed variables and by the site's set-up lines."""
-    names = [name for name in env.get("BENCH_CARRY", "").split(",") if name in env]
-    exports = [f"export {name}={shlex.quote(env[name])}" for name in names]
-    return "\n".join([*exports, *filter(None, (env.get("BENCH_SETUP"),)), line])
+    carried = {name: env[name] for name in env.get("BENCH_CARRY", "").split(",") if name in env}
+    given = _given(carried, tuple(filter(None, (env.get("BENCH_SETUP"),))))
+    return HostCommand(("sh", "-c", f"{_reader(given)}; {line}"), given)
+
+
+def _input(given: str) -> int:
+    """A file in memory with this text, open for reading."""
+    descriptor = os.memfd_create("bench")
+    os.write(descriptor, given.encode())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _started(agent: Sequence[str], command: HostCommand) -> subprocess.Popen[bytes]:
+    given = _input(command.given)
+    try:
+        return subprocess.Popen([*agent, shlex.join(command.words)], stdin=given)
+    finally:
+        os.close(given)
 
 
 def run_everywhere(hosts: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0."""
     agent = shlex.split(env.get("BENCH_AGENT", ""))
-    running = [
-        subprocess.Popen(
-            [*agent_words(agent, host), with_environment(f"exec {shlex.join(_of_node(words, node))}", env)]
-        )
-        for node, host in enumerate(hosts)
-    ]
+    running = []
+    for node, host in enumerate(hosts):
+        asked = with_environment(f"exec {shlex.join(_of_node(words, node))}", env)
+        running.append(_started(agent_words(agent, host), asked))
     code, deadline = 0, float("inf")
     while running and time.monotonic() < deadline:
         for process in [process for process in running if process.poll() is not None]:
@@ -135,7 +179,9 @@ def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
     if len(words) < 2:
         raise SystemExit("bench: error: --as-ssh needs a host and a command")
     agent = agent_words(shlex.split(env.get("BENCH_AGENT", "")), words[0])
-    os.execvp(agent[0], [*agent, with_environment(" ".join(words[1:]), env)])
+    asked = with_environment(" ".join(words[1:]), env)
+    os.dup2(_input(asked.given), 0)
+    os.execvp(agent[0], [*agent, shlex.join(asked.words)])
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from bench.core.errors import UsageError
 from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
 from bench.core.remarks import CodedRemark
+from bench.core.secret_values import FROM_ENVIRONMENT, masked, masked_plain, masked_variables, secrets_of
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
@@ -103,6 +104,7 @@ class Job:
     manifest: str = ""  # shell lines in place of the command (Kubernetes)
     python: str = "python3"  # the ranks' interpreter
     stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
+    factors: Mapping[str, str] = field(default_factory=dict)  # the scenario's variables
     num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
 
     def script(self) -> str:
@@ -115,7 +117,10 @@ class Job:
             "BENCH_SETUP": "\n".join(self.setup),
         }
         variables = {**self.env, **{name: value for name, value in carried.items() if value and self.hosts}}
-        words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+        words = []
+        for name, value in variables.items():
+            private = masked(name, value) != value or value == FROM_ENVIRONMENT  # the user's shell must have it
+            words.append(f'{name}="${{{name}:?}}"' if private else f"{name}={shlex.quote(value)}")
         path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
         line = " ".join([*words, path, shlex.join(self.command)])
         if not self.stores_samples:
@@ -130,7 +135,7 @@ class Job:
         """The world in the form of `--expect`."""
         return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
-    def to_plain(self, cluster: Cluster) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The job as plan.json stores it."""
         return {
             "name": self.name,
@@ -139,7 +144,7 @@ class Job:
             "launcher": self.launcher,
             "command": list(self.command),
             "script": self.script(),
-            "factors": {name: value for name, value in self.env.items() if name not in cluster.env},
+            "factors": dict(self.factors),
             "launch": self.launch,
             "tool": self.tool,
             "num_rounds": self.num_rounds,
@@ -180,18 +185,32 @@ class Plan:
 
     def to_plain(self, scenario_text: str) -> dict[str, Any]:
         """The plan as plan.json stores it and `bench plan --format json` prints it."""
+        secrets = set(secrets_of(self.cluster.env))
+        for job in self.jobs:
+            secrets.update(secrets_of(job.factors))
+        plain: dict[str, Any] = masked_plain(self._plain(scenario_text), secrets)
+        return plain
+
+    def _plain(self, scenario_text: str) -> dict[str, Any]:
         return {
             "scenario": self.scenario,
             "scenario_text": scenario_text,
-            "cluster": asdict(self.cluster),
+            "cluster": stored_cluster(self.cluster),
             "modelled": self.modelled,
             "budget_s": self.budget_s,
             "estimate_s": self.estimate_s,
             "notes": [remark.text for remark in self.remarks],
             "remarks": [asdict(remark) for remark in self.remarks],
             "skipped": [skip.to_plain() for skip in self.skipped],
-            "jobs": [job.to_plain(self.cluster) for job in self.jobs],
+            "jobs": [job.to_plain() for job in self.jobs],
         }
+
+
+def stored_cluster(cluster: Cluster) -> dict[str, Any]:
+    """A cluster as plan.json stores it, without secrets."""
+    without = replace(cluster, env=masked_variables(cluster.env))
+    plain: dict[str, Any] = masked_plain(asdict(without), secrets_of(cluster.env))
+    return plain
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:
@@ -215,7 +234,9 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     if tool:
         launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])  # instead of the interpreter
         words = tool.tool.arguments(case, world, tool.build(case))
-    variables = {**launcher.environment(launch_site), **cluster.env, **dict(spec.factors)}
+    own = launcher.environment(launch_site)  # a stored plan never replaces these: they name programs, as the agent
+    factors = {name: value for name, value in spec.factors if name not in own}
+    variables = {**own, **cluster.env, **factors}
     try:
         command = launcher.command(words, processes, launch_site, variables)
     except UsageError as error:
@@ -251,6 +272,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         manifest,
         cluster.python or machine.python,
         launcher.remote and not tool,
+        factors,
         num_records,
     )
 

@@ -22,7 +22,7 @@ def under_load(
     node: Mapping[str, Any],
     python: str,
     package_root: Path,
-    ask: Callable[[Sequence[str], float], hosts.CommandReply] = hosts.run_locally,
+    ask: Callable[[hosts.HostCommand, float], hosts.CommandReply] = hosts.run_locally,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
     """(this machine's facts with its PCIe links under load, why a GPU could not copy or None).

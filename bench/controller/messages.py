@@ -15,6 +15,10 @@ class OutcomeCode(Code):
         "results folder {folder} was removed while job {job} ran, and its results are lost: run the scenario again",
     )
     HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
+    HOST_DEAD = (
+        "host-dead",
+        "not started: host {host} does not answer its agent since job {since}; when it is back, continue with --resume",
+    )
     RANK_STOPPED = (
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
@@ -123,6 +127,20 @@ class ControllerError(Code):
         "no-instance",
         "cluster {cluster!r} cannot be modelled: bench.yaml gives it no instance type with known links",
     )
+    CLUSTER_GONE = (
+        "cluster-gone",
+        "the run's cluster {cluster!r} cannot be read: {why}; a run continues on the cluster of today's bench.yaml",
+    )
+    CLUSTER_CHANGED = (
+        "cluster-changed",
+        "cluster {cluster!r} of {config} differs from the run's plan in {keys:list}: measure anew without --resume and "
+        "--retest, or restore these keys (another bench.yaml: --config FILE)",
+    )
+    SECRET_FACTOR = (
+        "secret-factor",
+        "scenario {scenario!r}: the value of {name} in `env:` looks like a secret, and every row would store it: write "
+        "`{name}: from-environment`",
+    )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
     LIKE_DIFFERS = "like-differs", "like: {like} measures with {name} {fixed}: omit {given}"
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
@@ -158,7 +176,7 @@ class ControllerError(Code):
     )
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
     NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
-    NO_GUARD = "no-guard", "/bin/sh, which ends a job if the controller dies, could not be started ({why})"
+    NO_GUARD = "no-guard", "the guard process, which ends a job if the controller dies, could not be started ({why})"
     NO_TOOL = "no-tool", "{tool} cannot be started here: use `bench import` to read its logs"
     NO_TOOL_FOLDER = (
         "no-tool-folder",
@@ -284,6 +302,11 @@ class FindingCode(Code):
     NOT_REACHED = (
         "not-reached",
         "{named} cannot be reached by `{agent}` ({why}): correct `hosts:` or `agent:` of the cluster",
+    )
+    NO_INPUT = (
+        "no-input",
+        "{named} gets no standard input from `{agent}`: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh "
+        "without -n)",
     )
     NO_REPLY = (
         "no-reply",

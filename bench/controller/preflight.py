@@ -23,9 +23,10 @@ from bench.controller.messages import ControllerError, FindingCode
 from bench.core.errors import RefusedError
 from bench.core.launcher import Launcher
 from bench.core.plugins import nearest
+from bench.core.secret_values import resolved
 
 _SETUP_S, _HELP_S = 60.0, 60.0
-_SHELL = re.compile(r"^\S*sh: (?:line )?\d+: ")
+_SHELL = re.compile(r"^\S*sh: (?:line )?\d+: (?:eval: )?(?:line \d+: )?")
 _ELSEWHERE = (
     "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one with "
     "GPUs (`python -m bench list` names them)"
@@ -125,9 +126,9 @@ def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
     """Run the set-up lines as each job's shell does, up to the first that fails."""
     if not cluster.setup:
         return
-    script = "\n".join(["set -e", *cluster.setup, f"echo {hosts.MARK}"])
-    variables = [f"{name}={value}" for name, value in cluster.env.items()]
-    answer = hosts.run_locally(["env", *variables, "/bin/sh", "-c", script], _SETUP_S)
+    script = f'set -e; eval "$BENCH_SETUP"; echo {hosts.MARK}'
+    variables = {**resolved(cluster.env), "BENCH_SETUP": "\n".join(cluster.setup)}
+    answer = hosts.run_locally(hosts.HostCommand(("/bin/sh", "-c", script)), _SETUP_S, variables)
     if answer.exit_code is None or hosts.MARK in answer.out:
         return
     lines = [line for line in answer.err.splitlines() if line.strip()]
@@ -139,7 +140,7 @@ def _options(cluster: Cluster, launcher: Launcher) -> Iterator[PreflightFinding]
     """Check options against the launcher's own `--help`, which a new release may extend. Without help accept all."""
     if not cluster.options or not launcher.help:
         return
-    words = [cluster.python or sys.executable, *launcher.help]
+    words = hosts.HostCommand((cluster.python or sys.executable, *launcher.help))
     known = re.findall(r"(?<![\w-])--?([A-Za-z][\w-]*)", hosts.run_locally(words, _HELP_S).out)
     for name in cluster.options if known else ():
         if name not in known:

@@ -21,7 +21,7 @@ from bench.core.errors import UsageError
 from bench.core.world import World
 from bench.gate.remeasured import RetestPlan
 from bench.launchers import slurm
-from bench.store import runs
+from bench.store import run_lock, runs
 
 
 def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> RunResult:
@@ -42,6 +42,19 @@ def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: Run
     for job in jobs:
         context.say(f"again: {job.name}: {job.num_rows} rows on {job.world.num_nodes} nodes")
     context.check(jobs)
+    with run_lock.held(folder):
+        return _again(jobs, folder, asked, hosts, reasons, context)
+
+
+def _again(
+    jobs: Sequence[Job],
+    folder: Path,
+    asked: RetestPlan,
+    hosts: Sequence[str],
+    reasons: Sequence[str],
+    context: RunContext,
+) -> RunResult:
+    """Record the retest, then run its jobs."""
     before = runs.outcomes_or_error(folder)
     entry = {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

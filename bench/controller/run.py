@@ -10,20 +10,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.config.clusters import Cluster
-from bench.controller import batch, execute, survey, tool_results
+from bench.controller import batch, continued, execute, hosts, survey, tool_results
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
 from bench.controller.messages import OutcomeCode
 from bench.core.contention import rounds
-from bench.core.errors import BenchError, Interrupted, MeasurementError, RefusedError, UsageError
+from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
 from bench.core.record import Failure, Record
+from bench.core.secret_values import resolved
 from bench.core.skips import SkipCode
 from bench.core.traits import traits
 from bench.core.units import format_duration
-from bench.store import jsonl, runs
+from bench.store import jsonl, run_lock, runs
 
 Say = Callable[[str], None]
+_ASK_S = 5.0  # for a host that was lost in an earlier job
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class RunContext:
     """What a run needs besides its jobs. `say` prints a line that stays; `tick` shows the current state.
 
     `deadline_s`: how long a rank may go without a heartbeat. `check_hosts`: whether hosts are asked before jobs start.
+    `config`: the bench.yaml that the user named, if any. `share_hosts`: measure beside other benchmarks.
     """
 
     site: Site
@@ -49,9 +51,13 @@ class RunContext:
     say: Say
     tick: Say
     check_hosts: bool = True
+    config: Path | None = None
+    share_hosts: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError; prints other findings."""
+        for job in jobs:
+            resolved(job.env)  # each reference has a value
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
             return
         note = survey.waiting_note(self.site.cluster)
@@ -73,11 +79,22 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
         except RefusedError:
             runs.discard(folder)
             raise
-    return run_jobs(plan.jobs, folder, context)
+    with run_lock.held(folder):
+        return run_jobs(plan.jobs, folder, context)
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows that a run's plan requires and its files lack."""
+    """Measure the rows that a run's plan requires and its files lack. Raises RefusedError if the run is in use."""
+    with run_lock.held(folder):
+        jobs = _incomplete(folder, context)
+        context.check(jobs)
+        if not batch.needed(jobs, os.environ):
+            return run_jobs(jobs, folder, context)
+    return _submit(jobs, folder, context)  # the controller inside the allocation takes the lock
+
+
+def _incomplete(folder: Path, context: RunContext) -> list[Job]:
+    """A run's jobs, each with the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:
@@ -91,14 +108,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
             continue
         jobs.append(job_of(replace(spec, case=replace(spec.case, sizes=missing)), context.site))
     context.say(f"{len(jobs)} of {len(stored['jobs'])} jobs are incomplete")
-    context.check(jobs)
-    return _submit(jobs, folder, context) if batch.needed(jobs, os.environ) else run_jobs(jobs, folder, context)
-
-
-def cluster_of(stored: Mapping[str, Any]) -> Cluster:
-    """The cluster, as a plan stores it."""
-    tuples: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
-    return Cluster(**tuples)
+    return jobs
 
 
 def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResult:
@@ -106,18 +116,26 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
     say, site = context.say, context.site
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
+    dead: dict[str, str] = {}  # by host: the job in which it stopped answering
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
 
         def on_poll(seconds: float, name: str = job.name) -> None:
             context.tick(f"{name}: {seconds:.0f} s")
 
+        if (failure := _dead_host(job, dead)) is not None:
+            outcomes[job.name] = asdict(execute.Outcome(job.name, EXIT_MEASUREMENT, 0.0).failed(failure))
+            _store(folder, outcomes, failure.what)
+            say(f"    SKIPPED: {failure.what}")
+            continue
         began = datetime.now(UTC)
         try:
             launcher = site.launchers[job.launcher]
-            outcome = execute.run(job, folder, context.package_root, launcher, context.deadline_s, on_poll)
+            outcome = execute.run(
+                job, folder, context.package_root, launcher, context.deadline_s, on_poll, context.share_hosts
+            )
             if job.tool:  # also stores the output of a failed tool
-                failure = tool_results.store(job, site.tools[job.tool].tool, folder, began)
+                failure = tool_results.store(job, site.tools[job.tool].tool, folder, began, context.share_hosts)
                 if failure is not None and outcome.what is None:
                     outcome = outcome.failed(failure)
         except (BenchError, OSError, KeyboardInterrupt) as error:
@@ -126,9 +144,11 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
             outcomes[job.name] = batch.interrupted()
             with contextlib.suppress(UsageError):  # on a full disk, report the interruption instead
                 runs.write_outcomes(folder, outcomes)
-            _say_interrupted(folder, say)
+            _say_interrupted(folder, context)
             raise
         _check_folder(folder, job.name)
+        silent = {*outcome.facts.get("not_ended_on", ()), *_unreachable(outcome)}
+        dead |= dict.fromkeys(silent.intersection(job.hosts), job.name)
         outcomes[job.name] = asdict(outcome)
         _store(folder, outcomes, outcome.what)
         if outcome.what is not None:
@@ -142,28 +162,47 @@ def _check_folder(folder: Path, job: str) -> None:
         raise MeasurementError.of(OutcomeCode.FOLDER_REMOVED, folder=str(folder), job=job)
 
 
-def _say_interrupted(folder: Path, say: Say) -> None:
-    say(f"interrupted; what was measured is in {folder}; go on with: python -m bench run --resume {folder}")
+def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
+    return (outcome.host,) if outcome.code == OutcomeCode.HOST_UNREACHABLE and outcome.host else ()
+
+
+def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
+    """Why a job is not started: one of its hosts was lost in an earlier job and still does not answer its agent."""
+    suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
+    replies = hosts.ask(job.agent, suspects, _ASK_S)
+    for host, reply in replies.items():
+        if reply.exit_code != 0:
+            facts = {"since": dead[host]}
+            text = OutcomeCode.HOST_DEAD.words({"host": host, **facts})
+            return Failure(text, None, host, OutcomeCode.HOST_DEAD, facts)
+    return None
+
+
+def _say_interrupted(folder: Path, context: RunContext) -> None:
+    command = continued.command(folder, context.config)
+    context.say(f"interrupted; what was measured is in {folder}; go on with: {command}")
 
 
 def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
     """Run all jobs in one Slurm allocation, by a second controller inside it. Print failures that it did not report."""
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
-    lines = batch.inner_controller(folder, context.package_root, site.tools, context.deadline_s)
+    lines = batch.inner_controller(
+        folder, context.package_root, site.tools, context.deadline_s, context.config, context.share_hosts
+    )
     text = batch.script(jobs, site.cluster, lines, str(folder.resolve() / "slurm-%j"))
     try:
         ended = batch.run(jobs, text, folder, site.cluster.name, context.say, context.tick)
     except (Interrupted, KeyboardInterrupt):
         runs.write_outcomes(folder, batch.outcomes(jobs, folder, batch.INTERRUPTED))
-        _say_interrupted(folder, context.say)
+        _say_interrupted(folder, context)
         raise
     outcomes = batch.outcomes(jobs, folder, ended.failure)
     runs.write_outcomes(folder, outcomes)
     if ended.failure is not None:
         if not runs.jobs_in(folder):
             raise (RefusedError if ended.refused else MeasurementError).coded(ended.failure)
-        context.say(f"    FAILED: {ended.failure.text}; go on with: python -m bench run --resume {folder}")
+        context.say(f"    FAILED: {ended.failure.text}; go on with: {continued.command(folder, context.config)}")
     return _ran(folder, outcomes)
 
 

@@ -32,7 +32,7 @@ _FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack to log in and to start an
 _AT_ONCE = 64  # hosts that test each other's ports in one batch; every batch includes the first host
 _MOST_SHOWN = 3
 _HOST = "{host}"
-Ask = Callable[[Mapping[str, Sequence[str]], float], Mapping[str, hosts.CommandReply]]
+Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.CommandReply]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
 
 
 def _connections(
-    facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], list[str]], asked: Ask
+    facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], hosts.HostCommand], asked: Ask
 ) -> list[PreflightFinding]:
     """Test connections: every host listens, and connects to the hosts of its batch whose names it can resolve.
 
@@ -219,7 +219,7 @@ def _mark_in(results: Path) -> Iterator[str]:
             results.rmdir()
 
 
-def _words(cluster: Cluster, python: str, package_root: Path, question: object) -> list[str]:
+def _words(cluster: Cluster, python: str, package_root: Path, question: object) -> hosts.HostCommand:
     words = [python, "-m", probe.__name__, json.dumps(question)]
     return hosts.in_rank_environment(words, cluster.setup, cluster.env, str(package_root))
 
@@ -245,6 +245,8 @@ def _silence(
         return FindingCode.NOT_REACHED, {"agent": words, "why": why}
     if answer.exit_code is None:
         return FindingCode.NO_REPLY_IN_TIME, {}
+    if answer.exit_code == hosts.NO_INPUT:
+        return FindingCode.NO_INPUT, {"agent": _without(host, " ".join(hosts.agent_words(agent, host)))}
     if answer.exit_code in (126, 127):
         return FindingCode.NO_INTERPRETER, {"python": python}
     if "No module named" in why:  # Python's own message

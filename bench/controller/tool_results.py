@@ -21,8 +21,10 @@ from bench.probes import versions
 from bench.store import jsonl, runs
 
 
-def store(job: Job, tool: Tool, folder: Path, began: datetime) -> Failure | None:
+def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool) -> Failure | None:
     """Write the results file of another tool's job. Returns a failure if its output is unusable, else None.
+
+    `share_hosts`: other benchmarks may have run on the hosts, and every row says so.
 
     Raises MeasurementError if the file cannot be written.
     """
@@ -37,6 +39,8 @@ def store(job: Job, tool: Tool, folder: Path, began: datetime) -> Failure | None
     writer = jsonl.Writer(runs.results_file(folder, job.name), _header(job, tool, text, began))
     pattern: Pattern = plugins.load("pattern", job.case.pattern).PATTERN
     for record in records:
+        if share_hosts:
+            record = replace(record, flags=(*record.flags, Flag.SHARED_HOST))
         writer.append(by_definition(record, job.case, pattern))
     return None
 

@@ -1,7 +1,8 @@
 """Bytes in an array of numpy, torch or CuPy: filled and compared in place, without a second array of their size.
 
 The content of a buffer repeats after a few MiB (core/payload.py: Tiled). One period is copied to the buffer's device.
-There the buffer is compared with it row by row, in chunks. Only counts and the first wrong element come back.
+There the buffer is compared with this period row by row, in chunks. Only counts and the first wrong element are copied
+back to the host.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Arrays(ABC):
         self._heads: dict[tuple[int, ...], tuple[Bytes, Any]] = {}
 
     def head(self, content: Tiled, num_bytes: int) -> Any:
-        """The first bytes of `content`, on this device. The last few are cached: all buffer sets hold the same."""
+        """The first bytes of `content`, on this device. The last results are cached: all buffer sets need the same."""
         key = (id(content.period), content.offset % content.row_bytes, content.salt, content.mask, num_bytes)
         if key not in self._heads:
             while len(self._heads) >= _MOST_HEADS:
@@ -60,11 +61,11 @@ class Arrays(ABC):
 
     @abstractmethod
     def words(self, array: Any) -> Any:
-        """The same memory as 8-byte integers. Its address and size are multiples of 8."""
+        """The same memory as 8-byte integers. The array's address and size must be multiples of 8."""
 
     @abstractmethod
     def repeated(self, array: Any, rows: int) -> Any:
-        """A table whose rows are all this array, without a copy."""
+        """A table in which every row is this array, without a copy."""
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> None:
@@ -118,7 +119,7 @@ NUMPY = NumpyArrays()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Number of wrong elements, and of the first one: its index, its bytes and the expected bytes."""
+    """Number of wrong elements; index, bytes and expected bytes of the first wrong one."""
 
     num_wrong: int = 0
     first: int = 0
@@ -128,7 +129,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A piece of memory, as an array of its kind."""
+    """A piece of memory: an array, and the operations for arrays of this library."""
 
     arrays: Arrays
     array: Any
@@ -139,7 +140,7 @@ class Memory:
         return len(self.array)
 
     def part(self, begin: int, num_bytes: int) -> Memory:
-        """`num_bytes` of it, from byte `begin`."""
+        """The `num_bytes` from byte `begin` on."""
         return replace(self, array=self.array[begin : begin + num_bytes])
 
     def write(self, data: Bytes) -> None:
@@ -152,7 +153,7 @@ class Memory:
         return self.arrays.download(self.array)
 
     def fill(self, content: Tiled) -> None:
-        """Write `content`. A device does so in stream order, possibly after this returns."""
+        """Write `content`. A device writes in stream order, possibly after this call has returned."""
         for _, here, want in self._laid_against(content):
             self.arrays.copy(*self._widest(here, want))
 
@@ -188,7 +189,7 @@ class Memory:
             yield whole, self.array[whole:], self.arrays.repeated(head[:rest], 1)
 
     def _widest(self, here: Any, want: Any) -> tuple[Any, Any]:
-        """Both as tables of one shape, of 8-byte words if their addresses and sizes allow it."""
+        """Both arguments as tables of the same shape, of 8-byte words if their addresses and sizes allow it."""
         rows, row = want.shape
         aligned = row % _WORD_BYTES == 0 and self.arrays.address(here) % _WORD_BYTES == 0
         if not aligned or self.arrays.address(want) % _WORD_BYTES:

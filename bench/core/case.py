@@ -234,13 +234,13 @@ class Case:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The modes to measure, each in separate rows. A ladder has only one: pipelined if both were requested."""
+        """The modes to measure, each in separate rows. A ladder measures only one: pipelined if both were requested."""
         if self.schedule == "ladder" and self.mode == "both":
             return ("pipelined",)
         return ("isolated", "pipelined") if self.mode == "both" else (self.mode,)
 
     def shape(self, num_ranks: int, payload_bytes: int, mode: str) -> Shape:
-        """What decides the program of a group of this many ranks at this size."""
+        """Everything that determines the program of a group of `num_ranks` ranks at this size."""
         return Shape(
             num_ranks,
             payload_bytes,
@@ -273,7 +273,7 @@ def _compared() -> Iterator[ReportedFact]:
 
 
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """How to read a factor from the case that a header holds."""
+    """A function that reads a factor's value from the case in a header."""
 
     def read(header: Header) -> str | None:
         case = own_case(header.case)
@@ -377,7 +377,7 @@ def from_argv(argv: Sequence[str]) -> Case:
 
 
 def own_case(argv: Sequence[str]) -> Case | None:
-    """The case of a command line; None if it is another program's."""
+    """The case of a command line; None if another program ran that command line."""
     return _own_case(tuple(argv))
 
 

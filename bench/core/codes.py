@@ -20,7 +20,7 @@ UNCODED = "uncoded"  # text of another program, or of a file written before code
 
 
 class Code(StrEnum):
-    """What happened. Each member is a pair: the code as files and JSON hold it, and its words as a template.
+    """What happened. Each member is a pair: the code that files and JSON contain, and its words as a template.
 
     A template is a format string that the facts fill. Besides Python's own format specs, a template can use `size`
     (bytes as options spell them: 8G), `bytes` (8 GiB), `rate` (bytes per second), `time` (seconds), `percent` (a
@@ -50,8 +50,8 @@ def fill(template: str, facts: Mapping[str, Any]) -> str:
 def fill_present(template: str, facts: Mapping[str, Any]) -> str:
     """A template filled in, without the optional parts whose facts are missing.
 
-    `<, on {host}>` is left out if the fact `host` is missing or None; `<rising?, still rising>` unless the fact
-    `rising` is true; `<!rising?, flat>` if it is true.
+    `<, on {host}>` is left out if the fact `host` is missing or None. `<rising?, still rising>` is kept only if the
+    fact `rising` is true, and `<!rising?, flat>` only if it is not.
     """
 
     def part(match: re.Match[str]) -> str:

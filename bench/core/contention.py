@@ -1,7 +1,7 @@
 """Which ranks are measured and which disturb them: a case with an aggressor splits its world.
 
-The victims run the case's pattern in the groups of its topology. The aggressors run another pattern, all together and
-without a pause. Ranks in neither part are idle.
+The victims run the case's pattern in the groups of its topology. The aggressors form one group, which runs another
+pattern without a pause. Ranks in neither part are idle.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ def parts(case: Case, world: World) -> Parts | None:
 
 
 def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
-    """The measured groups, round by round, of all ranks or of the victims. `groups`: Pattern.topology_of."""
+    """The measured groups of each round: of the victims, or of all ranks without an aggressor.
+
+    `groups`: the name of the topology, from Pattern.topology_of.
+    """
     split = parts(case, world)
     among = split.victims.ranks if split else None
     return topology.rounds(world, groups, case.order, among)
@@ -75,7 +78,7 @@ def aggressor(case: Case) -> tuple[str, int]:
 def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
     """The aggressors' pattern and its shape: pipelined, with the victims' direction and window.
 
-    Raises UsageError if they cannot run it.
+    Raises UsageError if the aggressors cannot run this pattern.
     """
     name, asked = aggressor(case)
     pattern: Pattern = plugins.load("pattern", name).PATTERN
@@ -101,7 +104,7 @@ def useful_bytes(pattern: Pattern, shape: Shape) -> float:
 
 
 def _listed(text: str) -> tuple[int, ...]:
-    """0-3,6 as 0, 1, 2, 3, 6."""
+    """Parse a list of ranks: `0-3,6` gives 0, 1, 2, 3, 6."""
     found: list[int] = []
     for part in text.split(","):
         first, last = re.fullmatch(r"(\d+)(?:-(\d+))?", part).groups()  # type: ignore[union-attr]  # check_split

@@ -60,7 +60,7 @@ ALIASES = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """The type of a torch or nccl-tests name. Raises UsageError with the nearest name."""
+    """The type that torch or nccl-tests calls `name`. Raises UsageError with the nearest name."""
     word = ALIASES.get(name, name)
     if word not in DTYPES:
         raise UsageError(f"no element type is called {name!r}{nearest(name, list(DTYPES))}")
@@ -68,7 +68,7 @@ def dtype_of(name: str) -> Dtype:
 
 
 def undefined_reduction(dtype: Dtype, reduce_op: str) -> Skip | None:
-    """Why this reduction has no meaning, or no exact result, for this type; None if there is no such reason."""
+    """Why this reduction has no meaning, or no exact result, for this type; None if it has both."""
     if reduce_op in ("band", "bor", "bxor") and dtype.kind not in ("int", "uint"):
         return Skip.of(SkipCode.INTEGERS_ONLY, reduce_op=reduce_op, dtype=dtype.name)
     if reduce_op == "avg" and dtype.kind != "float":

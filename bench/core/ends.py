@@ -12,6 +12,11 @@ class EndCode(Code):
     ERROR = "error", "{kind}: {why}"
     INTERRUPTED = "interrupted", "interrupted"
     TERMINATED = "terminated", "terminated by SIGTERM"
+    CONTROLLER_GONE = (
+        "controller-gone",
+        "the controller is gone and last renewed its lease {silent_s:.0f} s ago: continue with `python -m bench run "
+        "--resume`",
+    )
     OUT_OF_MEMORY = (
         "out-of-memory",
         "ran out of memory in {doing} ({why}): give smaller --sizes, or start fewer ranks on this machine",
@@ -34,7 +39,14 @@ class EndCode(Code):
     PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
 
 
-# These ends are consequences of what happened to another rank, so none of them is a root cause.
+# Ends that follow from what happened to another rank: a rank with such an end is never the root cause.
 CONSEQUENCES = frozenset(
-    (EndCode.LOST_CONTACT, EndCode.NO_PROGRESS, EndCode.CANNOT_JOIN, EndCode.PEERS_ABSENT, EndCode.TERMINATED)
+    (
+        EndCode.LOST_CONTACT,
+        EndCode.NO_PROGRESS,
+        EndCode.CANNOT_JOIN,
+        EndCode.PEERS_ABSENT,
+        EndCode.TERMINATED,
+        EndCode.CONTROLLER_GONE,
+    )
 )

@@ -44,7 +44,7 @@ class _Reason(Protocol):
 
 
 class BenchError(Exception):
-    """An error that the user sees as one sentence; `exit_code` is the process's exit code.
+    """An error that the user sees as one or two sentences; `exit_code` is the process's exit code.
 
     `code` and `facts` are for program logic; an error without a code of its own is "uncoded".
     """
@@ -86,7 +86,7 @@ class UnknownRateError(UsageError):
 class RefusedError(BenchError):
     """This machine or cluster does not match the request, so nothing was measured.
 
-    `of_one_rank`: other ranks may have found another problem, or none, so this rank must report it itself.
+    `of_one_rank`: other ranks may have found another problem, or none, so this rank must report its own problem.
     """
 
     exit_code = EXIT_REFUSED
@@ -115,7 +115,7 @@ class MeasurementError(BenchError):
 
 
 class LostContactError(MeasurementError):
-    """A peer no longer answers. This is only a consequence: something else ended that peer."""
+    """A peer no longer answers. This is not the root cause: something else ended that peer."""
 
 
 class Interrupted(BenchError):

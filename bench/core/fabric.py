@@ -1,8 +1,8 @@
 """The time of messages that share links at the same time, from latencies and max-min fair rates.
 
-A Fabric puts a node's links (core/links.py) around a World: each rank has its own ports, some ranks share a NIC, and
-switches never limit. Rates are max-min fair: no message can go faster without slowing one that is not faster. TCP and
-credit-based networks come close to this.
+A Fabric gives every node of a World the same links (core/links.py): each rank has its own ports, some ranks share a
+NIC, and a switch itself is never the bottleneck. Rates are max-min fair: a message can go faster only if another one,
+which is not faster, gets slower. TCP and credit-based networks come close to this.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Fabric:
 
     @property
     def alike(self) -> bool:
-        """Are all paths between two nodes (of `ranks_per_domain`) equally long?"""
+        """Are all paths between domains (of `ranks_per_domain` ranks each) equally long?"""
         return not self._num_leaves()
 
     @property
@@ -103,7 +103,7 @@ class Fabric:
         return found
 
     def _layout(self) -> dict[str, tuple[int, int]]:
-        """(first id, number of links) of each kind. The last id means "no link"."""
+        """kind of link -> (first id, number of links). The last id means "no link"."""
         per_rank, world = self.world.num_ranks, self.world
         sizes = {f"{name} {way}": per_rank for name in ("nvlink", "pcie", "memory") for way in ("out", "in")}
         sizes |= dict.fromkeys(("nic out", "nic in"), world.num_nodes * self._nics_per_node)
@@ -117,7 +117,7 @@ class Fabric:
         return layout | {"none": (first, 1)}
 
     def _capacities(self) -> Floats:
-        """Bytes per second of every link by id; NaN if unknown."""
+        """Bytes per second of every link, in the order of ids; NaN if unknown."""
         import numpy as np
 
         links, nic = self.links, self.links.nic_bytes_per_s
@@ -141,7 +141,7 @@ class Fabric:
         return -(-self.world.num_nodes // per_leaf)
 
     def _leaf_rate(self) -> float | None:
-        """Bytes per second of a leaf switch's uplinks: the rate of its nodes' NICs over the oversubscription."""
+        """Bytes per second of a leaf switch's uplinks: the rate of its nodes' NICs divided by the oversubscription."""
         if self.links.nic_bytes_per_s is None:
             return None
         nodes = self.links.nodes_per_leaf or 1
@@ -161,7 +161,7 @@ class Fabric:
         by_port = ~by_nvlink & (sources != targets)
         inner = "pcie"
         if self.links.peer == "memory":
-            # Processes of one node exchange data through its memory. Towards the network, only the NIC limits them.
+            # Processes of one node exchange data through its memory. Only the NIC limits messages to other nodes.
             inner, by_port = "memory", by_port & ~crosses
         for column, way, ranks in ((0, "out", sources), (3, "in", targets)):
             there = ranks != SWITCH
@@ -185,14 +185,14 @@ class Fabric:
     def _climb(self, paths: Ints, used: NDArray[np.bool_], sources: Ints, targets: Ints, kind: str) -> None:
         """Add the uplinks to the paths of messages between different switches, given by their numbers.
 
-        A message inside a node climbs PCIe switches, one between nodes the network's: never both.
+        A message inside a node uses the uplinks of PCIe switches, a message between nodes those of leaf switches.
         """
         up = used & (sources != targets)
         for column, way, switches in ((4, "out", sources), (5, "in", targets)):
             paths[up, column] = self._kinds[f"{kind} {way}"][0] + switches[up]
 
     def _bridges_per_node(self) -> int:
-        """Number of PCIe switches of a node that several of its ranks share."""
+        """Number of PCIe switches per node, if several ranks share one switch; else 0."""
         shared = self.links.gpus_per_pcie_switch
         if shared is None or shared < 2 or self.links.peer == "memory":
             return 0

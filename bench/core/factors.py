@@ -21,7 +21,7 @@ _USUAL_RANK = 50
 
 
 def every_pattern(pattern: Pattern) -> bool:
-    """Use for a factor that matters to all patterns."""
+    """Return True: for factors that matter to all patterns."""
     return True
 
 
@@ -29,11 +29,11 @@ def every_pattern(pattern: Pattern) -> bool:
 class Factor:
     """One factor. `name` is its field of Case.
 
-    Command line: `flags` (command lines are printed with the last one), `help`, and `parse` and `show`, where
-    `parse(show(value)) == value`. `keys`: its keys in a scenario (errors name the first); none if a scenario cannot set
-    it.
-    `several`: a scenario may list several values, and each is measured. `split` turns what a file holds into texts.
-    `merge`: turns several parsed texts into one value, for a factor whose one value may be written as a list.
+    On the command line: `flags` (printed command lines use the last one), `help`, and `parse` and `show`, where
+    `parse(show(value)) == value`. In a scenario: `keys`, of which errors name the first one; empty if a scenario cannot
+    set the factor. `several`: a scenario may list several values, and each is measured. `split` turns a value
+    from the file into texts that `parse` reads. `merge` joins several parsed texts into one value, for a factor whose
+    single value may be written as a list.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Factor:
     several: bool
     split: Callable[[object], list[Any]]
     merge: Callable[[tuple[Any, ...]], Any] | None
-    # Where it matters. A plan does not vary it elsewhere.
+    # The patterns and transports for which it matters. For others, a plan does not vary it.
     patterns: Callable[[Pattern], bool]
     by_transport: bool  # only transports that list it in their TRAITS.factors obey it
     strict: bool  # other transports refuse it
     depends_on: str  # another factor that must be set; "": none
-    # Job names, and the order in which a plan varies factors: low ranks first; None: not part of a name.
+    # Its place in job names and in the order in which a plan varies factors: low numbers first; None: not in names.
     name_rank: int | None
     word: Callable[[Any], str] | None
     # Results. Rows that differ in a factor are compared only if it is `comparable`.
@@ -63,7 +63,7 @@ class Factor:
     labelled: bool  # a figure's label names it
 
     def name_part(self, value: Any) -> str:
-        """What a job's name says of a value: `root3`, `inplace`, `bfloat16`."""
+        """The word for a value in a job's name: `root3`, `inplace`, `bfloat16`."""
         if self.word is not None:
             return self.word(value)
         if isinstance(value, bool):
@@ -96,7 +96,7 @@ def factor(
     selectable: bool = False,
     labelled: bool = False,
 ) -> Any:
-    """Declare a field of Case as a factor (see Factor). `keys` None: the field's name, and its plural if `several`."""
+    """Declare a field of Case as a factor (see Factor). `keys` None: the field's name and, if `several`, its plural."""
     described = Factor(
         name="",
         default=default,
@@ -125,7 +125,7 @@ def factor(
 
 
 def setting(default: Any, *flags: str, help: str, several: bool = False, **more: Any) -> Any:
-    """Declare a factor for how to measure. Job names leave it out, and runs that differ in it are still compared."""
+    """Declare a factor for how to measure. Job names do not contain it; runs that differ in it are still compared."""
     return factor(default, *flags, help=help, several=several, name_rank=None, comparable=True, **more)
 
 
@@ -156,9 +156,10 @@ def factors_of(table: type[Any]) -> tuple[Factor, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ReportedFact:
-    """A fact of a run that no user sets. Like a factor, it must agree before rows are compared.
+    """A fact of a run that no user sets. Like a factor, it must be equal in rows that are compared.
 
-    `read`: its value in a header; None if each row has its own. `follows`: as in Factor. `fixed`: it may never differ.
+    `read` gets its value from a header (None: each row has its own). `follows`: as in Factor. `fixed`: it may never
+    differ.
     """
 
     name: str
@@ -167,7 +168,7 @@ class ReportedFact:
     fixed: bool = False
 
 
-# The first of these facts in a header names the library that moved the bytes. NCCL precedes torch, which loads it.
+# The first of these facts in a header names the library that moved the bytes. NCCL precedes torch, which only loads it.
 _LIBRARIES = (("mpi_library", ""), ("nccl", "NCCL "), ("torch", "torch "))
 
 

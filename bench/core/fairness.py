@@ -38,9 +38,9 @@ def completions(paths: Ints, capacity: Floats, num_bytes: Floats) -> Floats:
 def fair_rates(paths: Ints, capacity: Floats) -> Floats:
     """Max-min fair bytes per second of each flow, by progressive filling.
 
-    `paths`: (flows, hops) link ids, whose last id (infinite capacity) means "no link"; `capacity`: bytes per second by
-    id. All rates grow together until a link is full; its flows stop growing, the others continue (Bertsekas and
-    Gallager, Data Networks, section 6.5.2).
+    `paths`: link ids, an array of shape (flows, hops); the last id, of infinite capacity, means "no link". `capacity`:
+    bytes per second of each link. All rates grow together until a link is full; then the rates of its flows stay fixed
+    and the others continue to grow (Bertsekas and Gallager, Data Networks, section 6.5.2).
     """
     import numpy as np
 

@@ -12,22 +12,22 @@ MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 
 def by_step(steps: tuple[MemberSteps, ...]) -> Iterator[list[tuple[Step, ...]]]:
-    """For each k and each group: step k of every member that has one."""
+    """For each k, yields a list with one entry per group: step k of every member that has a step k."""
     for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
         yield [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
 
 
 def collectives(steps: Sequence[tuple[Step, ...]]) -> list[str]:
-    """The operations of one step of all groups."""
+    """Names of the collectives that the groups call in one step, sorted."""
     return sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
 
 
 def phases_of(
     fabric: Fabric, group: Group, steps: tuple[Step, ...], chosen: Mapping[str, str], alike: bool
 ) -> Phases | None:
-    """One step of one group as phases; None if the chosen algorithm cannot run there.
+    """One step of one group as phases; None if the chosen algorithm cannot run on this group.
 
-    `chosen`: the algorithm of each operation. `alike`: one node's messages represent all (schedules.Call).
+    `chosen`: the algorithm of each operation. `alike`: one node's messages represent those of all (schedules.Call).
     """
     if not steps or not isinstance(steps[0], Collective):
         return [Phase(1, _messages(group, steps))]

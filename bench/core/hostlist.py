@@ -14,7 +14,7 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """`n[1-3,7],m0` as n1, n2, n3, n7, m0. Leading zeros are kept: `n[08-10]` is n08, n09, n10.
+    """Expand a list: `n[1-3,7],m0` is n1, n2, n3, n7, m0. Leading zeros are kept: `n[08-10]` is n08, n09, n10.
 
     With several brackets in a name, the last one varies fastest. Raises UsageError for any other text, and for more
     than 65,536 hosts.
@@ -49,12 +49,12 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """Numbers with equal keys can share a range: 1 without leading zeros, else the number of digits; 0: no number."""
+    """A key: numbers with equal keys can share a range. 0 without digits, 1 without a leading 0, else their number."""
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A name without the digits at its end, and these digits. An address or a name of digits only is not split."""
+    """(name without the digits at its end, these digits). An address or a name of digits only is not split."""
     match = re.fullmatch(r"(.*[A-Za-z-])(\d+)", name, re.ASCII)
     return (match[1], match[2]) if match else (name, "")
 

@@ -1,7 +1,7 @@
 """The devices of a node, as driver and kernel report them: plain values in the header of a results file.
 
-Probes fill them in; `hardware/` derives links and findings from them. None is unknown; rates are bytes per second and
-direction. `Path` and every message call a GPU `gpu0` and a network adapter `mlx5_0`.
+Probes fill them in; `hardware/` derives links and findings from them. None means unknown. Rates are in bytes per second
+and direction. `Path` and all messages use names such as `gpu0` for a GPU and `mlx5_0` for a network adapter.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class NvLink:
 class Gpu:
     """One GPU. `pcie_*`: generation and lanes of its link to the host, current and maximum in this machine.
 
-    Idle links slow down; `under_load`: the current values were read while data went over the link. `slot_*`: the
-    maximum of the other end of the link (a switch or a root port); `own_generation`: the maximum of the GPU itself.
+    Idle links slow down. `under_load`: whether the current values were read while data went over the link. `slot_*`:
+    the maximum of the link's other end (a switch or a root port). `own_generation`: the maximum of the GPU itself.
     `packet_bytes`: payload of a PCIe packet. `throttle`: NVML's throttle reasons. `fabric`: on NVSwitch, whether the
     GPU has joined the other GPUs ("completed", "in progress", "not started", "failed: ...").
     """
@@ -109,17 +109,17 @@ class Path:
 
     @classmethod
     def between(cls, a: str, b: str, kind: str, peer_access: bool | None, why: NoAccess | None) -> Path:
-        """A path. It gets the code and the words of the reason for no access."""
+        """A path between two devices; `why`: the reason if they cannot access each other's memory."""
         return cls(a, b, kind, peer_access, why.template if why else None, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of one node and the paths between them. `lost`: texts that say what a recorded text lacks.
+    """The devices of one node and the paths between them. `lost`: sentences about what a recorded text lacks.
 
-    `nvlinks_told`: False if NVLinks were not probed, so an empty list does not mean there are none. `told_by`: the
-    program whose text was read ("lspci -vvv"), empty for facts of this suite. `file`: the file that was read, empty for
-    this machine.
+    `nvlinks_told`: False if NVLinks were not probed; an empty list of NVLinks then does not mean that there are none.
+    `told_by`: the program whose output was read ("lspci -vvv"), empty for facts of this suite. `file`: the file that
+    was read, empty if this machine was probed.
     """
 
     gpus: tuple[Gpu, ...] = ()

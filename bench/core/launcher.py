@@ -27,7 +27,7 @@ class LaunchSite:
 
 
 class BlameCode(Code):
-    """How a rank ended, as its launcher reports it. The words come after a name: "rank 3 on h1 ..."."""
+    """How a rank ended, as its launcher reports it. The words follow the rank's name: "rank 3 on h1 was killed ..."."""
 
     KILLED = "killed-by-signal", "was killed by signal {signal}"
     EXITED = "exited", "ended with exit code {exit_code}"
@@ -42,7 +42,7 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers know only its process id on its host, or only the host.
+    Some launchers report only the host, or only the host and the process id there.
     """
 
     rank: int | None

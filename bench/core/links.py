@@ -10,8 +10,8 @@ from bench.core.codes import UNCODED, Code
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 
-# How two GPUs of a node reach each other. GPUs of the first four have NVLink ports (`nvlink_bytes_per_s`). In a mesh,
-# the link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` bridges ranks 0-1, 2-3, ...; other pairs use PCIe.
+# How two GPUs of a node reach each other. With the first four kinds, GPUs have NVLink ports (`nvlink_bytes_per_s`). In
+# a mesh, the link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` joins ranks 0-1, 2-3, ...; other pairs use PCIe.
 PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
@@ -22,17 +22,17 @@ _GIVEN = "given for this run"  # of NodeLinks.sources
 class NodeLinks:
     """The links of one node. Rates in bytes per second and direction, of one GPU, one rank or one NIC; None: unknown.
 
-    `gpus`: number of ranks for which the node has ports. `peer`: one of PEERS; in a "memory" node, ranks are processes
-    that copy through its memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch can reduce;
-    `network_reduces`: the network's switches may. `nvlink_nodes`: number of nodes that one NVSwitch network joins.
-    `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: nodes that share one leaf switch (None:
-    all); `oversubscription`: the rate of their NICs over the rate of its uplinks. `gpus_per_pcie_switch`: GPUs that
-    share one link to the others and the host (None: each has its own).
+    `gpus`: number of ranks for which the node has ports. `peer`: one of PEERS. If it is "memory", ranks are processes
+    that copy through the node's memory (`memory_bytes_per_s`: one rank's rate). `nvls`: the node's switch can reduce.
+    `network_reduces`: the network's switches may reduce. `nvlink_nodes`: number of nodes that one NVSwitch network
+    joins. `*_s`: seconds until the first byte of a message arrives. `nodes_per_leaf`: number of nodes that share one
+    leaf switch (None: all). `oversubscription`: rate of the NICs of these nodes / rate of the leaf switch's uplinks.
+    `gpus_per_pcie_switch`: number of GPUs that share one link to other GPUs and the host (None: each has its own).
 
-    The other fields do not affect times: `nic_kind` and `nvlink_generation` name the links; `like` is the catalogue's
-    type that a site's own type is based on; `sources` and `verified` tell for each link (nvlink, pcie, nic, network,
-    memory, latency) where its rate comes from and whether somebody read that source; `given` lists the links whose
-    rates the user gave for the run. JSON: `to_dict`, `from_dict`.
+    The other fields do not affect times. `nic_kind` and `nvlink_generation` name the links. `like`: the type of the
+    catalogue on which a site's own type is based. `sources`: for each link (nvlink, pcie, nic, network, memory,
+    latency) where its rate comes from. `verified`: whether somebody read that source. `given`: the links whose rates
+    the user gave for the run. JSON: `to_dict`, `from_dict`.
     """
 
     instance: str
@@ -119,7 +119,7 @@ class NodeLinks:
 
 
 class Limit(Code):
-    """The limit that gives a bound its name: the code in `Bound.code`, and the name."""
+    """What limits the traffic of a bound. Each member: the value of `Bound.code`, and the bound's name."""
 
     MEMORY_COPY = "memory-copy", "memory copy"
     GPU_MEMORY = "gpu-memory", "GPU memory"
@@ -155,8 +155,7 @@ class Bound:
     `kind`: `hard` (physics: a higher figure is an error), `traffic` (what the links allow with the library's algorithm
     while the other groups of the round run; a better algorithm, or groups that take turns, may exceed it) or
     `reference` (a measured ceiling, which may be exceeded).
-    `name` and `why` are for people; `code` is a Limit. `verified`: False if one of its figures was not read in a
-    source.
+    `name` and `why` are for people; `code` is a Limit. `verified`: False if nobody read one of its figures in a source.
     """
 
     bytes_per_s: float

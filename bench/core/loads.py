@@ -1,8 +1,8 @@
 """The load of one algorithm on each kind of link, once for all sizes: seconds per byte of payload, and latencies.
 
-Messages of a schedule are proportional to the payload, so solving the schedule of one byte gives every size. The time
-of a phase is the maximum of a few lines, latency + bytes x slope. Equal phases are solved once. A line that is below
-another one everywhere is dropped.
+Messages of a schedule are proportional to the payload, so the solution for one byte gives the times of all sizes. The
+time of a phase is the maximum of a few linear functions (lines), latency + bytes x slope. Equal phases are solved once.
+A line that is below another one everywhere is dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Load:
     by_kind: Mapping[str, float]
 
     def seconds(self, payload_bytes: float) -> float:
-        """Time of one phase that the links alone take, in seconds."""
+        """Seconds that the links need for one phase, without any software overhead."""
         return max((latency + slope * payload_bytes for latency, slope in self.lines), default=0.0)
 
     @property
@@ -56,7 +56,7 @@ class Load:
 
     @property
     def excess(self) -> float:
-        """Time of the phase with fair shares, divided by the time that its busiest link alone needs (1 or more)."""
+        """Time of the phase with fair shares / time that its busiest link needs for its own bytes (1 or more)."""
         busiest = max(self.by_kind.values(), default=0.0)
         return max(max((slope for _, slope in self.lines), default=0.0) / busiest, 1.0) if busiest else 1.0
 
@@ -65,12 +65,12 @@ Loads = tuple[Load, ...]
 
 
 def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
-    """Time of the whole schedule that the links alone take, in seconds."""
+    """Seconds that the links need for the whole schedule, without any software overhead."""
     return sum(load.repeat * load.seconds(payload_bytes) for load in loads)
 
 
 def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
-    """The loads of one collective of the whole world; None if the algorithm cannot run there.
+    """The loads of one collective of the whole world; None if the algorithm cannot run on this world.
 
     Raises UsageError if a rate or latency is unknown.
     """
@@ -132,7 +132,7 @@ def _load(fabric: Fabric, phase: Phase) -> Load:
 
 
 def _seconds(fabric: Fabric, paths: NDArray[np.int64], num_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds that each link is busy with these messages, by id."""
+    """Seconds that each link is busy with these messages, in the order of link ids."""
     import numpy as np
 
     used = np.bincount(paths.ravel(), weights=np.repeat(num_bytes, paths.shape[1]), minlength=len(fabric.capacity))

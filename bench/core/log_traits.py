@@ -2,7 +2,7 @@
 
 A run that was imported carries its tool's name (`Header.transport`, `ForeignRun.tool`); `log_traits` finds the traits
 that the reader in `logs/readers/` declares for it. If this suite runs a tool for comparison, the header's fact `tool`
-holds its name; `compared_statistic` finds what the tool's file declares.
+holds its name; `compared_statistic` finds the statistic that the tool's file declares.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class LogTraits:
     """The traits of one tool's logs. The defaults describe an unknown tool.
 
     `copies`: it prints matrices of copies between GPUs and hosts. `host_memory`: its ranks move host memory and need no
-    GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so its speed bounds them
-    even where the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to the
-    links. `of_running_job`: its times are those of a job's own operations, with their wait for late ranks, so no bound
-    judges them. `rings`: its large collectives use rings, unless its log says otherwise. `without_bound`: why this
-    suite has no bound on the tool's figures; None if it has one.
+    GPU, unless the header's fact `memory` is "device". `nic_test`: two processes test one NIC, so the NIC's rate bounds
+    the figures even if the machine is unknown. `gpu_collectives`: its collectives show how close a GPU library comes to
+    the rates of the links. `of_running_job`: its times are those of a job's own operations, which include waiting for
+    late ranks, so no bound judges them. `rings`: its large collectives use rings, unless its log reports another
+    algorithm. `without_bound`: why this suite has no bound on the tool's figures; None if it has one.
 
-    `extremes`: the names under which a record reports the least and the largest time of a row. `statistics`: name in
+    `extremes`: the names of a row's shortest and longest time in `Record.reported`. `statistics`: name in
     `Record.reported` -> name in `Summary.compat`, for statistics that follow the tool's own definition.
     """
 
@@ -45,8 +45,8 @@ class LogTraits:
 class ComparedStatistic:
     """The statistic of our row that is compared with a tool's time: by default the median over samples.
 
-    `mean`: the statistic of `Summary.compat` that is compared instead. `isolated_mean`: also in isolated mode.
-    `rate_is_median`: the tool prints no time, and its rate stands for the median.
+    `mean`: the statistic of `Summary.compat` that is compared instead of the median. `isolated_mean`: also in isolated
+    mode. `rate_is_median`: the tool prints no time, and its rate is the rate of the median time.
     """
 
     mean: str = ""
@@ -72,6 +72,6 @@ def log_traits(tool: str) -> LogTraits:
 
 @cache
 def compared_statistic(tool: str) -> ComparedStatistic:
-    """The statistic that a tool in `logs/readers/` declares; the default for other names."""
+    """The statistic that this tool's file in `logs/readers/` declares; the default for other names."""
     found = getattr(plugins.load("tool", tool), "TOOL", None) if tool in plugins.names("tool") else None
     return ComparedStatistic() if found is None else found.compared

@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Refuse unknown options here, in the subcommand: the outer parser has other options and another help."""
+        """Refuse unknown options in the subcommand's parser: the main parser knows and explains other options."""
         found, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}{self._suggestion(rest)}")
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
-    """A parser of one of these words; errors call it `kind`."""
+    """A parser that accepts one of these words. `kind`: what error messages call such a word."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -50,7 +50,7 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """A parser of a whole number of `least` or more; errors may call it by a name."""
+    """A parser of a whole number of `least` or more. `name`: what error messages call the number."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -96,14 +96,14 @@ def nics(text: str) -> tuple[int, float]:
 
 
 def aggressor(text: str) -> str:
-    """`PATTERN[:SIZE]`; the size is added if it is missing."""
+    """`PATTERN[:SIZE]` with its size; a default size if it is missing."""
     name, separator, size = text.partition(":")
     num_bytes = parse_size(size) if separator else _AGGRESSOR_BYTES
     return f"{check('pattern', name)}:{format_size(num_bytes)}"
 
 
 def links(text: str) -> tuple[tuple[str, float], ...]:
-    """Rates in bytes per second by link: `nic=12.5GB/s,nvlink=300GB/s`."""
+    """Pairs (link, bytes per second) from `nic=12.5GB/s,nvlink=300GB/s`."""
     pairs = []
     for part in text.split(","):
         name, separator, rate = part.partition("=")
@@ -144,11 +144,11 @@ def required(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-# Turn a value from a file into the texts that the parsers above read. `typed`: texts, and lists and mappings of them.
+# Turn a value from a file into the texts that the parsers above read. `typed`: a text, or a list or mapping of texts.
 
 
 def listed(typed: object) -> list[Any]:
-    """A list as it is; one value as a list of one. Raises UsageError for an empty list."""
+    """A list unchanged, or a single value as a list with one element. Raises UsageError for an empty list."""
     if typed == []:
         raise UsageError("the list is empty: give at least one value, or leave out the key")
     return typed if isinstance(typed, list) else [typed]
@@ -163,7 +163,7 @@ def split_orders(typed: object) -> list[Any]:
 
 
 def split_matrix(typed: object) -> list[Any]:
-    """The command line's text of a matrix, `0,1;2,0`, also for a list of rows."""
+    """A matrix as the command line spells it (`0,1;2,0`), from this text or from a list of rows."""
     if not isinstance(typed, list):
         return [typed]
     rows = [row if isinstance(row, list) else [row] for row in typed]
@@ -171,7 +171,7 @@ def split_matrix(typed: object) -> list[Any]:
 
 
 def split_requirements(typed: object) -> list[Any]:
-    """The command line's text, `network=efa,protocol=simple`, also for the mapping `{network: efa}`."""
+    """Requirements as the command line spells them (`network=efa`), from this text or from a mapping."""
     if not isinstance(typed, dict):
         return [typed]
     return [",".join(f"{name}={value}" for name, value in typed.items())]
@@ -183,5 +183,5 @@ def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def only_one(parsed: tuple[Any, ...]) -> Any:
-    """The one value of a factor whose text was written as a list or mapping."""
+    """The value of a factor for which `split` makes one text even from a list or mapping."""
     return parsed[0]

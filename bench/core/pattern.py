@@ -1,7 +1,7 @@
 """What a pattern file defines: buffer sizes, steps, the expected result, and the meaning of its bandwidth.
 
-One file at the root of `bench/` holds one subclass and its instance PATTERN; nothing is registered anywhere else. Every
-method takes a Shape: one size, for one group of ranks.
+One file at the root of `bench/` holds one subclass and its instance PATTERN; no other file registers it. Most methods
+take a Shape: one size, for one group of ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Shape:
 
 
 class Pattern(ABC):
-    """A traffic pattern. By default all members make one collective call; subclasses override what differs."""
+    """A traffic pattern. Subclasses override what differs from the defaults."""
 
     name: str
     reduces = False  # does it combine data, so the reduce operation matters?
@@ -106,8 +106,8 @@ class Pattern(ABC):
     def crossing(self, shape: Shape, num_parts: int) -> float:
         """Bytes per direction that must cross the boundary of one of `num_parts` equal parts of the group.
 
-        It holds for any algorithm of sends and receives, without reduction inside the network. One formula gives both
-        the bus factor (num_parts = n: a part is one rank) and the network bound (num_parts: the number of nodes).
+        The result holds for any algorithm of sends and receives without reduction inside the network. It gives both the
+        bus factor (num_parts = n: a part is one rank) and the network bound (num_parts = N: a part is one node).
         """
 
     def bus_factor(self, shape: Shape) -> float | None:
@@ -121,15 +121,16 @@ class Pattern(ABC):
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """The least number of messages that must follow one another; times the time of one, it is the latency floor."""
+        """The least number of messages that must follow one another. The latency floor is this number x one latency."""
         return 1
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Traffic that follows from the program alone. Bytes are per operation and direction; None: no such boundary.
+    """Traffic that follows from the program, whatever the links. Bytes are per operation and direction.
 
-    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port, and `node_bytes` one node's network.
+    `bus_factor`: busbw / algbw. `rank_bytes` must cross one rank's port; `node_bytes` must pass between one node and
+    the network. None: the group has no such boundary.
     """
 
     bus_factor: float | None
@@ -139,9 +140,10 @@ class Traffic:
 
 
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    """The traffic of one size. `num_nodes`: None unless members are ordered node by node, equally many on each.
+    """The traffic of one size. If the group cannot run the pattern, there is no traffic.
 
-    If the group cannot run the pattern, there is no traffic.
+    `num_nodes`: number of nodes if members are ordered node by node and every node has the same number of them; else
+    None.
     """
     runs = pattern.needs(shape) is None
     return Traffic(
@@ -160,7 +162,7 @@ class BlockPattern(Pattern):
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """The payload without a part's own share: S (N-1)/N."""
+        """The payload without the share of the part itself: S (N-1)/N, with N = `num_parts`."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
@@ -222,15 +224,16 @@ class MessagePattern(Pattern):
 class PairPattern(Pattern):
     """Messages between members 0 and 1 of a group; other members do nothing.
 
-    One-way isolated: a round trip of two operations, so t is half of it. One-way pipelined: W messages at once, then an
-    acknowledgement of one element. Two-way: both members send at once, one message or W each.
+    One-way isolated: a round trip of two operations, so t is half the time of the round trip. One-way pipelined: W
+    messages in flight, then an acknowledgement of one element. Two-way: both members send at the same time, one message
+    each (isolated) or W messages each (pipelined).
     """
 
     min_ranks = 2
     directional = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """Every message leaves from the start of the send buffer and arrives in its own part of the receive buffer."""
+        """All messages are sent from the start of the send buffer; each has its own part of the receive buffer."""
         flows = [flow for step in self._flows(shape) for flow in step if member < 2]
         send_bytes = max((num_bytes for source, _, num_bytes in flows if source == member), default=0)
         recv_bytes = sum(count * num_bytes for source, count, num_bytes in flows if source != member)
@@ -257,7 +260,7 @@ class PairPattern(Pattern):
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """One message per direction and operation, if it crosses; the acknowledgement is not counted."""
+        """One message per direction and operation, if it crosses a boundary; the acknowledgement is not counted."""
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:

@@ -3,8 +3,8 @@
 Copies carry noise that depends on the source rank and the position: swapped, shifted or stale blocks differ. Sums carry
 integers small enough that every partial sum in any order is exact (sum of |x| <= 2^p for p significand bits), so they
 are compared bit by bit. Element i of member m holds f(noise(i), slot) with slot = (m + noise(i)) mod n. Each slot
-occurs exactly once among the members, so the reduction over all members has a closed form. It costs the same for 2
-ranks as for 2000.
+occurs exactly once among the members, so the reduction over all members has a closed form, which takes as long to
+compute for 2 ranks as for 2000.
 
 Noise repeats after a prime number of words, so blocks whose size is a multiple of 16 bytes cannot be swapped unnoticed.
 """
@@ -52,10 +52,10 @@ def _salt(*key: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiled:
-    """The endless repetition of `period`, from byte `offset`. So no content takes more than a few MiB.
+    """The endless repetition of `period`, from byte `offset`. Only the period is stored, a few MiB at most.
 
-    Each 8-byte word of the repetition is then changed: `salt` flips bits, and bits outside `mask` are cleared. A period
-    that is not a whole number of words has neither.
+    In each 8-byte word of the repetition, `salt` flips bits, and then bits outside `mask` are cleared. A period that is
+    not a whole number of words is not changed.
     """
 
     period: Bytes
@@ -65,7 +65,7 @@ class Tiled:
 
     @property
     def row_bytes(self) -> int:
-        """The smallest multiple of the period that holds whole elements of every type."""
+        """Bytes of the smallest number of whole periods that is also a whole number of elements of every type."""
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
@@ -73,7 +73,7 @@ class Tiled:
         return replace(self, offset=self.offset + num_bytes)
 
     def head(self, num_bytes: int) -> Bytes:
-        """Its first bytes, in a new array."""
+        """The first bytes of the content, in a new array."""
         first = self.offset - self.offset % 8
         skipped = self.offset - first
         words = _repeated(self.period, first, -(-(skipped + num_bytes) // 8) * 8).view(np.uint64)
@@ -100,7 +100,7 @@ def _repeated(period: Bytes, offset: int, num_bytes: int) -> Bytes:
 
 
 def poison(dtype: Dtype) -> int:
-    """The byte that fills unwritten memory: repeated, it is NaN for floats; for integers it is 0xA5."""
+    """The byte that fills memory before it is written: 0xA5 for integers, else 0xFF, which repeated is a NaN."""
     return 0xA5 if dtype.kind in ("int", "uint") else 0xFF
 
 
@@ -131,7 +131,7 @@ class ReduceData:
 
     @property
     def exact(self) -> bool:
-        """Is only one result right, to the last bit?"""
+        """Is exactly one result correct, to the last bit?"""
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
@@ -152,7 +152,7 @@ class ReduceData:
         return beyond
 
 
-# All buffer sets of a row hold the same, so its periods are made once.
+# All buffer sets of a row hold the same data, so the periods of a row are made once.
 @lru_cache(maxsize=4)
 def _rule(dtype: Dtype, op: str, num: int, seed: int) -> Any:
     return _RULES[_rule_name(dtype, op)](dtype, num, _noise(seed))
@@ -194,7 +194,7 @@ class _Exact:
 
 
 class _Extreme(_Exact):
-    """min, max: as sum, but nothing is added up, so small types also have many values."""
+    """min, max: as for sum, but without a limit for the sum of the values, so small types have many values, too."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, 1, noise)
@@ -209,7 +209,7 @@ class _Extreme(_Exact):
 
 
 class _Average(_Exact):
-    """At most two members contribute: libraries scale by 1/n before or after they add."""
+    """avg: at most two members have values other than 0, because libraries scale by 1/n before or after they add."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         super().__init__(dtype, num, noise)
@@ -218,13 +218,13 @@ class _Average(_Exact):
 
 
 class _Product:
-    """prod of floats: powers of two, and a random significand in slot 0: exact in any order (as in nccl-tests)."""
+    """prod of floats: slot 0 has a random significand, others a power of two; exact in any order (as nccl-tests)."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         steps = 2 ** min(dtype.precision - 1, 30)
         significand = 1.0 + (noise & np.uint64(steps - 1)).astype(np.float64) / steps
         self._first = np.where((noise >> np.uint64(63)).astype(bool), -significand, significand)
-        # Only few factors differ from one: otherwise the product of many ranks would exceed float16's exponent range.
+        # Only a few factors are not 1: otherwise the product of many ranks would exceed float16's exponent range.
         exponents = [_salt(slot, 7) % 3 - 1 if 0 < slot < 8 else 0 for slot in range(num)]
         self._power = np.ldexp(1.0, np.array(exponents))
 
@@ -236,7 +236,7 @@ class _Product:
 
 
 class _Modular:
-    """Integers: product modulo 2^w and bitwise operations, with any word in slot 0 and fixed words in the others."""
+    """Integers: product modulo 2^w and bitwise operations. Slot 0 has a random word, each other slot a fixed word."""
 
     def __init__(self, dtype: Dtype, num: int, noise: _Words) -> None:
         self._first = noise
@@ -255,7 +255,7 @@ class _Modular:
 _SLOT_WORDS: dict[str, Callable[[int], int]] = {
     "prod": lambda slot: 2 * (slot % 50) + 3,
     "bxor": lambda slot: _salt(slot, 2),
-    # A few slots clear (set) one bit of each byte; more would hide slot 0.
+    # Slots 1 to 3 clear (band) or set (bor) one bit of each byte; if more slots did, slot 0 would not matter any more.
     "band": lambda slot: ~(0x0101010101010101 << slot) if 0 < slot < 4 else ~0,
     "bor": lambda slot: 0x0101010101010101 << slot if 0 < slot < 4 else 0,
 }
@@ -298,7 +298,7 @@ def _encode(values: Any, dtype: Dtype) -> Bytes:
     """Values as raw little-endian elements; exact for all values of the rules above."""
     if dtype.kind == "complex":
         half = "float32" if dtype.num_bytes == 8 else "float64"
-        # Real and imaginary part differ, so a swap is noticed; a sum adds each of them separately.
+        # Real and imaginary part differ, so a swap of them is noticed. A sum adds both separately.
         return np.stack([values, -2 * values], axis=-1).astype(half).reshape(-1).view(np.uint8)
     if dtype.name == "bfloat16":
         # Round to nearest even. Sums, products and extrema are exact; averages are not.

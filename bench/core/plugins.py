@@ -1,7 +1,7 @@
-"""Plug-ins: a file in a folder, named after the word that the user types. There is no other registry.
+"""Plug-ins: each is a file in a folder, and its name is the word that the user types. There is no other registry.
 
-A module is imported only when it is named, so heavy libraries load only on use. Patterns are the public modules at the
-root of `bench/`; every other kind has its own folder.
+A plug-in is imported only when a user names it, so heavy libraries load only on use. Patterns are the public modules at
+the root of `bench/`; every other kind has its own folder.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def source(kind: str, name: str) -> str:
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
-    """`; did you mean 'x'?`, or the list of known names: the end of every message about an unknown name."""
+    """The end of every message about an unknown name: `; did you mean 'x'?`, or the list of known names."""
     if close := closest(word, known):
         return f"; did you mean {close!r}?"
     return f"; there are: {', '.join(known)}" if known else ""

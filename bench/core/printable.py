@@ -8,7 +8,7 @@ runs, tags that a page runs, and commands to a CI system. Each function leaves o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 # Unicode's controls (C0, DEL, C1), format characters (directions, zero width, tags), separators of lines, surrogates.
 _FORMAT = (
@@ -94,8 +94,9 @@ def markdown_page(text: str) -> str:
     return "\n".join(shown)
 
 
-def fenced(content: Sequence[str], language: str = "") -> list[str]:
+def fenced(content: Iterable[str], language: str = "") -> list[str]:
     """Lines as a block of code of Markdown, between fences that are longer than any in them."""
+    content = list(content)
     longest = max((len(run) for each in content for run in _BACKTICKS.findall(each)), default=0)
     fence = "`" * max(3, longest + 1)
     return [fence + language, *map(printable, content), fence]

@@ -1,16 +1,17 @@
 """Matrices whose product is known exactly, although their elements look like noise.
 
-Row i and column k of the first factor hold u(i) s(k), row k and column j of the second t(k) v(j). All four are noise of
-integers up to 15 of either sign. Such elements fill the eight significant bits of bfloat16, so a GPU needs as much
-power as with other data. Zeros or few set bits would need less power, and a hot GPU would then run faster. The product
-is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen so that this sum is SUM, a power of
-two: each element is then exact in every type here. The result changes if a tile is in the wrong place, a row meets a
-later column, or a block of k is left out or taken twice. u and t repeat after a prime number of rows, so the first rows
-determine the matrix and no tile can be swapped unnoticed.
+The element in row i and column k of the first factor is u(i) s(k), and in row k and column j of the second t(k) v(j).
+u, s, t and v are random integers from -15 to 15, but not 0. Such elements fill the eight significant bits of bfloat16,
+so a GPU needs as much power as with other data. Zeros or few set bits would need less power, and a hot GPU would then
+run faster. The product is C(i,j) = u(i) v(j) x sum over k of s(k) t(k). The last values of s are chosen so that this
+sum is SUM, a power of two: each element is then exact in every type here. The result changes if a tile is in the wrong
+place, if a row is multiplied by the wrong column, or if a block of k is omitted or added twice. u and t repeat after a
+prime number of rows, so the first rows determine the matrix, and swapped tiles are noticed.
 
-Every partial sum is an integer. In order of k, the sum of s t is steered to stay within STEERED of zero. Partial sums
-therefore stay far below 2^24, up to which float32 (in which all products here are summed) counts exactly. That holds in
-any order that keeps neighbours together, and also if each lane of a processor takes every n-th k.
+Every partial sum is an integer. Signs of s are chosen so that the sum of s t, added up in order of k, stays between
+-STEERED and STEERED. Partial sums therefore stay far below 2^24, up to which float32 (in which all products here are
+summed) is exact for integers. That is also true if a GPU adds up ranges of k separately, or if each lane of a processor
+takes every n-th k.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST = 15
 STEERED = 240
 TYPES = ("bfloat16", "float16", "float32", "float64")  # with exact products here
 PERIOD = 61  # rows; a prime below the tile of core/sweep.py
-_ONES = 8  # elements of each period of t are 1 or -1, where s can make up any remainder
+_ONES = 8  # elements of each period of t are 1 or -1; there, s can be chosen to reach SUM exactly
 
 
 class ProductData:
@@ -42,7 +43,7 @@ class ProductData:
 
 @lru_cache(maxsize=4)
 def vectors(order: int, rank: int, seed: int) -> tuple[Any, Any, Any, Any]:
-    """u and t of one period, s and v of `order` integers, 1 to MOST of either sign, with sum of s t = SUM."""
+    """u and t have PERIOD integers, s and v `order`; all from 1 to MOST or negative; the sum of s t is SUM."""
     noise = np.random.default_rng((order, rank, seed))
     u, s, t, v = (
         noise.integers(1, MOST + 1, num) * noise.choice((-1, 1), num) for num in (PERIOD, order, PERIOD, order)

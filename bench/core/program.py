@@ -1,9 +1,9 @@
 """A program: what each rank of a group does in one operation, as plain data.
 
-Steps follow one another; the parts of one Exchange are posted together. Peers and roots are *members* of the group
-(0 .. n-1), not world ranks, so one program serves any group of the same size. Step k of all members belongs together:
-sends of step k are received in step k. A transport compiles the steps, the model simulates them, and the bounds count
-the bytes that cross a link.
+Steps follow one another; the messages of one Exchange are posted together. Peers and roots are *members* of the group
+(0 .. n-1), not world ranks, so one program serves any group of the same size. A message that one member sends in its
+step k is received in step k of another member. A transport compiles the steps, the model simulates them, and the bounds
+count the bytes that cross a link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`num_bytes` at `offset_bytes` of this member's send buffer (or of its receive buffer, for a receive)."""
+    """One send or receive: `num_bytes` at `offset_bytes` of this member's send or receive buffer."""
 
     peer: int
     num_bytes: int
@@ -47,8 +47,8 @@ class Exchange:
 class Copy:
     """`num_bytes` from member `source`'s send buffer to member `target`'s receive buffer, without a receive call.
 
-    `source_on`, `target_on`: the member on whose GPU those bytes are; None: in host memory. It differs from
-    the buffer's own member if one process holds memory on two GPUs.
+    `source_on`, `target_on`: the member whose GPU holds the source and the target bytes (None: host memory). These are
+    other members than `source` and `target` if one process has memory on two GPUs.
     """
 
     source: int
@@ -62,7 +62,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class CopyStep:
-    """Copies that this member runs by itself, begun together and completed together."""
+    """Copies that this member runs without other members. All begin together and complete together."""
 
     copies: tuple[Copy, ...] = ()
 
@@ -86,13 +86,13 @@ Step = Collective | Exchange | CopyStep | Product
 
 
 def is_device_work(step: Step) -> bool:
-    """Is a step a copy or product that one GPU makes alone, so a message library cannot run it?"""
+    """Is the step a copy or product that one GPU makes, so a message library cannot run it?"""
     return isinstance(step, CopyStep | Product)
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """`num_bytes` at `offset_bytes` of the receive buffer must equal those of member `source` at `source_offset`."""
+    """`num_bytes` at `offset_bytes` of the receive buffer must equal `source`'s send buffer at `source_offset`."""
 
     source: int
     source_offset: int
@@ -102,7 +102,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """`num_bytes` at `offset_bytes` of the receive buffer must be all members' data at `source_offset`, reduced."""
+    """`num_bytes` at `offset_bytes` of the receive buffer must be the reduction of all data at `source_offset`."""
 
     source_offset: int
     num_bytes: int

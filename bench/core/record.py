@@ -1,7 +1,7 @@
 """What was measured: the header of a results file and its records.
 
 Raw seconds and the factors used are stored; bandwidths, percentiles and fractions of a bound are derived on demand.
-None means unknown; -1, 0.0 and infinity never do.
+An unknown value is None, never -1, 0.0 or infinity.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Flag(StrEnum):
     CONTRADICTS = "contradicts"
     THROUGH_HOST = "through-host"  # copied through the host's memory, so the figure does not describe a peer link
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
+    SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
 
 
 class StopReason(StrEnum):
@@ -57,13 +58,13 @@ LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Raw seconds per operation. `seconds[i]` is the slowest rank's share of sample i.
+    """Raw seconds per operation. `seconds[i]` is the time of the slowest rank in sample i.
 
-    `by_rank[r][i]`: each member's own seconds, in member order; empty above a limit, which sets a flag. `rank_mean_s`
-    and `slowest_counts` replace it then: each member's mean, and the number of samples in which it was the slowest.
-    `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode). If a device's clock
-    measured the seconds, two more times count from the beginning of sample i, per operation: `host_s[i]` until the last
-    host saw the sample complete, and `enqueue_s[i]` until the last host had issued it.
+    `by_rank[r][i]`: seconds of member r in sample i. Above a limit on their number, `by_rank` is empty, a flag is set,
+    and the file keeps for each member its mean (`rank_mean_s`) and the number of samples in which it was the slowest
+    (`slowest_counts`). `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode).
+    If a device's clock measured `seconds`, the hosts' clocks give two more times from the beginning of sample i, per
+    operation: `host_s[i]` until the last host saw the sample complete, `enqueue_s[i]` until the last host issued it.
     """
 
     seconds: Sequence[float]
@@ -85,12 +86,13 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """The aggressors of a record's samples, and the same ranks' samples without them, in alternating blocks.
+    """The aggressors that disturbed a record's samples, and the victims' samples without aggressors, in turn.
 
-    `alone_s[i]`: the slowest rank's share of sample i without aggressors. Block k of both kinds begins with sample
-    k x samples_per_block. `aggressor_bytes`: the payload of the aggressors' pattern. The aggressors' rates are their
-    busbw in bytes per second, alone and in each disturbed block. `busy`: for each disturbed block, the smallest share
-    of the block that any aggressor spent inside its calls; empty if modelled.
+    Blocks of disturbed and undisturbed samples alternate; block k of both kinds begins with sample
+    k x samples_per_block. `alone_s[i]`: time of the slowest rank in undisturbed sample i. `aggressor_bytes`: payload
+    of the aggressors' pattern. `rates_bytes_per_s`: the aggressors' busbw in each disturbed block;
+    `rate_alone_bytes_per_s`: their busbw without victims. `busy`: for each disturbed block, the smallest share of the
+    block that any aggressor spent inside its calls; empty if modelled.
     """
 
     aggressor: str
@@ -105,15 +107,15 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class OverlapSamples:
-    """The allreduces of a record alone, and the matrix products that overlapped them, in three alternating blocks.
+    """Times from three kinds of alternating blocks: the collective alone, matrix products alone, and both together.
 
     The record's own samples are those of the collective with products. A product multiplies matrices of `order` rows
-    with elements of `dtype`. A sample starts `num_products` of them, of which the first `num_counted` are timed.
-    `alone_s[i]` (the collective alone), `product_alone_s[i]` and `product_s[i]` (one product, alone and with the
-    collective): the slowest rank's share of sample i. Block k of each kind begins with sample k x samples_per_block.
-    `num_not_covered`: samples in which the collective outlasted the last product, or ended before the counted ones;
-    their slowdowns are
-    too low.
+    with elements of `dtype`. A sample starts `num_products` products; the first `num_counted` are timed.
+    Time of the slowest rank in sample i: `alone_s[i]` (only the collective), `product_alone_s[i]` (one product without
+    the collective), `product_s[i]` (one product with it). Block k of each kind begins with sample
+    k x samples_per_block.
+    `num_not_covered`: number of samples in which the collective ended after the last product, or before the last timed
+    product; the slowdowns of these samples are too low.
     """
 
     dtype: str
@@ -133,7 +135,7 @@ class Skip(Coded):
 
 
 class WrongCode(Code):
-    """The place where the first wrong data of a row were found."""
+    """Where the first wrong data of a row were found."""
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
     GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
@@ -163,7 +165,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One (payload, mode, group) of a case. Exactly one of samples, reported, skipped and failed is set.
+    """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
     `requested_bytes`: all requested sizes that were rounded to this payload. `verified`: True if all bytes were right,
     False if some were wrong (`num_wrong` elements), None if nothing was moved (modelled) or checked. `reported`:
@@ -202,7 +204,7 @@ class Record:
     failed: Failure | None = None
 
     def __post_init__(self) -> None:
-        """Check that a record is exactly one of these."""
+        """Check that exactly one of samples, reported, skipped and failed is set."""
         given = [x for x in (self.samples, self.reported, self.skipped, self.failed) if x is not None]
         if len(given) != 1:
             raise ValueError("a record is exactly one of samples, reported, skipped, failed")
@@ -211,7 +213,8 @@ class Record:
 # Keys of `Header.imported`: the tool's name and version (null: unknown), the file's name and SHA-256, the line at which
 # the run begins, how it ended (logs/foreign.py: status, failure; text, code and facts), the values recomputed by our
 # definitions (texts and codes), and remarks: [{"line", "text", "code", "facts"}] of lost, doubtful or notable lines.
-# Files of older versions have no codes. A job of figures also has figures (logs/foreign.py: NamedFigure.to_dict).
+# Files of older versions have no codes. A job of a tool that prints figures instead of rows has one more key, "figures"
+# (logs/foreign.py: NamedFigure.to_dict).
 IMPORTED_KEYS = (
     "tool",
     "tool_version",
@@ -232,7 +235,7 @@ IMPORTED_KEYS = (
 class Header:
     """The first line of a results file: everything needed to repeat the run and to judge its figures.
 
-    `case`: the argv of the case. `nodes`: the facts of each host by name. `ranks`: each rank's host, local rank,
+    `case`: the argv of the case. `nodes`: host name -> facts of the host. `ranks`: each rank's host, local rank,
     process and CPU mask. `calibration`: ceilings and overheads measured at start. `settings`: how time was measured.
     `links`: the links of one node (core/links.py: NodeLinks), which bound the run. `imported`: the origin of rows of
     another tool's log, and how its run ended (see IMPORTED_KEYS); {} for rows of this suite.

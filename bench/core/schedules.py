@@ -16,7 +16,7 @@ from bench.core.fabric import SWITCH, Flow
 from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
 
-PIECES = 8  # in flight in a pipelined schedule, as many as NCCL's buffers hold (NCCL_STEPS)
+PIECES = 8  # in flight in a pipelined schedule, the number that NCCL's buffers can hold (NCCL_STEPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Call:
     """One collective of one group. `ranks[m]` is the world rank of member m; `root` is a member.
 
     `split[i][j]`: bytes from member i to member j (alltoallv only). `reduces`: the node's switch can reduce (NVLS).
-    `mesh`: every pair of the node's GPUs has a link. `alike`: all paths between nodes are equally long, so one node can
-    stand for all.
+    `mesh`: every pair of the node's GPUs has a link. `alike`: all paths between nodes are equally long, so the
+    messages of one node represent those of all nodes.
     """
 
     ranks: tuple[int, ...]
@@ -91,7 +91,7 @@ def backwards(phases: Phases) -> Phases:
 
 
 def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
-    """The same messages with `part` of their bytes."""
+    """The same messages with their bytes multiplied by `part`."""
     return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
 
 
@@ -111,7 +111,8 @@ def ring_allreduce(call: Call) -> Phases:
 def chain_broadcast(call: Call) -> Phases:
     """Pieces pass along the rings, from the root to the member before it. All edges are busy at once.
 
-    n - 1 latencies, and S through each edge: the limit for many small pieces, where filling the pipeline takes no time.
+    The time is n - 1 latencies and the time of S through each edge. This is the limit for many small pieces, when the
+    time to fill the pipeline is negligible.
     """
     root = call.ranks[call.root]
     shares = _ring_shares(call.ranks, call.ranks_per_node)
@@ -122,12 +123,12 @@ def chain_broadcast(call: Call) -> Phases:
 
 
 def chain_reduce(call: Call) -> Phases:
-    """A broadcast backwards."""
+    """The messages of a broadcast, backwards."""
     return backwards(chain_broadcast(call))
 
 
 def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: float) -> tuple[Flow, ...]:
-    """One step of rings in several groups at once, `num_bytes` from each member to the next."""
+    """One step of a ring in each of several groups: every member sends `num_bytes` to the next member."""
     return tuple(
         (source, target, share * num_bytes)
         for ranks in groups
@@ -138,7 +139,7 @@ def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: 
 def _ring_shares(ranks: Sequence[int], ranks_per_node: int) -> dict[tuple[int, int], float]:
     """The share of the data that each edge of a ring carries.
 
-    The ring keeps the members' order from node to node. With L consecutive members on a node there are L rings
+    The ring visits nodes in the order of members. With L consecutive members on a node there are L rings
     (channels), each with 1/L of the data. Channel c enters each node at its c-th member, so every member sends to the
     next node in one channel, and all rails carry the same load.
     """
@@ -161,7 +162,7 @@ def _ring_shares(ranks: Sequence[int], ranks_per_node: int) -> dict[tuple[int, i
 
 
 def hierarchical_allreduce(call: Call) -> Phases | None:
-    """Reduce-scatter in the node, allreduce of S/L over each rail, all-gather in the node."""
+    """Reduce-scatter in each node, allreduce of S/L over each rail, all-gather in each node."""
     levels = _levels(call)
     if levels is None:
         return None
@@ -171,7 +172,7 @@ def hierarchical_allreduce(call: Call) -> Phases | None:
 
 
 def hierarchical_allgather(call: Call) -> Phases | None:
-    """All-gather over each rail, then in the node."""
+    """All-gather over each rail, then in each node."""
     levels = _levels(call)
     if levels is None:
         return None
@@ -180,17 +181,16 @@ def hierarchical_allgather(call: Call) -> Phases | None:
 
 
 def hierarchical_reducescatter(call: Call) -> Phases | None:
-    """The all-gather backwards: in the node, then over each rail."""
+    """The phases of the all-gather in reverse order: in each node, then over each rail."""
     forwards = hierarchical_allgather(call)
     return forwards[::-1] if forwards else None
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """In pieces, so node and network work at the same time: a tree or rails between nodes, NVLS or rings inside.
-
-    Each port carries S (1 + 1/L) with NVLS and 2 (L-1)/L S without, each rail 2 (N-1)/N S/L: the least that any
-    algorithm must send. Only at the first and the last of the PIECES are links idle: these pass the levels one after
-    the other.
+    """In PIECES, so node and network work at the same time. Inside nodes: NVLS or rings; between nodes: rails.
+    Each port carries S (1 + 1/L) with NVLS and 2 (L-1)/L S without NVLS; each rail carries 2 (N-1)/N S/L. No algorithm
+    can send fewer bytes. Links are idle only during the first and the last piece, which pass the node and the network
+    one after the other.
     """
     levels = _levels(call)
     if levels is None:
@@ -208,9 +208,9 @@ def pipelined_allreduce(call: Call) -> Phases | None:
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
-    """The phase inside nodes and the rails; None unless N and L are 2 or more.
+    """(phase inside the nodes, ranks of each rail); None unless N and L are 2 or more.
 
-    Inside, each member's part S/L goes to all others: L - 1 steps round a ring, or one step over the links of a mesh.
+    Inside a node, each member's part S/L goes to all others: L - 1 steps of a ring, or one step over a mesh's links.
     """
     nodes = call.even_nodes()
     if nodes is None or len(nodes) < 2 or len(nodes[0]) < 2:
@@ -230,7 +230,7 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
 def direct(call: Call) -> Phases | None:
     """allgather, reducescatter in one node: every rank sends S/n to all others at once, over all links of a mesh.
 
-    The messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
+    A rank starts its messages one after the other; the model adds the log2 n latencies of a tree for that.
     """
     if not call.mesh or len(call.nodes()) > 1:
         return None
@@ -246,10 +246,10 @@ def direct_allreduce(call: Call) -> Phases | None:
 
 
 def nvls_allreduce(call: Call) -> Phases | None:
-    """The node's switch reduces: for each member it reads and combines 1/n of all buffers, then copies it to all.
+    """The node's switch reduces: for each member it reads 1/n of all buffers, combines them and sends all the result.
 
-    Each port sends S (the switch reads its buffer) and S/n (its result), and receives as much. One latency up, one
-    down.
+    Each port sends S (the member's buffer) and S/n (the result of that member), and receives as many bytes. The time
+    includes one latency to the switch and one from the switch.
     """
     if not call.reduces or len(call.nodes()) > 1:
         return None
@@ -257,7 +257,7 @@ def nvls_allreduce(call: Call) -> Phases | None:
 
 
 def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
-    """Up to the switch and down from it, S (1 + 1/L) through each port, in nodes of `size` = L members."""
+    """Messages to the switch and from it, S (1 + 1/L) through each port, in nodes of `size` = L members."""
     num_bytes = call.payload_bytes * (1 + 1 / size)
     up = tuple((rank, SWITCH, num_bytes) for rank in call.ranks)
     down = tuple((SWITCH, rank, num_bytes) for rank in call.ranks)
@@ -268,12 +268,12 @@ def _through_switch(call: Call, size: int) -> tuple[Flow, ...]:
 
 
 def halving(call: Call) -> Phases | None:
-    """reducescatter: S/2 to the neighbour, S/4 to the next partner, ...: most bytes take the shortest way."""
+    """reducescatter: S/2 to the neighbour, S/4 to the next partner, and so on: most bytes go to near partners."""
     return _exchanges(call, [call.payload_bytes / 2 ** (k + 1) for k in range(log2_steps(call.num))])
 
 
 def doubling(call: Call) -> Phases | None:
-    """allgather: the halving backwards, from S/n to the farthest partner up to S/2 to the neighbour."""
+    """allgather: the steps of halving in reverse, from S/n to the farthest partner up to S/2 to the neighbour."""
     halved = halving(call)
     return halved[::-1] if halved else None
 
@@ -290,7 +290,7 @@ def recursive_doubling(call: Call) -> Phases | None:
 
 
 def _exchanges(call: Call, sizes: Sequence[float]) -> Phases | None:
-    """In exchange k, each member and the one whose number differs in bit k swap sizes[k] bytes: neighbours first."""
+    """In exchange k, members whose numbers differ only in bit k send each other sizes[k] bytes: neighbours first."""
     if call.num & (call.num - 1):
         return None
     ranks = call.ranks
@@ -314,7 +314,7 @@ def tree_reduce(call: Call) -> Phases:
 
 
 def tree_allreduce(call: Call) -> Phases:
-    """Reduce to a root, broadcast from it."""
+    """Reduce to a root, then broadcast from this root."""
     return [*tree_reduce(call), *tree_broadcast(call)]
 
 
@@ -390,7 +390,7 @@ def pairwise_alltoall(call: Call) -> Phases:
 def mesh_alltoall(call: Call) -> Phases | None:
     """alltoall on nodes whose GPUs all have links to each other. A rank sends to all members of one node at a time.
 
-    The messages of one rank begin one after the other, which is counted as the log2 n latencies of a tree.
+    A rank starts its messages one after the other; the model adds the log2 n latencies of a tree for that.
     """
     nodes = call.even_nodes()
     if not call.mesh or nodes is None or len(nodes[0]) < 2:
@@ -423,10 +423,10 @@ def dissemination_barrier(call: Call) -> Phases:
 
 
 def _shifts(call: Call) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """n - 1 rounds, one per shift. In each, every rank sends to one rank and receives from one.
+    """n - 1 rounds, one per shift. In each round, every rank sends to one rank and receives from one rank.
 
-    With even nodes a round shifts by (s nodes, t members): all its messages stay inside the nodes, or all go between
-    them. If all paths between nodes are alike, the shift by one node represents all N - 1.
+    If all nodes have the same number of members, a round shifts by (s nodes, t members): either all its messages stay
+    inside the nodes, or all go between nodes. If `call.alike`, the shift by one node represents all N - 1.
     """
     nodes = call.even_nodes() or [list(call.ranks)]
     size, num_nodes = len(nodes[0]), len(nodes)

@@ -1,7 +1,7 @@
-"""How much programs slow each other down on shared links, if each runs at its own pace.
+"""How much programs slow each other down on shared links, if they do not wait for each other.
 
-A stream runs the phases of one group's program, pass after pass; a phase ends with its last message. Rates are max-min
-fair shares of all messages in flight (core/fairness.py), computed again whenever one begins or ends.
+A stream repeats the phases of one group's program; a phase ends with its last message. Rates are max-min fair shares of
+all messages in flight (core/fairness.py), computed again whenever a message begins or ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Stream:
             self._begin()
 
     def advance(self, seconds: float, rates: Floats, now: float) -> None:
-        """Advance by `seconds` until `now`, at these rates (0 for messages that wait or have arrived)."""
+        """Send for `seconds`, until `now`, at `rates` (0 for messages that wait or have arrived)."""
         import numpy as np
 
         self.wait_s = np.maximum(self.wait_s - seconds, 0.0)
@@ -60,9 +60,10 @@ class _Stream:
 
 
 def pass_times_s(fabric: Fabric, programs: Sequence[Phases]) -> list[float]:
-    """Seconds of one pass through each program while all of them run again and again; 0 if it sends nothing.
+    """Seconds of one pass through each program while all programs repeat; 0 for a program that sends nothing.
 
-    All begin together and run until each has completed at least one pass. The result is the mean over whole passes.
+    All programs begin together and run until each has completed at least one pass. The result is the mean over a
+    program's complete passes.
     Raises UsageError if a rate or latency that a message needs is unknown.
     """
     import numpy as np

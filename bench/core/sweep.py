@@ -66,8 +66,8 @@ def round_elements(requested_bytes: int, element_bytes: int) -> int:
 def round_blocks(requested_bytes: int, num_ranks: int) -> int:
     """Payload in bytes of an operation on one block per rank: a block is a multiple of 16 bytes, at least 16.
 
-    Rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 bytes hold whole elements of every type
-    here.
+    The payload is rounded as in nccl-tests (S' = n * 16 * floor(S / 16n)), but never to 0. 16 is a multiple of the size
+    of every element type here.
     """
     return num_ranks * 16 * max(requested_bytes // (16 * num_ranks), 1)
 

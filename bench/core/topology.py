@@ -4,13 +4,13 @@
 - `node`: each node's ranks, all nodes at once.
 - `rail`: the k-th rank of every node, all rails at once.
 - `groups of K`: K consecutive ranks each.
-- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups one at a time while the others idle.
+- `node in turn`, `rail in turn`, `groups of K in turn`: the same groups, but one at a time while all others are idle.
 - `pairs`: every pair of ranks, N/2 disjoint pairs at a time by the circle method.
-- `directed pairs`: the same, then each pair in the other direction.
+- `directed pairs`: as `pairs`, then again all pairs with source and target swapped.
 - `single ranks`, `single pairs`, `directed single pairs`: one rank or pair of each node at a time.
 
-The order of ranks inside a group is its own factor: `linear`, `reverse`, `interleaved` (one rank of each node in turn,
-so a ring crosses the network at every step), or the ranks themselves: `0,2,1,3`.
+The order of ranks inside a group is a separate factor: `linear`, `reverse`, `interleaved` (one rank of each node in
+turn, so a ring crosses the network at every step), or a list of the ranks: `0,2,1,3`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Lazy(Sequence[T], Generic[T]):
         self._num, self._make = num, make
 
     def __len__(self) -> int:
-        """The number of elements; makes none."""
+        """The number of elements; does not make them."""
         return self._num
 
     @overload
@@ -93,7 +93,7 @@ def check_split(text: str) -> str:
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
     """The groups that run at the same time, round by round. If `among` is given, only these ranks are used.
 
-    All rounds have the same number of groups. Rounds of pairs are made on access, so their number costs nothing. Raises
+    All rounds have the same number of groups. Rounds of pairs are made on access, so many rounds take no memory. Raises
     UsageError for groups that do not fit the world or have different sizes.
     """
     if topology.endswith(IN_TURN):
@@ -139,7 +139,7 @@ def _single(ranks: Sequence[int], per_node: int, topology: str) -> Sequence[Roun
 
 
 def circle(ranks: Sequence[int]) -> Sequence[tuple[tuple[int, int], ...]]:
-    """All pairs in rounds of disjoint pairs: the first rank stays, the others rotate (N-1 rounds; N if N is odd)."""
+    """All pairs in rounds of disjoint pairs: one rank stays in place, others rotate (N-1 rounds; N if N is odd)."""
     first, *others = [*ranks] if len(ranks) % 2 == 0 else [*ranks, None]
 
     def at(k: int) -> tuple[tuple[int, int], ...]:

@@ -1,4 +1,4 @@
-"""What a transport is and what it needs; readable even if its library is not installed.
+"""What a transport is and what it needs. Traits can be read even if the transport's library is not installed.
 
 Each file of `transports/` declares one `TRAITS = Traits(...)` of literal values. `traits` reads that declaration from
 the source without importing the file, because plans are made on login nodes and `--help` must import no library. All
@@ -20,19 +20,19 @@ class Traits:
 
     Where it runs: `launcher` starts its ranks by default; `requires` lists the Python packages that it imports;
     `on_gpu`: each rank needs a GPU; `over_mpi`: its ranks are MPI processes; `modelled`: it simulates, and nothing is
-    started or measured; `rendezvous`: ranks of several hosts meet at a port of the first one; `needs_shm`: it fails
+    started or measured; `rendezvous`: ranks of several hosts meet at a port of the first host; `needs_shm`: it fails
     without /dev/shm; `start_s`: seconds until its ranks run, for the estimate of a plan. `auto_order`: its position
-    when `--transport auto` chooses among the GPU transports or among the others (None: never chosen).
+    in the list from which `--transport auto` chooses (one list of GPU transports, one of others; None: never chosen).
 
     What it does: `host_memory`: it moves host memory, so a GPU's ports do not bound it; `separates`: it can run two
-    patterns at once; `factors`: the options that only some transports obey; `no_effect`: those that it accepts without
-    effect; `rings`: its large collectives use rings; `calibrates`: its collectives show how close a GPU library comes
-    to the links.
+    patterns at once; `factors`: options that it obeys, of those that only some transports obey; `no_effect`: options of
+    the same kind that it accepts without effect; `rings`: its large collectives use rings; `calibrates`: its
+    collectives show how close a GPU library comes to the rates of the links.
 
-    Network: `nic_variables` hold the network interface of a rank, `adapter_variable` an adapter without an interface;
-    `nic_list` is the form of a list in the first variable: "names", "prefixes" ('=' names, '^' excludes) or "" (not
-    checked); `only_interfaces`: it cannot use adapters; `host_name_variable`: if it is not set, the library finds the
-    network by the host's own name; `network`: the only network that it uses.
+    Network: `nic_variables`: environment variables for the network interface of a rank; `adapter_variable`: the one for
+    an adapter without an interface; `nic_list`: the form of a list in the first of `nic_variables`: "names", "prefixes"
+    ('=' names, '^' excludes) or "" (not checked); `only_interfaces`: it cannot use adapters; `host_name_variable`: if
+    this variable is not set, the library finds the network by the host's own name; `network`: the only one it uses.
 
     Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
     `required_versions` must be in a publishable header.
@@ -90,7 +90,7 @@ def names_obeying(factor: str) -> tuple[str, ...]:
 
 
 def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
-    """What `--transport auto` chooses from, the preferred one first."""
+    """The transports from which `--transport auto` chooses, the preferred one first."""
     ordered = []
     for name in plugins.names("transport"):
         found = traits(name)

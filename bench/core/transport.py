@@ -27,12 +27,11 @@ Which = Literal["send", "recv"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of successive samples on this rank, and their loop (`python`, `compiled`, `virtual`, `graph`).
+    """Seconds of successive samples on this rank, and the loop that ran them (python, compiled, virtual or graph).
 
-    If a device's events measure the seconds, the host's clock measures the same samples: `host_s` until the host saw
-    their completion, `enqueue_s` until the last call had returned. Both count from the
-    start of the sample, have one value for each of `seconds`, and are per call. A batch that spent nearly all its time
-    issuing calls measured the software, not the device.
+    If a device's events measure `seconds`, the host's clock measures the same samples from their start: `host_s` until
+    the host saw the sample complete, `enqueue_s` until the last call had returned. Both have one value per sample, in
+    seconds per call. A batch that spent nearly all its time issuing calls measured the software, not the device.
     """
 
     seconds: tuple[float, ...]
@@ -46,8 +45,8 @@ class Options:
     """Options for opening a transport; each transport uses the ones that it needs.
 
     `mpi`: 'mpich' or 'openmpi' if the launcher reports which one started this rank. `timeout_s`: for one operation, in
-    libraries that have a timeout. `case` holds all factors; those with a field here are set only if the pattern has
-    them.
+    libraries that have a timeout. `case` holds all factors. Factors that also have a field here are set only if they
+    matter to the pattern.
     """
 
     mpi: str | None = None
@@ -69,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Element type and reduce operation of a program. The operation only matters to reductions."""
+    """Element type and reduce operation of a program. Programs without reductions ignore the operation."""
 
     dtype: str
     reduce_op: str
@@ -78,9 +77,9 @@ class Reduction:
 class Buffers(ABC):
     """Sets of one send and one receive buffer, each with guard bytes around it. All contents are bytes (uint8).
 
-    A subclass gives their memory (`memory`, `guards`); they are filled and compared where that memory is. On a device
-    this work runs on the current stream of torch or CuPy. Calls on another stream must wait for that stream, as
-    `Transport.sync` does, and must be complete before `count_wrong`.
+    A subclass allocates the memory (`memory`, `guards`). Buffers are filled and compared by the host or device that has
+    this memory. A device does that on the current stream of torch or CuPy. A program's calls on another stream must
+    wait for that stream, as `Transport.sync` does, and must be complete before `count_wrong`.
     """
 
     num_sets: int
@@ -89,14 +88,14 @@ class Buffers(ABC):
 
     @abstractmethod
     def memory(self, which: Which, index: int) -> Sequence[Memory]:
-        """A buffer of set `index`: one piece of memory, or several that together form it."""
+        """A buffer of set `index`: one piece of memory, or several pieces in their order."""
 
     @abstractmethod
     def guards(self, index: int) -> Sequence[Memory]:
         """The guards around both buffers of a set. Every byte is GUARD after allocation."""
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
-        """Write a whole buffer of set `index`: a numpy uint8 array, or one byte for all."""
+        """Write a whole buffer of set `index`. `data`: a numpy uint8 array, or one value for all bytes."""
         if isinstance(data, int):
             self.fill(which, index, 0, self._num_bytes(which), constant(data))
             return
@@ -133,7 +132,7 @@ class Buffers(ABC):
         return not any(piece.count_wrong(constant(GUARD), 1).num_wrong for piece in self.guards(index))
 
     def on_host(self, which: Which) -> bool:
-        """Does the CPU compare any part of the buffers?"""
+        """Does the CPU compare these buffers, or a part of them?"""
         return any(piece.arrays.on_host for piece in self.memory(which, 0))
 
     def _num_bytes(self, which: Which) -> int:
@@ -151,7 +150,7 @@ class Buffers(ABC):
 
 @dataclass(slots=True)
 class Compiled:
-    """A program ready to run. `calls[k]` runs it once on buffer set k and completes it."""
+    """A program ready to run. `calls[k]` runs the program once on buffer set k and waits until it is complete."""
 
     calls: Sequence[Callable[[], Any]]
     next_set: int = 0
@@ -188,14 +187,14 @@ class Transport(ABC):
 
     @abstractmethod
     def abort(self, exit_code: int) -> None:
-        """End the other ranks after a failure of this one, if the library can."""
+        """Stop the other ranks after a failure of this rank, if the library can do that."""
 
     def lost_contact(self, error: BaseException) -> bool:
         """Does this error of the library mean that a peer has died or is silent?"""
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Is there a step whose call has no out-of-place form?"""
+        """Does the library's call for any of these steps exist only in place?"""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod
@@ -207,16 +206,16 @@ class Transport(ABC):
         """Why the library cannot run a step with this element type and operation; None if it can."""
 
     def available_bytes(self) -> int | None:
-        """Memory for this rank's buffers; None: the host's, as the kernel reports it."""
+        """Bytes of memory for this rank's buffers; None: use the host memory that the kernel reports."""
         return None
 
     def cache_bytes(self) -> int | None:
-        """Cache size that buffers must exceed to be cold; None: the last level of the host's CPU."""
+        """Size of the cache that buffers must exceed to be cold; None: use the host CPU's last-level cache."""
         return None
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Buffers in the memory that this transport moves, with every page touched. `steps`: the program they are for.
+        """Buffers in the kind of memory that this transport moves, with every page touched. `steps`: their program.
 
         Raises MemoryError if there is not enough memory.
         """
@@ -224,8 +223,8 @@ class Transport(ABC):
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Exchange buffer addresses between ranks, for libraries in which ranks access each other's memory directly.
 
-        Every rank calls it with its own steps. Buffers that were shared before can then no longer be used. Returns why
-        `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
+        Every rank calls it with its own steps. After this call, buffers of an earlier call can no longer be used.
+        Returns why `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
         """
         return None
 
@@ -236,7 +235,7 @@ class Transport(ABC):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """The steps of this rank, ready to run on each buffer set."""
+        """Prepare the steps of this rank, so that they can run on each buffer set."""
 
     @abstractmethod
     def open_groups(self, groups: Round) -> None:
@@ -255,16 +254,16 @@ class Transport(ABC):
 
     @abstractmethod
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated: synchronise and make one call, `num_calls` times; one sample per call. None: an idle rank."""
+        """Isolated: `num_calls` times, synchronise and make one call; one sample per call. None: an idle rank."""
 
     @abstractmethod
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Pipelined: synchronise once, make `num_calls` calls, complete once; one sample, in seconds per call."""
+        """Pipelined: synchronise, make `num_calls` calls, wait until all are complete; one sample, seconds per call."""
 
 
 @runtime_checkable
 class Separable(Protocol):
-    """What a transport adds if it can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
+    """Methods of a transport that can run two patterns at once, each on a part of the ranks (`Traits.separates`)."""
 
     def separate(self, parts: Round) -> None:
         """Make `sync` and timed calls wait only for the ranks of this rank's part.
@@ -275,19 +274,19 @@ class Separable(Protocol):
     def barrier_async(self) -> Callable[[], bool]:
         """Enter a barrier without waiting. The returned function reports whether all ranks have entered it.
 
-        All ranks call it equally often.
+        All ranks must call it the same number of times.
         """
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a broadcast from the first rank of this rank's part. The returned function waits for the value."""
+        """Start a broadcast of the value of this part's first rank. The returned function waits for the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """One rank's times of a burst of collective calls and a burst of products that were released at the same moment.
+    """One rank's times of a burst of collective calls and a burst of products that started at the same moment.
 
-    Seconds from that moment to the end of the last call, and to the end of each product; None and () if there were
-    none.
+    `collective_s`: seconds from that moment to the end of the last call, None without calls. `products_s`: seconds to
+    the end of each product, () without products.
     """
 
     collective_s: float | None = None
@@ -303,12 +302,12 @@ class Overlapping(Protocol):
     ) -> Together:
         """Synchronise all ranks, then run `num_calls` calls back to back and the products at the same time.
 
-        Calls or products may be None; the others then run alone, in exactly the same way.
+        If `collective` or `product` is None, the other one runs alone, in exactly the same way.
         """
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:
-    """One callable that runs several in order."""
+    """One function that runs several functions in order."""
     if len(calls) == 1:
         return calls[0]
 

@@ -21,7 +21,7 @@ _SECONDS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0,
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `8`, `1K`, `128M`, `1KiB`, `1GB` (all binary). Raises UsageError for anything else and for 0."""
+    """Parse a size, such as `8`, `1K`, `128M`, `1KiB`, `1GB` (all binary). Raises UsageError for other text and 0."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"size {text!r} is not a number of bytes, such as 8, 1K, 128M or 1GiB")
@@ -82,7 +82,7 @@ def parse_duration(text: str) -> float:
 
 
 def option_duration(option: str, text: str) -> float:
-    """The seconds that were typed for `option`, which the UsageError names."""
+    """Parse the duration that was typed for an option. The UsageError names the option."""
     try:
         return parse_duration(text)
     except UsageError as error:

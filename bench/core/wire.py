@@ -1,7 +1,7 @@
-"""Values that ranks send each other, as JSON bytes: a received message can make data, but run nothing.
+"""Values that ranks send each other, as JSON bytes: a received message becomes data and cannot run code.
 
-Plain values, tuples, dataclasses and enums of this package, and numpy's numbers and arrays of numbers pass. A dataclass
-is rebuilt from its fields; its class must already be loaded, and its `__post_init__` sees values as from any caller.
+Allowed are plain values, tuples, dataclasses and enums of this package, and numpy's numbers and arrays of numbers. A
+dataclass is rebuilt from its fields, so its `__post_init__` checks them as usual; its class must already be loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.core.errors import MeasurementError
 
 SECRET_VARIABLE = "BENCH_SECRET"  # the controller sets it for each job
 _PACKAGE = "bench."
-_TAG = "@"  # the only key of an object that stands for something else than plain JSON
+_TAG = "@"  # the only key of a JSON object that encodes a value other than plain JSON
 _DIGEST_BYTES = 32
 _NUMBERS = "biuf"  # kinds of numpy's types whose bytes are numbers
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -34,12 +34,12 @@ class WireError(MeasurementError):
 
 
 def encoded(value: Any) -> bytes:
-    """The value as bytes. Raises TypeError for values of other types."""
+    """The value as bytes. Raises TypeError for a value of a type that is not allowed."""
     return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False).encode()
 
 
 def decoded(data: bytes) -> Any:
-    """The value of bytes that another rank sent. Raises WireError if they are none."""
+    """Decode the bytes that another rank sent. Raises WireError if they are not an encoded value."""
     try:
         return _value(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -47,12 +47,12 @@ def decoded(data: bytes) -> Any:
 
 
 def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """The bytes behind their HMAC-SHA256. `context`: who sends them and when, so that no message passes twice."""
+    """The HMAC-SHA256 of the bytes, then the bytes. `context`: sender and number of the message, against replays."""
     return _digest(data, secret, context) + data
 
 
 def unsealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """The bytes of a message with this seal. Raises WireError if the sender does not know the secret."""
+    """The bytes of a sealed message, without the HMAC. Raises WireError if the sender does not know the secret."""
     digest, rest = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not hmac.compare_digest(digest, _digest(rest, secret, context)):
         raise WireError("a message came from a process that does not know the secret of this run")
@@ -158,7 +158,7 @@ def _name_of(kind: type[Any]) -> str:
 
 
 def _class(name: str) -> type[Any]:
-    """A class of this package that is already loaded: a message imports nothing."""
+    """A class of this package that is already loaded: a message cannot cause an import."""
     module, _, path = name.partition(":")
     found: Any = sys.modules[module] if module.startswith(_PACKAGE) else None
     for part in path.split("."):

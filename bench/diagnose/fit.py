@@ -1,4 +1,4 @@
-"""The numbers of a diagnosis: the normal level of each class, how much each part slows its pairs, and the confidence.
+"""The numbers of a diagnosis: the normal level of each class, how much each part slows its pairs, with confidence.
 
 All values are logarithms of bandwidth relative to the class: -0.105 is 0.9 of what is normal there.
 """
@@ -26,10 +26,10 @@ _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Parts of one kind: `labels` and `ranks` of each unit, and its rows as sender ("out") and as receiver ("in").
+    """Parts of one kind (units): the label and ranks of each, and its rows as sender ("out") and as receiver ("in").
 
-    `asked` has every row. `drawn` has only the rows of rounds that were chosen without a suspicion, because more
-    measurements must not make a part look worse.
+    `asked` has every row. `drawn` has only the rows of rounds that were not chosen because of a suspicion: a part must
+    not look worse because it was measured more often.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Level:
     def of(
         cls, kind: str, labels: Sequence[Any], src: Array, dst: Array, drawn: Array, partner: Array, least: int
     ) -> Level:
-        """From the label of each rank (None: no unit) and the rows. `partner`: by rank, what counts as one partner."""
+        """`labels`: the unit of each rank (None: none). `partner`: for each rank, its own number or its host's."""
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}
         unit = np.array([number.get(label, -1) for label in labels], dtype=np.int64)
@@ -73,7 +73,7 @@ class Level:
 
 
 class Groups:
-    """Rows by unit, in a padded table: the quantiles of all units take one sort."""
+    """Rows by unit, in a padded table, so that one sort gives the quantiles of all units."""
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
         self.unit, self._num = unit, num_units
@@ -90,15 +90,15 @@ class Groups:
         self.partners = met.sum(axis=1)
 
     def quantile(self, values: Array) -> Array:
-        """The upper quartile of each unit's rows (the best of few rows); infinity for a unit without rows."""
+        """The upper quartile of each unit's rows (of few rows, the best one); infinity for a unit without rows."""
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
     def median(self, values: Array) -> Array:
-        """The median of each unit's rows; the lower one of an even number."""
+        """The median of each unit's rows; with an even number of rows, the lower of the two middle ones."""
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """The order statistic `rank(counts)` of each unit."""
+        """For each unit, the row in place `rank(number of its rows)` of its sorted rows."""
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -112,7 +112,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """A part against its peers: the ratio of bandwidths with its 95 % interval, and P(ratio < 0.9)."""
+    """How a part compares with its peers: the ratio of bandwidths with its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
     low: float
@@ -123,7 +123,7 @@ class PartRatio:
 
 @dataclass(slots=True)
 class Fitted:
-    """Levels and effects. `effects[level][direction]` has one number per unit, 0 for a part that costs nothing."""
+    """Levels and effects. `effects[level][direction]` has one number per unit, 0 for a part that slows no pair."""
 
     logs: Array  # of each row, minus the level of its class (and of its round)
     levels: Sequence[Level]
@@ -135,7 +135,7 @@ class Fitted:
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """What no part explains of each row."""
+        """Each row minus the effects of all parts: what no part explains."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -153,7 +153,7 @@ class Fitted:
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """The rows of a unit that slows its pairs in this direction; none if it does not."""
+        """The rows of a unit, if the unit slows its pairs in this direction; else no rows."""
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
@@ -164,13 +164,13 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """For each row: is its other end without an effect at this level?"""
+        """For each row: does the unit at its other end have no effect at this level?"""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """How slow a part is, from its rows minus the effects of their other ends."""
+        """How slow a part is, from its rows minus the effects of all other parts."""
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
         if (index, direction) not in self.kept:
@@ -181,15 +181,15 @@ class Fitted:
         return self._posterior(residual[rows] + effect[unit], max(spread, _FLOOR), num_parts)
 
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
-        """How slow a link is. Links are assumed to vary as much as rows do."""
+        """How slow a link is. The spread between normal links is assumed to equal the noise of one row."""
         return self._posterior(residual, self.sigma, 2 * num_links)
 
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
-        """P(effect | rows) on a grid.
+        """P(effect | rows) on a grid of effects.
 
-        Normal parts vary by `spread`; one run in ten has a slow part, and all degrees of slowness are equally likely. A
-        row's noise is normal with a share of outliers, both as found in this run. The prior is divided among all parts
-        that are tested, which corrects for multiple tests.
+        Prior: normal parts vary by `spread`; one run in ten has a slow part, and all degrees of slowness are equally
+        likely. This prior is divided among all parts that are tested, which corrects for multiple tests. Noise of a
+        row: normally distributed, with a share of outliers; both were estimated from this run.
         """
         distance = rows[:, None] - _GRID
         normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
@@ -209,9 +209,9 @@ class Fitted:
 
 
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
-    """Fit the levels of the classes, then the parts, the widest first. Only negative effects count.
+    """Fit the normal levels of the classes, then the effects of parts, the widest first. A part can only slow pairs.
 
-    `drawn`: rows of rounds without a suspicion; only those define what is normal.
+    `drawn`: rows of rounds that were not chosen because of a suspicion; only these define what is normal.
     """
     relative = logs.copy()
     base = levels[-1] if len(levels) == 1 else next(level for level in levels if level.kind == "host")
@@ -241,7 +241,7 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 def _level(logs: Array, unit: Array) -> float:
     """The normal level of a class: the rate that the better half of its senders reach with most of their partners.
 
-    The median of all pairs would be wrong: one slow host of three is in two thirds of the pairs.
+    The median of all pairs would be wrong: if one of three hosts is slow, it is in two thirds of the pairs.
     """
     groups = Groups(unit, np.zeros(len(unit), dtype=np.int64), int(unit.max()) + 1)
     best = np.sort(groups.quantile(logs)[groups.counts > 0])
@@ -251,7 +251,7 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Standard deviation of one row, from the rows faster than normal: no slow part is among them."""
+    """Standard deviation of one row, estimated from the rows faster than normal, which no slow part affects."""
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR
@@ -264,7 +264,7 @@ def _spread(values: Array) -> float:
 
 
 def _select(found: Fitted, index: int, level: Level) -> None:
-    """Suspect units, the slowest first, until the better pairs of all other units are normal."""
+    """Mark units as suspected, the slowest first, until the better pairs of all other units are normal."""
     effects = found.effects[index]
     for _ in range(_MOST_PASSES):
         residual = found.residual()
@@ -308,6 +308,6 @@ def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
     left = found.residual()[known]
     found.sigma = _noise(left)
     far = np.abs(left[np.abs(left) > 5 * found.sigma])
-    # A prior of one outlier in a hundred rows, because few rows cannot show how rare outliers are.
+    # As if 100 more rows had one outlier, because few rows cannot show how rare outliers are.
     found.outliers = min(0.25, (len(far) + 1) / (len(left) + 100))
     found.tail = max(0.2, float(far.mean())) if len(far) else 0.2

@@ -22,13 +22,13 @@ LEAST_HOST_SETS = 3
 SLOW_SHARE = 0.9  # of the group's usual rate: faster is never slow
 _FALSE_SLOW = 0.001  # expected number of healthy runs that are called slow, in a whole folder
 _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
-_SMALL_SAMPLE = 3.0  # the noise of n figures is taken 1 + 3/n times as large as they show
-_MOST_SLOW = 0.25  # of a group's runs, without hosts slow with all: more slow runs are no fault of single links
+_SMALL_SAMPLE = 3.0  # the noise estimated from n figures is multiplied by 1 + 3/n
+_MOST_SLOW = 0.25  # of a group's runs without hosts that are slow with all: more are not the fault of single links
 _MOSTLY = 0.75  # if this share of a host's runs is slow, the host is slow
-_DOUBTFUL = 0.6  # of the distance at which a run is slow: many runs beyond it are a slower tier hidden by noise
+_DOUBTFUL = 0.6  # of the distance at which a run is slow: many runs beyond this are a slower tier, hidden by noise
 _NEAR = 0.05  # runs this close to the usual rate are used to refine it
 _LEAST_OF_SIZE = 0.25  # of the largest size that is usual in a group: smaller runs are not compared
-_COMPLETE = 0.95  # if this share of all pairs is there, a missing pair is evidence
+_COMPLETE = 0.95  # if this share of all pairs was measured, a missing pair is evidence
 _TOKEN = re.compile(r"[A-Za-z0-9]")
 
 
@@ -66,7 +66,7 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """One run. `rate`: best busbw in bytes per second; `share`: of the group's usual rate. `why`: of a failed run."""
+    """One run. `rate`: best busbw in bytes per second; `share`: rate / usual rate of the group. `why`: it failed."""
 
     group: GroupKey
     hosts: tuple[str, ...]
@@ -83,11 +83,11 @@ class FleetRun:
 class RunGroup:
     """Runs of one operation and size of job. Rates in bytes per second.
 
-    `noise`: standard deviation of the logarithm of one figure. `spread`: half of what the middle 68 % of the figures
-    span, as a share of their median; larger than the noise if there are slow runs or two tiers.
-    `compared`: False if so many runs are slow that their rates say nothing about single hosts and links (two network
-    tiers, contention); then only lost runs are evidence. `slow_below`: the rate below which a run is slow.
-    `middle_run`: the one with the median rate.
+    `noise`: standard deviation of the logarithm of one figure. `spread`: half the width of the range of the middle 68 %
+    of the figures, as a share of their median; larger than the noise if there are slow runs or two tiers.
+    `compared`: False if so many runs are slow that single hosts and links cannot be the cause (two network tiers,
+    contention); then only lost runs are evidence. `slow_below`: the rate below which a run is slow. `middle_run`: the
+    run with the median rate.
     """
 
     key: GroupKey
@@ -106,12 +106,12 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All runs with their states, missing ones included, and their groups."""
+    """All runs with their states, including missing runs, and their groups."""
 
     hosts: tuple[str, ...]
     groups: tuple[RunGroup, ...]
     runs: tuple[FleetRun, ...]
-    num_unplaced: int  # runs without known hosts, or too few of a kind
+    num_unplaced: int  # number of runs whose hosts are unknown or whose group has too few sets of hosts
 
     @property
     def is_one(self) -> bool:
@@ -127,7 +127,7 @@ class Fleet:
 
 
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
-    """The evidence of runs, each with the name of its file."""
+    """Group runs and find their states. `found`: (name of the file, run)."""
     named = list(found)
     hosts_of = _HostNames(named)
     gpu_of = _gpus_of_hosts(named, hosts_of)
@@ -150,10 +150,10 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
 
 
 def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
-    """The runs; if no job joins several clusters, each run with the name of its cluster.
+    """Add to each run the name of its cluster, if there are several clusters and no job joins them.
 
-    Runs of different clusters are not compared. Jobs that share hosts make a cluster if they are several; hosts
-    without such jobs, as in a test of separate pairs, stay together.
+    Runs of different clusters are not compared. Hosts that share jobs are a cluster if these jobs have enough different
+    sets of hosts. All other hosts, as in a test of separate pairs, are treated as one cluster without a name.
     """
     joined: dict[str, set[str]] = {}
     for run in runs:
@@ -173,7 +173,7 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]], hosts_of: _HostNames) -> dict[str, str]:
-    """Host -> the GPUs that a run on it lists."""
+    """host -> names of its GPUs, from a run that lists them."""
     found: dict[str, str] = {}
     for source, run in runs:
         for host in hosts_of.of(source, run) if run.gpus else ():
@@ -182,7 +182,7 @@ def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]], hosts_of: _HostNames)
 
 
 def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[str, str]) -> FleetRun | None:
-    """A run with its group and hosts; None if they are unknown."""
+    """A run with its group and hosts; None if the hosts or the group are unknown."""
     hosts = hosts_of.of(source, run)
     nodes = run.num_nodes or len(hosts)
     if not hosts or len(hosts) != nodes or run.pattern is None or not run.num_ranks or run.num_ranks % nodes:
@@ -207,9 +207,9 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 
 
 class _HostNames:
-    """The hosts of runs: those listed in the log, else those in its file name.
+    """The hosts of runs: those that the log lists, else those in the name of its file.
 
-    File names count if they hold exactly the listed hosts in nearly all logs that list them.
+    File names are used only if, in nearly all logs that list hosts, the file name contains exactly the listed hosts.
     """
 
     def __init__(self, runs: Sequence[tuple[str, ForeignRun]]) -> None:
@@ -230,7 +230,7 @@ class _HostNames:
         return tuple(sorted({self._bare.get(host, host) for host in run.hosts}))
 
     def _in_name(self, source: str) -> tuple[str, ...]:
-        """The known hosts in the last part of a path, each a whole word, the longest first."""
+        """The known hosts that are whole words in the last part of a path. Longer names are found first."""
         name = re.split(r"[/\\]", source)[-1]
         found = []
         for host in self._known:
@@ -242,7 +242,7 @@ class _HostNames:
 
 
 def _bare_names(hosts: set[str]) -> dict[str, str]:
-    """Host with a domain -> its name without, if some logs leave the domain out and no other domain has such a host."""
+    """Name with domain -> name without, if some logs omit this domain and no other domain has a host of this name."""
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
     bare = {host: host.partition(".")[0] for host, domain in domain_of.items() if domain in dropped}
@@ -251,10 +251,10 @@ def _bare_names(hosts: set[str]) -> dict[str, str]:
 
 
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
-    """The runs of a group, and one for each run that should be there.
+    """The runs of a group, and one run in state MISSING for each run that should exist.
 
-    A pair with runs of other operations lacks a run if nearly all other pairs have one: its job ended too early. A pair
-    without any log lacks a run if nearly all pairs of hosts have one.
+    If hosts have runs of other operations, and nearly all others have a run of this operation, theirs is missing: the
+    job ended too early. If a pair has no log at all, and nearly all pairs of hosts have a run, its run is missing.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -272,7 +272,7 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 
 
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
-    """The group, and its runs with their shares and states. `distance`: in standard deviations, below which is slow."""
+    """The group, and its runs with shares and states. `distance`: slow runs are this many standard deviations low."""
     runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
     level = _level(rated, distance)
@@ -302,14 +302,14 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
 
 
 def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
-    """The runs; one whose sizes end far below the usual ones has no rate that can be compared."""
+    """The runs, without the rate of a run that ended far below the usual largest size: it cannot be compared."""
     sizes = [run.largest_bytes for run in runs if run.rate is not None]
     least = _LEAST_OF_SIZE * median(sizes) if sizes else 0.0
     return [replace(run, rate=None) if run.largest_bytes < least else run for run in runs]
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """The runs, where one without its last lines counts as failed only if most logs of the group have theirs."""
+    """The runs; if most logs of the group end in the same incomplete way, their runs are not treated as failed."""
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
     if 2 * len(cut) <= len(rated):
@@ -326,7 +326,7 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What is usual in a group, the noise of one figure, and the runs that are slow, or may be (by id)."""
+    """What is usual in a group, the noise of one figure, and the ids of runs that are slow and that may be slow."""
 
     usual: float
     noise: float
@@ -337,10 +337,10 @@ class _Level:
 
 
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
-    """What the runs reach, and which are slow; None if there are too few.
+    """The usual rate of runs, and which of them are slow; None if there are too few runs.
 
-    If many runs are slow and no host explains them, they are a slower tier of the network. Then the rate of this tier
-    is the usual one, and only runs below it are slow.
+    If many runs are slow and no host explains them, they are a slower tier of the network. The rate of this tier is
+    then the usual one, and only runs below it are slow.
     """
     if len(rated) < LEAST_HOST_SETS:
         return None
@@ -353,7 +353,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """The runs that are slow against a rate."""
+    """The runs that are slow if `usual` is the usual rate."""
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)
@@ -363,7 +363,7 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """The median over hosts of the median of their runs, so that one slow host of three does not set it."""
+    """The median over hosts of the median of their runs, so that one slow host of three does not determine it."""
     by_host: dict[str, list[float]] = {}
     for run in runs:
         for host in run.hosts:
@@ -374,9 +374,10 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """Standard deviation of one figure, from the side with less spread; the other may hold slow runs, or a faster tier.
+    """Standard deviation of one figure, from the side (slower or faster than usual) with less spread.
 
-    If a side has too few figures, the figures close to the usual rate are used.
+    The other side may contain slow runs or a faster tier. If a side has too few figures, the figures close to the usual
+    rate are used as well.
     """
     sides = [[-log for log in logs if log < 0], [log for log in logs if log > 0]]
     if any(4 * len(side) < len(logs) for side in sides):
@@ -386,7 +387,7 @@ def _noise(logs: Sequence[float]) -> float:
 
 
 def _spread(rates: Sequence[float]) -> float:
-    """Half of what the middle 68 % of sorted figures span, as a share of the median."""
+    """Half the width of the range of the middle 68 % of sorted figures, as a share of the median."""
     if not rates:
         return 0.0
     low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
@@ -394,7 +395,10 @@ def _spread(rates: Sequence[float]) -> float:
 
 
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
-    """Can single hosts and links explain the slow runs? Not if too many other runs are slow."""
+    """Can single hosts and links explain the slow runs?
+
+    Not if half of all hosts are slow with all partners, or if too many runs without such hosts are slow.
+    """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
     most = max(1.0, _MOST_SLOW * len(others))
@@ -402,9 +406,9 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """The hosts most of whose runs are slow, also their runs with each other. One run does not show which end is slow.
+    """The hosts that are slow in most of their runs, and also in most runs with each other. One run is too few.
 
-    Hosts that are slow with the rest and fast with each other are in another part of the network.
+    Hosts that are slow with other hosts but fast with each other are in another part of the network.
     """
     found = {host for run in runs for host in run.hosts}
     for among in (False, True):

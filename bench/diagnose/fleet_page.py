@@ -1,4 +1,4 @@
-"""One page about a folder of similar runs: groups, hosts and pairs by evidence, and the matrix of pairs."""
+"""One page about a folder of similar runs: groups, hosts and pairs with most evidence, and the matrix of pairs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], d
 
 
 def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
-    """The same with headings, tables and lists."""
+    """The page as Markdown, with headings, tables and lists."""
     names = short_names(fleet.hosts)
     lines = [
         f"# {_title(fleet)}",
@@ -126,7 +126,7 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 
 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
-    """Host names without what all of them begin and end with; numbers stay whole."""
+    """Host names without their common beginning and their common domain; numbers are not cut."""
     if len(hosts) < 2:
         return {host: host for host in hosts}
     begin = re.sub(r"\d+$", "", _common_begin(hosts))
@@ -183,7 +183,7 @@ _HOST_COLUMNS = (
 
 
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
-    """A line for each group: the best rate of its runs in GB/s, and how many are not well."""
+    """A line for each group: median, lowest and highest rate in GB/s, and how many runs are not well."""
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
     for group in fleet.groups[:_MOST_GROUPS]:
@@ -201,7 +201,7 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
 
 
 def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
-    """The named hosts, and more hosts with bad runs up to a short ranking."""
+    """The named hosts, and if they are few, some more hosts with bad runs."""
     most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
     return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
 
@@ -222,7 +222,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """Which hosts it is slow with, at what share, which hosts its runs are lost with, and in which files."""
+    """With which hosts it is slow and how slow, with which hosts its runs are lost, and the files that show it."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
@@ -237,7 +237,7 @@ def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
 
 
 def _files(runs: Sequence[FleetRun]) -> str:
-    """The first files, those of lost runs first."""
+    """The names of the first files, and how many more there are; files of lost runs first."""
     ordered = sorted(runs, key=lambda run: (run.state not in LOST, run.share or 0.0))
     files = list(dict.fromkeys(PurePath(run.source).name for run in ordered if run.source))
     more = f", and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
@@ -274,7 +274,7 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
 
 
 def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """Hosts by hosts; beyond 20 hosts those with most evidence, and how many bad pairs each has with the others."""
+    """The matrix of pairs. With more than 20 hosts: only those with most evidence, and their bad pairs with others."""
     cells = matrix(fleet)
     if not cells:
         return
@@ -296,7 +296,7 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 
 
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
-    """By pair, one short word about all its runs."""
+    """pair -> one short word about all its runs."""
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:
         if len(run.hosts) == 2:
@@ -314,7 +314,7 @@ def _ends(first: str, second: str) -> tuple[str, str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns, the first to the left, the others to the right."""
+    """Lines of aligned columns: the first column is left-aligned, the others are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

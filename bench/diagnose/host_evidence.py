@@ -1,15 +1,15 @@
 """Which hosts explain the slow, failed and missing runs of a fleet? Pairs explain the rest.
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
-`bench diagnose`. The concentration of bad runs shows a host that fails, or is slow, only with some partners. Two
-hypotheses are weighed for every host:
+`bench diagnose`. A host that fails, or is slow, only with some partners is found because bad runs concentrate on it.
+Two hypotheses are compared for every host:
 
-- sound: its runs are slow, or without figures, as often as those of hosts that are not at fault;
-- at fault: its runs are bad at rates of its own, in any of the kinds of job; all rates are equally likely.
+- sound: its runs are slow or lost as often as those of hosts that are not at fault;
+- at fault: in one or more kinds of job, its runs are slow or lost at other rates, which may have any value.
 
-So evidence counts more if it is rare elsewhere: if other pairs never fail, two failures weigh more than many slow runs
-where slow runs are common. If a run's other host is already named, the run counts only for what that host does not
-explain. A pair counts once: if it was bad in one kind of job, its runs in the others are not counted again.
+So evidence counts more if it is rare elsewhere: two failures where other pairs never fail count more than many slow
+runs where slow runs are common. If the other host of a bad run is already named, only what that host does not explain
+is evidence. A pair counts once: if it was bad in one kind of job, its runs in other kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, Jo
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Array, Places
 
-AT_FAULT, SUSPECT = 0.95, 0.25  # a sound host is above in 0.2 and 1.6 % of simulated clusters (benchmarks/fleet.py)
+AT_FAULT, SUSPECT = 0.95, 0.25  # a sound host exceeds these in 0.2, 1.6 % of simulated clusters (benchmarks/fleet.py)
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
 _BACKGROUND = (0.5, 50.0)  # (bad runs, all runs): assumed of sound pairs before any evidence
 _OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
@@ -39,7 +39,7 @@ _MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
 
 
 class JobOutcome(IntEnum):
-    """The outcome of a job of a set of hosts, over all its operations."""
+    """The outcome of a job on a set of hosts: the worst one of its operations."""
 
     WELL = 0
     SLOW = 1
@@ -59,8 +59,8 @@ class Unit:
 class HostEvidence:
     """A host and its runs. `confidence`: P(at fault); it is accused from 0.95 on, and suspected from 0.25.
 
-    `ratio`: its bandwidth against its peers, if it is slow with all of them. `counts`: its runs by state. `partners`:
-    how many it has; `slow_with`, `lost_with`: those it is slow with, and those its runs fail with or are missing.
+    `ratio`: its bandwidth / that of its peers, if it is slow with all of them. `counts`: number of its runs by state.
+    `slow_with`: the partners in its slow runs; `lost_with`: the partners in its lost runs (LOST).
     """
 
     host: str
@@ -74,12 +74,12 @@ class HostEvidence:
 
     @property
     def at_fault(self) -> bool:
-        """Is it accused?"""
+        """Is the host accused?"""
         return self.confidence >= AT_FAULT
 
     @property
     def suspected(self) -> bool:
-        """Is it suspected, but not proven to be at fault?"""
+        """Is the host suspected, but not accused?"""
         return SUSPECT <= self.confidence < AT_FAULT
 
     @property
@@ -90,7 +90,7 @@ class HostEvidence:
 
 @dataclass(frozen=True, slots=True)
 class PairEvidence:
-    """A set of hosts with bad runs. `explained_by`: named hosts among them; `link`: its link is slow in most runs."""
+    """A set of hosts with bad runs. `explained_by`: the named hosts in the set; `link`: is its link accused?"""
 
     hosts: tuple[str, ...]
     num_runs: int
@@ -106,9 +106,9 @@ class PairEvidence:
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """Hosts and pairs, those with most evidence first. `diagnosis`: of the runs that have figures.
+    """Hosts and pairs, those with most evidence first. `diagnosis`: the localisation, from runs with figures.
 
-    `weights`: by how much one slow job, or one without figures, multiplies the odds that its host is at fault.
+    `weights`: by which factor one slow job, or one lost job, multiplies the odds that its host is at fault.
     """
 
     hosts: tuple[HostEvidence, ...]
@@ -137,9 +137,10 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Hosts with bad jobs of their own. Slow alone is the host; one lost job may have any cause, so it is suspected.
+    """Confidences of hosts with bad jobs on one host. A slow job proves a fault; one lost job makes a host suspected.
 
-    A host is not named for what another run of the same operation does well, nor for an operation that never began.
+    Runs do not count if another run of the same operation on this host is well. Runs that never began are not enough to
+    suspect a host.
     """
     found: dict[str, float] = {}
     for host in fleet.hosts:
@@ -163,9 +164,10 @@ def _tier(host: HostEvidence) -> int:
 
 
 def _diagnosis(fleet: Fleet) -> Diagnosis:
-    """The localisation of `bench diagnose`, on the figures of pairs, each relative to what is usual in its group.
+    """The localisation of `bench diagnose`, applied to the figures of pairs, each divided by its group's usual rate.
 
-    A figure holds for both directions. Figures above the usual are cut: a faster tier does not make the others slow.
+    A figure is used for both directions. Figures far above the usual rate are reduced to a limit, because a faster tier
+    does not make the other hosts slow.
     """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     noises = {group.key: group.noise for group in fleet.groups if group.compared and group.key.kind.num_nodes == 2}
@@ -184,8 +186,8 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
     """The hosts that the localisation accuses, with its confidence.
 
-    Most of a host's own figures must be slow, and those with other slow hosts as well: two hosts that are fast with
-    each other and slow with the rest are in another part of the network, not at fault.
+    Most figures of such a host must be slow, and also most figures among these hosts: two hosts that are fast with each
+    other and slow with all others are in another part of the network, not at fault.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
@@ -202,13 +204,13 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """The lower of a host's two ratios."""
+    """The lower of a host's ratios as sender and as receiver."""
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 
 
 def _units(fleet: Fleet) -> list[Unit]:
-    """The jobs of several hosts, each with the worst outcome of its runs; a set of hosts is bad only once."""
+    """The jobs on several hosts, each with the worst outcome of its runs. A set of hosts has at most one bad job."""
     worst: dict[tuple[tuple[str, ...], JobKind], JobOutcome] = {}
     for run in fleet.runs:
         if len(run.hosts) < 2:
@@ -229,7 +231,7 @@ def _units(fleet: Fleet) -> list[Unit]:
 
 
 class _Concentration:
-    """How the bad runs concentrate on hosts: the probability of each to be at fault, given those of the others."""
+    """How bad runs concentrate on hosts: the probability that a host is at fault, given those of other hosts."""
 
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
         """`named`: hosts that are slow with all their partners, with their confidence."""
@@ -246,7 +248,7 @@ class _Concentration:
         self._search(hosts)
 
     def _search(self, hosts: Sequence[str]) -> None:
-        """Update all hosts in turn, each given what the others explain, until their confidences settle."""
+        """Update the confidence of one host after the other, given what other hosts explain, until none changes."""
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):
             before = self._chance.copy()
@@ -291,7 +293,7 @@ class _Concentration:
         return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
 
     def _expected(self, host: int) -> Array:
-        """By unit and outcome, the probability if this host is sound: the usual rate plus what named hosts add."""
+        """Probability of each outcome of each unit if this host is sound: the usual rate plus what other hosts add."""
         chance = self._chance.copy()
         chance[host] = 0.0
         rates = np.zeros((len(self._kind), len(JobOutcome)))
@@ -311,7 +313,7 @@ class _Concentration:
 
 
 def _log_chance(counts: Array) -> float:
-    """log P(outcomes | at fault), its rates integrated out: Dirichlet-multinomial of one order of the outcomes."""
+    """log P(outcomes in this order | at fault), averaged over all rates: a Dirichlet-multinomial distribution."""
     prior = np.array(_OWN)
     found = math.lgamma(prior.sum()) - math.lgamma(prior.sum() + counts.sum())
     return found + sum(math.lgamma(a + n) - math.lgamma(a) for a, n in zip(prior, counts, strict=True))

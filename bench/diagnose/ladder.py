@@ -1,11 +1,11 @@
-"""The next rounds of a ladder. They depend only on the evidence so far, so a stored file gives the same rounds.
+"""The next rounds of a ladder. They depend only on earlier measurements, so a stored file gives the same rounds.
 
 A ladder measures pairs in these stages, each in both directions:
 
 1. `screen`: all hosts in a few random matchings (in every matching of the circle method if there are few hosts), and
    `node`: ranks with ranks inside every node;
 2. `confirm`: suspected parts with partners that are cleared;
-3. `links`: suspected links again; `alone`: each of those that stay slow by itself;
+3. `links`: suspected links again; `alone`: each link that is slow again, without other traffic;
 4. `circle`: all links, if one is slow and there are not too many hosts.
 """
 
@@ -40,7 +40,7 @@ class LadderRound:
 
 
 def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[LadderRound, ...]:
-    """What to measure next; nothing if the diagnosis is complete. `seed`: of the random choices, one for each run."""
+    """The rounds to measure next; none if the diagnosis is complete. `seed`: for the random choices, one per run."""
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
         return first_rounds(places, random_)
@@ -64,7 +64,7 @@ def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[Ladde
 
 
 def least_rounds(num_hosts: int, ranks_per_host: int, num_nics: int) -> int:
-    """How many rounds a ladder takes if nothing is slow."""
+    """The number of rounds of a ladder if nothing is slow."""
     hosts = tuple(f"h{rank // ranks_per_host}" for rank in range(num_hosts * ranks_per_host))
     nics = tuple(f"nic{rank % ranks_per_host % num_nics}" for rank in range(len(hosts)))
     return len(first_rounds(Places(hosts, nics), random.Random(1)))
@@ -83,7 +83,7 @@ def _screen(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 
 
 def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Random rounds of the circle method over hosts; all rails at once, the ranks of a NIC in turn."""
+    """Random rounds of the circle method over hosts. A round uses all rails, and one rank of each NIC."""
     rails = _rails(places)
     hosts = list(dict.fromkeys(places.hosts))
     order = tuple(random_.sample(range(len(hosts)), len(hosts)))
@@ -100,7 +100,7 @@ def _matchings(stage: str, most: int, places: Places, random_: random.Random) ->
 
 
 def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Ranks with ranks inside all nodes at once, in a few random matchings."""
+    """Pairs of ranks of one node, in all nodes at once, in a few random matchings."""
     members = _members(places)
     least = min(map(len, members.values()))
     if least < 2:
@@ -115,7 +115,7 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
 ) -> Iterator[LadderRound]:
-    """Every suspect with a different cleared partner in each round; the other hosts are paired as a control."""
+    """In each round, every suspect with another cleared partner; the remaining hosts form pairs as a control."""
     ranks_of: dict[str, set[int]] = {}
     for suspect in suspects:
         for rank in () if suspect.within else suspect.ranks:
@@ -126,7 +126,7 @@ def _confirm(
     for turn in range(_CONFIRMATIONS if ranks_of else 0):
         waiting = sorted(ranks_of)
         while waiting:
-            start = turn % len(cleared)  # no partner twice while there are others
+            start = turn % len(cleared)  # use each partner once before any is used again
             now, waiting = waiting[: len(cleared)], waiting[len(cleared) :]
             partners = cleared[start:] + cleared[:start]
             yield from _both_ways("confirm", [_with_partners(now, partners, ranks_of, places, turn)], 1)
@@ -137,7 +137,7 @@ def _confirm(
 def _with_partners(
     suspects: Sequence[str], partners: Sequence[str], ranks_of: Mapping[str, set[int]], places: Places, turn: int
 ) -> Pairs:
-    """One round: the suspected rails of each host with those of a partner; then the hosts that are left over."""
+    """One round: the suspected rails of each host with those of a partner, and pairs of the remaining hosts."""
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
     used: set[str] = set()
@@ -179,7 +179,7 @@ def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[La
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Pairs in few rounds, no rank twice in one (first fit)."""
+    """Divide pairs into few rounds, so that no rank is twice in one round (first fit)."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007

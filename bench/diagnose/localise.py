@@ -1,10 +1,10 @@
 """Which host, NIC or link is slow? From measured pairs to names, each with a confidence.
 
-Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is a
-level, plus the effects of the sender's and the receiver's part, plus the effect of this link alone. Parts only ever
-slow a pair down, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation"). The widest
-part that explains the slow pairs comes first: rack, host, NIC, rank, link. If a ladder suspects a part, only the rows
-that the ladder measured to confirm it count.
+Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is the
+sum of a normal level, the effects of the sender's and the receiver's parts, and the effect of this link. A part can
+only make a pair slower, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation").
+Parts are tried in this order: rack, host, NIC, rank, link; the first one that explains the slow pairs is suspected. If
+a ladder suspects a part, only the rows that it then measures to confirm this suspicion decide.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAST_LINK_ROWS = 2  # repeats of a link
 
 @dataclass(frozen=True, slots=True)
 class PairSamples:
-    """One row per measured pair and direction. `step`: rows of one round have one number; `stage`: index of STAGES."""
+    """One row per measured pair and direction. `step`: number of its round; `stage`: index of its stage in STAGES."""
 
     src: Array
     dst: Array
@@ -60,8 +60,8 @@ class PairSamples:
 class Accused:
     """A slow part. `kind`: host, nic or link; `confidence`: the probability that it runs below 0.9 of its peers.
 
-    `findings`: codes of SlowPart with their facts; two if it is slow both between hosts and inside one. `ends`: the
-    names of its two ends if it is a link between them, else of the host, NIC or rack itself.
+    `findings`: codes of SlowPart with their facts; two if it is slow both between hosts and inside one. `ends`: of a
+    link, the names of its two ends; of another part, only its own name.
     """
 
     kind: str
@@ -83,7 +83,7 @@ class Accused:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What a ladder should measure again: `ranks` of a part with others, or the `pairs` of a link."""
+    """What a ladder should measure again: the `ranks` of a part with other ranks, or the `pairs` of a link."""
 
     ranks: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
@@ -91,14 +91,14 @@ class Suspect:
     alone: bool = False  # a link that is slow while others run: measure it by itself
     kind: str = ""  # host, nic or link
     name: str = ""
-    hosts: tuple[str, ...] = ()  # that it is in, or ends at
+    hosts: tuple[str, ...] = ()  # of its ranks or pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """What is slow, which hosts (and NICs) are not, what is still suspected, and notes (DiagnosisNote).
 
-    `num_missing`: rounds of a ladder's first test of every host that were not measured.
+    `num_missing`: number of rounds that a ladder did not measure of its first test, which covers every host.
     """
 
     accused: tuple[Accused, ...]
@@ -131,7 +131,7 @@ def localise(evidence: PairSamples, places: Places) -> Diagnosis:
 
 
 class _Search:
-    """The search for slow parts in the pairs between hosts, or in those inside of them."""
+    """The search for slow parts, either in the pairs between hosts or in the pairs inside hosts."""
 
     def __init__(self, rows: PairSamples, places: Places, inside: bool) -> None:
         self._rows, self._places, self._inside = rows, places, inside
@@ -152,7 +152,7 @@ class _Search:
         self._judge_links()
 
     def _judge(self, number: int, level: Level, unit: int) -> None:
-        """A rack, host, NIC or rank: slow as a sender, as a receiver, or both?"""
+        """Decide if a rack, host, NIC or rank is slow as a sender, as a receiver, or as both."""
         slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):
@@ -199,7 +199,7 @@ class _Search:
         self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
 
     def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
-        """Is a host slow through each of its NICs? Rows of one NIC must not count for all."""
+        """Is a host slow through each of its NICs? One slow NIC must not make its host look slow."""
         if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
@@ -207,16 +207,16 @@ class _Search:
         return all(2 * slow[ends == end].sum() >= (ends == end).sum() for end in np.unique(ends))
 
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
-        """The rows that judge a part: those whose other end is not suspected itself.
+        """The rows that decide about a suspected part: those that were measured for it with healthy partners.
 
-        A pair of two slow parts is no slower than a pair of one, so a slow part looks normal with a slow partner.
+        A pair of two slow parts is as slow as a pair with one, so a slow part looks normal with a slow partner.
         """
         again = mine[self._rows.stage[mine] == CONFIRM]
         healthy = again[self._fit.other_end_clear(number, direction, again)]
         return again if len(healthy) < LEAST_CONFIRMING and len(again) >= MOST_CONFIRMING else healthy
 
     def _judge_links(self) -> None:
-        """Pairs that stay slow after the parts at both ends are accounted for."""
+        """Find links: pairs that are slow even after the effects of the parts at both ends are subtracted."""
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
         key = np.minimum(a, b) * (int(ends.max()) + 1) + np.maximum(a, b)
@@ -239,7 +239,7 @@ class _Search:
         self._accuse_links(found, which)
 
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
-        """In which directions (out: that of its first row) a link is slow; a ladder may have to measure it first."""
+        """Ratios of a link's slow directions ("out": of its first row); {} if a ladder must measure the link again."""
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
         pairs = tuple({(int(s), int(d)): None for s, d in zip(rows.src[mine], rows.dst[mine], strict=True)})
@@ -283,7 +283,7 @@ class _Search:
         return self._places.end_name(src, self._inside), self._places.end_name(dst, self._inside)
 
     def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
-        """Accuse each slow link; if all rails between two hosts are slow, the two hosts once."""
+        """Accuse each slow link; if all rails between two hosts are slow, accuse the link of the two hosts once."""
         hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
         lone: set[str] = set()
@@ -304,7 +304,7 @@ class _Search:
                 self._accuse_link(names, found[link], open_ends)
 
     def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
-        """`open_ends`: ends that were measured with no other host, so they may be slow themselves."""
+        """`open_ends`: ends whose host was measured only with the other end, so the host may be slow, not the link."""
         finding = Coded.of(
             SlowPart.LINK,
             first=names[0],
@@ -336,7 +336,7 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """The parts that may be slow, the widest first. Each kind has its labels by rank and its least partners."""
+    """The parts that may be slow, the widest kind first, with each kind's least number of partners."""
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
     kinds: list[tuple[str, list[object], int]] = []
@@ -357,7 +357,7 @@ def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
 
 
 def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
-    """Each part once: it may have been found between hosts and inside one."""
+    """Merge the findings of a part that was found both between hosts and inside one."""
     found: dict[tuple[str, str], Accused] = {}
     for part in accused:
         known = found.get((part.kind, part.name))

@@ -79,7 +79,7 @@ class FleetConclusion(OptionalPartsCode):
     PAIRS_ONLY = (
         "pairs-only",
         "NO HOST IS ACCUSED: {num_bad:n run} of {num_runs} <is_one?is><!is_one?are> slow, failed or missing, in "
-        "{num_pairs:n pair}; no host has more than its share of them.",
+        "{num_pairs:n pair}; they are not concentrated on any host.",
     )
     ALL_WELL = (
         "all-well",
@@ -108,7 +108,7 @@ class FleetNote(OptionalPartsCode):
     )
     UNPLACED = (
         "runs-unplaced",
-        "{num_runs:n run} with other hosts, sizes or unknown hosts <is_one?is><!is_one?are> not on this page: "
+        "{num_runs:n run} with unknown hosts or too few similar runs <is_one?is><!is_one?are> not on this page: "
         "add --pages to see all.",
     )
     MEDIANS = "medians", 'Column "median is" is the verdict on the median run of a group. {decides}'

@@ -21,7 +21,7 @@ _MOST_NAMES = 12
 
 
 def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The whole report. `seconds`: what measuring took, if known."""
+    """The whole report as text. `seconds`: the time of the measurement; None if unknown."""
     lines = [f"# {line}" for line in measured(cases, seconds)]
     lines.append(conclusion(verdict).text)
     if verdict.accused:
@@ -43,7 +43,7 @@ def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None)
 
 
 def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The same as a Markdown table."""
+    """The report with Markdown tables."""
     lines = [*measured(cases, seconds), "", conclusion(verdict).text, ""]
     if verdict.accused:
         lines += ["| kind | name | confidence | evidence |", "|---|---|---|---|"]
@@ -59,7 +59,7 @@ def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | No
 
 
 def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The same with codes and facts beside the texts."""
+    """The report as JSON, which also contains codes and facts."""
     answer = conclusion(verdict)
     plain = {
         "schema": SCHEMA,
@@ -133,12 +133,12 @@ def notes(verdict: Diagnosis) -> list[Coded]:
 
 
 def suspected(verdict: Diagnosis) -> list[str]:
-    """`host h2`, `link h0-h2`: each part that is still suspected, once."""
+    """Each part that is still suspected, once: `host h2`, `link h0-h2`."""
     return [f"{kind} {name}" for kind, name in _suspected(verdict)]
 
 
 def names(found: Sequence[str]) -> str:
-    """The number of names, and the first of them."""
+    """The number of names, and the first few names."""
     if not found:
         return "none"
     more = len(found) - _MOST_NAMES

@@ -28,7 +28,7 @@ def group_name(stage: str, number: int, src: int, dst: int) -> str:
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
-    """The rows of one measured pair. `symmetric`: its rate holds for both directions, as for half a round trip."""
+    """The rows of one measured pair. `symmetric`: use the rate for both directions, as for half a round trip."""
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
         return ()
@@ -54,7 +54,7 @@ def places(header: Mapping[str, Any]) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """The verdict on one transport and direction, and what it rests on."""
+    """The verdict on one transport and direction, and what was measured for it."""
 
     transport: str
     direction: str | None
@@ -71,26 +71,33 @@ class Diagnosed:
 def diagnosed(
     headers: Mapping[str, Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[Diagnosed, ...]:
-    """A verdict for each transport, direction and kind of copy; launches of one case together.
+    """A verdict for each transport, direction and kind of copy, from all launches of a case.
 
-    `headers` by job and `summaries` as in the JSON document. Only the largest size counts: small messages show no
-    bandwidth. Raises UsageError if there is no measured pair with correct data.
+    `headers`: job -> header, and `summaries`, both as in the JSON document. Only the largest size is used, because
+    small messages show latency, not bandwidth. Raises UsageError if there is no measured pair with correct data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    keys: dict[str, tuple[Any, ...]] = {}  # by job: the places of thousands of ranks are not named for every row
     for row in summaries:
-        header = headers[row["job"]]
+        job = row["job"]
+        header = headers[job]
         if header["topology"] != "pairs" or row["src"] is None or not row["median_s"] or row["verified"] is False:
             continue
-        schedule = "ladder" if "ladder" in header["case"] else "full"
-        # Schedules, directions and kinds of copy load links differently.
-        kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
-        key = (header["transport"], header["direction"], kind, str(places(header)))
-        found.setdefault(key, []).append(row)
+        if job not in keys:
+            keys[job] = _key(header)
+        found.setdefault(keys[job], []).append(row)
     if not found:
         raise UsageError(
             "no measured pairs of ranks: run `python -m bench diagnose --cluster NAME`, or `python -m bench.pairs`"
         )
     return tuple(_diagnosed(headers, key, rows) for key, rows in found.items())
+
+
+def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What the jobs of one verdict have in common. Schedules, directions and kinds of copy load links differently."""
+    schedule = "ladder" if "ladder" in header["case"] else "full"
+    kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
+    return header["transport"], header["direction"], kind, str(places(header))
 
 
 def _diagnosed(
@@ -124,17 +131,16 @@ def _option(case: Sequence[str], name: str) -> str | None:
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """The verdict of a ladder. If it ended before it had tested every host, it clears none."""
+    """The verdict of a ladder. A ladder that ended before it had tested every host clears no host."""
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
 
 
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
-    """The samples of both modes, each relative to its median: half a round trip has a level of its own.
+    """The rows of both modes. Rates are divided by the median of their mode, because the modes have different levels.
 
-    A pair's time is the lower end of its median's interval, because a busy CPU slows some samples and the link does
-    not.
+    A pair's time is the lower end of its median's interval: a busy CPU slows some samples, a slow link all of them.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):
@@ -150,7 +156,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
     """One verdict from several.
 
-    A part is accused if any verdict accuses it, and cleared if all verdicts that measured it clear it.
+    A part is accused if any verdict accuses it. It is cleared if a verdict clears it and no verdict accuses or suspects
+    it; if any verdict has missing rounds, nothing is cleared.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:

@@ -10,7 +10,7 @@ import numpy as np
 
 Array = Any  # a numpy array of one dimension, unless said otherwise
 
-_LEAST_ROWS = 12  # a class needs so many rows
+_LEAST_ROWS = 12  # a class needs this many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Places:
         return {port: tuple(ranks) for port, ranks in found.items()}
 
     def link_ends(self, inside: bool) -> Array:
-        """By rank, the index of its links' end: the rank itself inside a host, else its NIC."""
+        """For each rank, a number for the end of its links: inside a host its own number, else its NIC's number."""
         if inside:
             return np.arange(len(self.hosts))
         return index(list(zip(self.hosts, self.nics, strict=True)))
@@ -44,12 +44,12 @@ class Places:
 
 
 def nic_name(host: str, nic: str | None) -> str:
-    """`h1:eth0`; the host if its NIC is unknown."""
+    """The name of a NIC, `h1:eth0`, or only that of its host if the NIC is unknown."""
     return f"{host}:{nic}" if nic else host
 
 
 def index(labels: Sequence[Any]) -> Array:
-    """The number of each label, in order of appearance."""
+    """Numbers for labels: equal labels get equal numbers, counted from 0 in order of appearance."""
     known: dict[Any, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
@@ -57,8 +57,8 @@ def index(labels: Sequence[Any]) -> Array:
 def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
     """The class of each row; rows of one class should be equally fast.
 
-    Pairs inside a rack and across racks are two classes. With more than two hosts each rail is a class, too. Classes of
-    few rows join the largest one.
+    Pairs inside a rack and across racks are two classes. With more than two hosts, each of them is divided by rail.
+    Rows of a class with few rows are added to the largest class.
     """
     hosts = places.hosts
     if inside:

@@ -59,6 +59,7 @@ class GateFailure(Code):
         "shared-gpu",
         "several ranks shared a GPU: the row shows that the code works, not how fast the links are",
     )
+    SHARED_HOST = "shared-host", "measured with --share-hosts: another benchmark may have run on the hosts"
     THROUGH_HOST = (
         "through-host",
         "the data went through host memory, because the two GPUs cannot reach each other directly",
@@ -92,6 +93,7 @@ ALLOWED = (
     GateFailure.NOT_CONVERGED,
     GateFailure.CONTRADICTS,
     GateFailure.THROUGH_HOST,
+    GateFailure.SHARED_HOST,
 )
 
 _GPUS_EXPECTED = "{expected:n GPU} per node expected, but "
@@ -366,6 +368,7 @@ class FaultCode(Code):
     ELEMENTS_WRONG = "elements-wrong", GateFailure.WRONG_DATA, "{num_wrong} elements were wrong"
     SOME_WRONG = "some-wrong", GateFailure.WRONG_DATA, "some elements were wrong"
     GPU_SHARED = "gpu-shared", GateFailure.SHARED_GPU, "several ranks shared a GPU"
+    HOST_SHARED = "host-shared", GateFailure.SHARED_HOST, "another benchmark may have run on the hosts"
     SAMPLES_TOO_FEW_FOR_TAIL = (
         "samples-too-few-for-tail",
         GateFailure.TAIL_NOT_KNOWN,

@@ -37,12 +37,18 @@ def now() -> str:
 
 def judged(args: argparse.Namespace) -> gates.GateResult:
     """The verdict on `args.run`. Raises UsageError for bad rules and for a run that does not exist."""
+    return _judged(args)[0]
+
+
+def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None]:
+    """The verdict on `args.run`, and its document; None if it cannot be read."""
     rules = _rules(args.rules)
     path = collect.find(args.run, args.results)
     try:
-        return gates.gate(rules, gate_input(path, rules, args), _retests(path))
+        run = gate_input(path, rules, args)
+        return gates.gate(rules, run, _retests(path)), run.document
     except UsageError as error:  # the run exists but cannot be read: a failure of the run, not a typing mistake
-        return gates.unreadable(rules, path.name, str(error))
+        return gates.unreadable(rules, path.name, str(error)), None
 
 
 def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
@@ -62,8 +68,8 @@ def certificate(args: argparse.Namespace) -> int:
     if not args.certificate and plan is None:
         raise UsageError("this run has no plan that names its rules: give them by --certificate RULES")
     args.rules, args.baseline = args.certificate or plan["scenario"], None  # type: ignore[index]
-    verdict = judged(args)
-    document = collect.document(path)
+    verdict, document = _judged(args)
+    document = document or collect.document(path)  # reading again names what cannot be read
     output.emit(gate_certificate.render(verdict, document, runs.hashes(path), plan, f"{now()} UTC"), args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 

@@ -35,6 +35,7 @@ _REPAIRABLE = frozenset(
         GateFailure.SLOWER,
         GateFailure.INCONCLUSIVE,
         GateFailure.THROUGH_HOST,
+        GateFailure.SHARED_HOST,
     )
 )
 

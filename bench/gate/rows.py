@@ -147,6 +147,8 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
         yield GateFault.of_row(FaultCode.DATA_UNCHECKED, row)
     if Flag.THROUGH_HOST in row.flags:
         yield GateFault.of_row(FaultCode.COPIED_THROUGH_HOST, row)
+    if Flag.SHARED_HOST in row.flags:
+        yield GateFault.of_row(FaultCode.HOST_SHARED, row)
     if Flag.CONTRADICTS in row.flags:
         yield GateFault.of_row(FaultCode.ROW_CONTRADICTS, row)
 

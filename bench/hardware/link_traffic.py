@@ -140,9 +140,8 @@ def uses_of(
     if not _fits(links, world, pattern, shape):
         return ()
     chosen = modelled or ("rings" if rings else "any")
-    return _uses(
-        _Key(_rates(links), world, tuple(round_), index, pattern.name, shape, chosen, "", modelled is not None)
-    )
+    key = _Key(_rates(links), world, tuple(round_), pattern.name, shape, chosen, "", modelled is not None)
+    return _uses_by_group(key)[index]
 
 
 def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
@@ -150,8 +149,8 @@ def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, ki
     group = Group("world", tuple(range(world.num_ranks)))
     if not _fits(links, world, pattern, shape):
         return None
-    key = _Key(_rates(in_play(links, world.ranks_per_node)), world, (group,), 0, pattern.name, shape, "usual", kind)
-    return next(iter(_uses(key)), None)
+    key = _Key(_rates(in_play(links, world.ranks_per_node)), world, (group,), pattern.name, shape, "usual", kind)
+    return next(iter(_uses_by_group(key)[0]), None)
 
 
 def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> bool:
@@ -184,7 +183,6 @@ class _Key:
     rates: _Rates
     world: World
     round: Round
-    index: int
     pattern: str
     shape: Shape
     chosen: str  # any, rings, usual, or the name of an algorithm
@@ -244,21 +242,25 @@ def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, Ro
     return {group.name: round_ for round_ in all_rounds for group in round_}
 
 
-@lru_cache(maxsize=4096)
-def _uses(key: _Key) -> tuple[LinkUse, ...]:
+@lru_cache(maxsize=256)
+def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
+    """The fullest link of each group of a round, by each algorithm. The messages of the round are laid out once."""
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
     fabric = Fabric(key.rates.links(), key.world)
     of_members = tuple(pattern.steps(key.shape, member) for member in range(key.shape.num_ranks))
     steps = list(by_step((of_members,) * len(key.round)))
     ops = sorted({op for at_once in steps for op in collectives(at_once)})
-    useful = key.shape.payload_bytes * (pattern.bus_factor(key.shape) or 0.0) * pattern.operations(key.shape)
-    found = []
+    found: list[list[LinkUse]] = [[] for _ in key.round]
     for names in product(*(_candidates(op, key) for op in ops)):
         phases = _all_phases(fabric, key.round, steps, dict(zip(ops, names, strict=True)))
-        use = None if phases is None else _fullest(fabric, phases, key, "+".join(names) or "messages", useful)
-        if use is not None:
-            found.append(use)
-    return tuple(found)
+        if phases is None:
+            continue
+        load = _load_of(fabric, phases)
+        for group, uses in enumerate(found):
+            use = _fullest(fabric, load, group, key, "+".join(names) or "messages")
+            if use is not None:
+                uses.append(use)
+    return tuple(map(tuple, found))
 
 
 def _candidates(op: str, key: _Key) -> Sequence[str]:
@@ -289,42 +291,68 @@ def _all_phases(
     return found
 
 
-def _fullest(fabric: Fabric, phases: Sequence[Phases], key: _Key, algorithm: str, useful: float) -> LinkUse | None:
-    """The link that slows a group down most; None if no message crosses a link with a known rate."""
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What a round puts on the links.
+
+    `total`: bytes by link. `used`: [group, link], does a message of the group cross the link? `seconds`: of all phases
+    in turn.
+    """
+
+    total: Floats
+    used: NDArray[np.bool_]
+    seconds: float
+
+
+def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
+    """The load of all groups of a round, given the phases of each."""
     import numpy as np
 
     num_links = len(fabric.capacity)
-    total, own = np.zeros(num_links), np.zeros(num_links, dtype=np.bool_)
+    total, used = np.zeros(num_links), np.zeros((len(phases), num_links), dtype=np.bool_)
     seconds = 0.0
     for at_once in zip(*phases, strict=True):  # all groups have the same program
         loads = np.zeros(num_links)
-        for group, phase in enumerate(at_once):
-            if not phase.flows or not phase.repeat:
-                continue
-            paths, _, num_bytes = fabric.routes(phase.flows)
-            np.add.at(loads, paths, phase.repeat * num_bytes[:, None])
-            if group == key.index:
-                own[paths[num_bytes > 0]] = True
+        sending = [(group, phase) for group, phase in enumerate(at_once) if phase.flows and phase.repeat]
+        if sending:
+            paths, _, num_bytes = fabric.routes(np.concatenate([np.asarray(phase.flows) for _, phase in sending]))
+            counts = [len(phase.flows) for _, phase in sending]
+            groups = np.repeat([group for group, _ in sending], counts)
+            repeats = np.repeat([phase.repeat for _, phase in sending], counts)
+            np.add.at(loads, paths, (repeats * num_bytes)[:, None])
+            moves = num_bytes > 0
+            used[groups[moves, None], paths[moves]] = True
         loads[-1] = 0.0  # "no link"
         total += loads
         seconds += float((loads / fabric.capacity).max(initial=0.0))
-    own[-1] = False
+    used[:, -1] = False
+    return _Load(total, used, seconds)
+
+
+def _fullest(fabric: Fabric, load: _Load, group: int, key: _Key, algorithm: str) -> LinkUse | None:
+    """The link that slows a group down most; None if no message crosses a link with a known rate."""
+    import numpy as np
+
     kinds = fabric.links_by_kind()
+    own = np.flatnonzero(load.used[group])
     if key.kind:
-        ids = kinds.get(key.kind, slice(0, 0))
-        own[: ids.start] = own[ids.stop :] = False
-    busy = np.where(own, total / fabric.capacity, 0.0)
-    fullest = int(busy.argmax())
-    if not busy[fullest]:
+        only = kinds.get(key.kind, slice(0, 0))
+        own = own[(own >= only.start) & (own < only.stop)]
+    if not len(own):
+        return None
+    busy = load.total[own] / fabric.capacity[own]
+    fullest, busy_s = int(own[busy.argmax()]), float(busy.max())
+    if not busy_s:
         return None
     kind, ids = next((name, ids) for name, ids in kinds.items() if ids.start <= fullest < ids.stop)
     if kind not in _LIMITS:
         return None
     per_node = (ids.stop - ids.start) // 2 // key.world.num_nodes
     first = ids.start + (fullest - ids.start) // max(1, per_node) * per_node
-    num_used = int(own[first : first + per_node].sum()) if per_node else 1
-    held_s = seconds if key.in_turn else float(busy[fullest])
-    per_pass = useful / held_s
+    num_used = int(load.used[group, first : first + per_node].sum()) if per_node else 1
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
-    per_operation = float(total[fullest]) / pattern.operations(key.shape)
-    return LinkUse(algorithm, per_pass, kind, per_operation, float(fabric.capacity[fullest]), num_used, len(key.round))
+    useful = key.shape.payload_bytes * (pattern.bus_factor(key.shape) or 0.0) * pattern.operations(key.shape)
+    per_pass = useful / (load.seconds if key.in_turn else busy_s)
+    per_operation = float(load.total[fullest]) / pattern.operations(key.shape)
+    rate = float(fabric.capacity[fullest])
+    return LinkUse(algorithm, per_pass, kind, per_operation, rate, num_used, len(key.round))

@@ -45,6 +45,17 @@ def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
     return address, number
 
 
+def check_one_line(options: Mapping[str, str]) -> None:
+    """Raise UsageError for an option with a line break or another control character.
+
+    Options become lines of scripts, where a second line would be a command.
+    """
+    for name, value in options.items():
+        for character in f"{name}{value}":
+            if not character.isprintable():
+                raise UsageError(f"option {name!r}: {value!r} holds {character!r}: write it on one line")
+
+
 def long_options(options: Mapping[str, str]) -> list[str]:
     """`--name=value` for each option, `--name` if the value is empty, `-p value` for one-letter names."""
     words: list[str] = []

@@ -3,6 +3,9 @@
 Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod, and they
 meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of the MPI
 Operator, whose launcher runs mpirun. Samples come back in the output of the first rank, or on a volume claim.
+
+Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI `baseline`. RDMA needs IPC_LOCK,
+which neither allows. Secrets of `env:` become a Secret, made from the environment of the shell that runs the script.
 """
 
 from __future__ import annotations
@@ -17,14 +20,39 @@ import yaml
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.plugins import nearest
+from bench.core.secret_values import FROM_ENVIRONMENT, masked
 from bench.core.traits import traits
 from bench.core.world import RankInfo, World
-from bench.launchers._variables import long_options
+from bench.launchers._variables import check_one_line, long_options
 
-_OPTIONS = ("image", "namespace", "resources", "shm", "results", "node-selector", "service-account", "mpi")
+_OPTIONS = (
+    "image",
+    "namespace",
+    "resources",
+    "shm",
+    "results",
+    "node-selector",
+    "service-account",
+    "mpi",
+    "user",
+    "rdma",
+)
 _MPIS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
 _MOST_NAME = 52  # a pod's name adds its index and must be a DNS label
 _RESULTS = "/results"
+_RDMA_DEVICE = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx", re.IGNORECASE)  # in the name of a resource
+# What sshd needs as root; all of them are allowed by the Pod Security Standard `baseline`.
+_RIGHTS_OF_SSHD: tuple[str, ...] = (
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "KILL",
+    "NET_BIND_SERVICE",
+    "SETGID",
+    "SETUID",
+    "SYS_CHROOT",
+)
 _PODS = "{.items[*].status.phase} {.items[*].status.containerStatuses[*].state.waiting.reason}"
 _CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -48,8 +76,10 @@ class Kubernetes(Launcher):
         kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
         if _needs_mpi(program):
-            variables = [f"{name}={value}" for name, value in env.items()]
-            return ["mpirun", "--bind-to", "none", "-n", str(world.num_ranks), "env", *variables, site.python, *program]
+            # Values are in the launcher's pod. Hydra passes all of them to the ranks; Open MPI passes the named ones.
+            openmpi = site.options.get("mpi", "openmpi") == "openmpi"
+            names = [word for name in env for word in ("-x", name)] if openmpi else []
+            return ["mpirun", "--bind-to", "none", *names, "-n", str(world.num_ranks), site.python, *program]
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
             options = {"standalone": "", **options}
@@ -76,7 +106,7 @@ class Kubernetes(Launcher):
         command = self.command([*program, "--records", records], world, site, env)
         name, deadline, mpi = resource_name(job), round(deadline_s), _needs_mpi(program)
         documents = (
-            [mpi_job(name, command, world, options, deadline)]
+            [mpi_job(name, command, world, options, env, deadline)]
             if mpi
             else [service(name, options), indexed_job(name, command, world, options, env, deadline)]
         )
@@ -87,9 +117,11 @@ class Kubernetes(Launcher):
             pods = f"training.kubeflow.org/job-name={name}"
         kubectl = shlex.join(["kubectl", *(["-n", options["namespace"]] if "namespace" in options else [])])
         end = f"{kubectl} get {what} -o jsonpath='{{.status.conditions[*].type}}'"
-        log, rows = f'"$RESULTS/{job}.log"', f'"$RESULTS/{job}.jsonl"'
+        log, rows = (f'"$RESULTS"/{shlex.quote(f"{job}.{kind}")}' for kind in ("log", "jsonl"))
         kept = f"""grep '^{{"type":' {log} > {rows} || rm {rows}"""
-        delete = f"{kubectl} delete --ignore-not-found {what}{'' if mpi else f' service/{name}'}"
+        secrets = [variable for variable, value in env.items() if _is_secret(variable, value)]
+        others = [*([] if mpi else [f"service/{name}"]), *([f"secret/{name}"] if secrets else [])]
+        delete = " ".join([kubectl, "delete", "--ignore-not-found", what, *others])
         state = f"{kubectl} get pods -l {pods} -o jsonpath='{_PODS}'"
         return "\n".join(
             [
@@ -97,13 +129,14 @@ class Kubernetes(Launcher):
                 f"trap {shlex.quote(f'{delete}; exit 130')} INT",
                 f"trap {shlex.quote(f'{delete}; exit 143')} TERM",
                 "ended= shown=",
+                *_secret(kubectl, name, secrets),
                 f"if {kubectl} apply -f - <<'EOF'",
                 yaml.safe_dump_all(documents, sort_keys=False, width=1000).rstrip(),
                 "EOF",
                 "then",
                 f"  while ended=$({end}) && ! echo \"$ended\" | grep -qwE 'Complete|Succeeded|Failed'; do",
                 f"    state=$({state})",
-                f'    [ "$state" = "$shown" ] || echo "{job}: ${{state:-no pods yet}}" >&2',
+                f'    [ "$state" = "$shown" ] || echo {shlex.quote(job)}": ${{state:-no pods yet}}" >&2',
                 "    shown=$state",
                 "    sleep 2",
                 "  done",
@@ -112,9 +145,9 @@ class Kubernetes(Launcher):
                 if "results" in options
                 else f"  {kept}",
                 "  echo \"$ended\" | grep -qwE 'Complete|Succeeded' ||",
-                f'    {{ FAILED=4; echo "FAILED: {job}, see "{log} >&2; }}',
+                f"    {{ FAILED=4; echo {shlex.quote(f'FAILED: {job}, see ')}{log} >&2; }}",
                 "else",
-                f'  FAILED=4; echo "FAILED: {job}, kubectl rejected its manifest" >&2',
+                f"  FAILED=4; echo {shlex.quote(f'FAILED: {job}, kubectl rejected its manifest')} >&2",
                 "fi",
                 delete,
                 "trap - INT TERM",
@@ -134,7 +167,7 @@ def indexed_job(
 ) -> dict[str, Any]:
     """A pod per node. The first failed pod ends the Job."""
     variables = {"BENCH_MASTER": f"{name}-0.{name}", **env}
-    container = _container(command, options, variables)
+    container = _container(name, command, options, variables)
     spec = {
         "completionMode": "Indexed",
         "completions": world.num_nodes,
@@ -146,9 +179,21 @@ def indexed_job(
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(name, options), "spec": spec}
 
 
-def mpi_job(name: str, command: list[str], world: World, options: Mapping[str, str], deadline: int) -> dict[str, Any]:
+def mpi_job(
+    name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
+) -> dict[str, Any]:
     """A worker per node, with sshd from the image, and a launcher without GPUs."""
-    launcher = {"name": "bench", "image": options["image"], "command": command, "env": _env(_CONSENT)}
+    launcher = {
+        "name": "bench",
+        "image": options["image"],
+        "command": command,
+        "env": _env(name, {**_CONSENT, **env}),
+        "securityContext": _container_rights(),
+    }
+    of_pod = _pod_rights(options, needs_root="user" not in options)
+    of_sshd = _RIGHTS_OF_SSHD if of_pod.get("runAsUser", 0) == 0 else ("NET_BIND_SERVICE",)
+    worker = _container(name, [], options, {})
+    worker["securityContext"] = _container_rights(*of_sshd, *_locking(options))
     spec = {
         "slotsPerWorker": world.ranks_per_node,
         "launcherCreationPolicy": "WaitForWorkersReady",
@@ -158,12 +203,18 @@ def mpi_job(name: str, command: list[str], world: World, options: Mapping[str, s
             "Launcher": {
                 "replicas": 1,
                 "restartPolicy": "Never",
-                "template": {"spec": {"containers": [launcher]}},
+                "template": {
+                    "spec": {
+                        "containers": [launcher],
+                        "automountServiceAccountToken": False,
+                        "securityContext": of_pod,
+                    }
+                },
             },
             "Worker": {
                 "replicas": world.num_nodes,
                 "restartPolicy": "Never",
-                "template": {"spec": _pod(_container([], options, {}), options)},
+                "template": {"spec": {**_pod(worker, options), "securityContext": of_pod}},
             },
         },
     }
@@ -173,6 +224,47 @@ def mpi_job(name: str, command: list[str], world: World, options: Mapping[str, s
 def resource_name(job: str) -> str:
     """A job's name as a DNS label: allreduce-nccl-2x8-groups_of_2 -> allreduce-nccl-2x8-groups-of-2."""
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{job}".lower())[:_MOST_NAME].strip("-")
+
+
+def _is_secret(variable: str, value: str) -> bool:
+    return value == FROM_ENVIRONMENT or masked(variable, value) != value
+
+
+def _secret(kubectl: str, name: str, variables: list[str]) -> list[str]:
+    """Shell lines that make a Secret of these variables of the shell. No value becomes a word of a command.
+
+    printf is a builtin of the shell; kubectl reads the values from its standard input.
+    """
+    if not variables:
+        return []
+    values = " ".join(f'"{variable}=${{{variable}:?}}"' for variable in variables)
+    return [
+        f"{kubectl} delete --ignore-not-found secret/{name}",
+        f"printf '%s\\n' {values} | {kubectl} create secret generic {name} --from-env-file=/dev/stdin",
+    ]
+
+
+def _container_rights(*capabilities: str) -> dict[str, Any]:
+    added = {"add": list(capabilities)} if capabilities else {}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}}
+
+
+def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[str, Any]:
+    """Not root, except with `user: 0` or if the image's sshd needs it."""
+    user = int(options["user"]) if "user" in options else None
+    rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    if user != 0 and not needs_root:
+        rights["runAsNonRoot"] = True
+    if user is not None:
+        rights["runAsUser"] = user
+        rights["fsGroup"] = user  # so the claim of `results` can be written
+    return rights
+
+
+def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The capability to pin memory, which RDMA needs: if `resources` names an RDMA device, or as `rdma` says."""
+    named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
+    return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()
 
 
 def _needs_mpi(words: list[str]) -> bool:
@@ -185,6 +277,11 @@ def _checked(options: Mapping[str, str]) -> Mapping[str, str]:
             raise UsageError(f"kubernetes has no option {name!r}{nearest(name, _OPTIONS)}")
     if not options.get("image"):
         raise UsageError("kubernetes needs a container image: set `image` under `options:` in bench.yaml")
+    check_one_line(options)
+    if options.get("rdma", "no") not in ("yes", "no"):
+        raise UsageError(f"option rdma: {options['rdma']!r} is not yes or no")
+    if not re.fullmatch(r"[0-9]{1,9}", options.get("user", "0")):
+        raise UsageError(f"option user: {options['user']!r} is not the number of a user, such as 1000")
     if options.get("mpi", "openmpi") not in _MPIS:
         raise UsageError(f"option mpi: {options['mpi']!r} is not one of {', '.join(_MPIS)}")
     return options
@@ -194,7 +291,7 @@ def _metadata(name: str, options: Mapping[str, str]) -> dict[str, Any]:
     return {"name": name, **({"namespace": options["namespace"]} if "namespace" in options else {})}
 
 
-def _container(command: list[str], options: Mapping[str, str], env: Mapping[str, str]) -> dict[str, Any]:
+def _container(name: str, command: list[str], options: Mapping[str, str], env: Mapping[str, str]) -> dict[str, Any]:
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     mounts += [{"name": "results", "mountPath": _RESULTS}] if "results" in options else []
     resources = _pairs("resources", options)
@@ -202,10 +299,10 @@ def _container(command: list[str], options: Mapping[str, str], env: Mapping[str,
         "name": "bench",
         "image": options["image"],
         **({"command": command} if command else {}),
-        **({"env": _env(env)} if env else {}),
+        **({"env": _env(name, env)} if env else {}),
         # For extended resources, requests follow from limits.
         **({"resources": {"limits": resources}} if resources else {}),
-        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},  # RDMA pins memory
+        "securityContext": _container_rights(*_locking(options)),
         "volumeMounts": mounts,
     }
 
@@ -219,13 +316,22 @@ def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, 
     return {
         "containers": [container],
         "volumes": volumes,
+        "securityContext": _pod_rights(options),
+        "automountServiceAccountToken": False,  # ranks never call the cluster's API
         **({"nodeSelector": _pairs("node-selector", options)} if "node-selector" in options else {}),
         **({"serviceAccountName": options["service-account"]} if "service-account" in options else {}),
     }
 
 
-def _env(variables: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in variables.items()]
+def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
+    """A container's variables. The values of secrets are in the Secret of the job."""
+    listed: list[dict[str, Any]] = []
+    for name, value in variables.items():
+        if _is_secret(name, value):
+            listed.append({"name": name, "valueFrom": {"secretKeyRef": {"name": job, "key": name}}})
+        else:
+            listed.append({"name": name, "value": value})
+    return listed
 
 
 def _pairs(option: str, options: Mapping[str, str]) -> dict[str, str]:

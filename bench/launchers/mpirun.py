@@ -3,7 +3,8 @@
 One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
 numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
 `--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running as
-root, and `env NAME=value` before the interpreter passes variables to other hosts.
+root. Variables reach other hosts through the agent, through Hydra, or by name with Open MPI's `-x`. Only for an unknown
+MPI does `env NAME=value` before the interpreter pass them, without secrets: all users can read a command line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Literal
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
+from bench.core.secret_values import FROM_ENVIRONMENT, masked
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, rendezvous, whole
 
@@ -91,12 +93,17 @@ class Mpirun(Launcher):
                 raise UsageError(f"{world.num_nodes} nodes, but `hosts:` lists {len(site.hosts)}: list as many hosts")
             hosts = site.hosts[: world.num_nodes]
             words += ["--host", ",".join(f"{host}:{world.ranks_per_node}" for host in hosts)]
-            meeting = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(site.rendezvous_port)}
-            carried = {**(meeting if world.num_nodes > 1 else {}), **env}
+            if world.num_nodes > 1:  # the agent passes all other variables
+                carried = {"MASTER_ADDR": hosts[0], "MASTER_PORT": str(site.rendezvous_port)}
         elif world.num_nodes > 1:
             words += ["-N", str(world.ranks_per_node)]
-            carried = dict(env)
-        variables = [f"{name}={value}" for name, value in carried.items() if name not in self.environment(site)]
+            names = [name for name in env if name not in self.environment(site)]
+            if site.mpi == "openmpi":
+                words += [word for name in names for word in ("-x", name)]
+            elif site.mpi != "mpich":  # Hydra passes all variables; of another mpirun that is unknown
+                public = [name for name in names if masked(name, env[name]) == env[name] != FROM_ENVIRONMENT]
+                carried = {name: env[name] for name in public}
+        variables = [f"{name}={value}" for name, value in carried.items()]
         carrier = ["env", *variables] if variables else []
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 

@@ -19,7 +19,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
-from bench.launchers._variables import checked, long_options, rendezvous, whole
+from bench.launchers._variables import check_one_line, checked, long_options, rendezvous, whole
 
 # Ports for the rendezvous: above most registered services, below Linux's ephemeral ports (32768).
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
@@ -149,6 +149,7 @@ def batch(
     `output`: path of their output without suffix (%j: the job id; errors go to a second file); if empty, Slurm chooses.
     A failed node ends the job without a requeue: a restarted job would be another measurement.
     """
+    check_one_line(options)
     asked = {
         "job-name": name,
         "nodes": str(world.num_nodes),

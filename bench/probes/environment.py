@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+
+from bench.core.secret_values import masked
 
 # Only these variables are kept: others are private.
 _PREFIXES = (
@@ -61,19 +62,8 @@ _NAMES = frozenset(
         "SLURM_MPI_TYPE",
     )
 )
-_MASK = "(masked)"
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASS(WORD|WD|PHRASE)|CREDENTIAL|(API|ACCESS|PRIVATE|AUTH)_?KEY", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"://[^/@\s]+:[^/@\s]+@"  # a password in a URL
-    r"|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bsk-[\w-]{20,}|\bxox[abprs]-|\beyJ[\w-]{10,}\.|-----BEGIN "
-    r"|(?<![\w/.-])(?=[^\s,:]*\d)(?=[^\s,:]*[A-Za-z])[A-Za-z0-9+_]{32,}={0,2}(?![\w/.-])"  # long and random
-)
 
 
 def allowed(env: Mapping[str, str]) -> dict[str, str]:
     """The variables of `env` that may change a figure, by name. Values that look like secrets become `(masked)`."""
-    return {name: _masked(name, env[name]) for name in sorted(env) if name in _NAMES or name.startswith(_PREFIXES)}
-
-
-def _masked(name: str, value: str) -> str:
-    return _MASK if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) else value
+    return {name: masked(name, env[name]) for name in sorted(env) if name in _NAMES or name.startswith(_PREFIXES)}

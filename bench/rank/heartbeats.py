@@ -1,4 +1,4 @@
-"""A rank's heartbeats (what it does, how it ended, its stacks), and the watchdog that ends a rank without progress."""
+"""A rank's heartbeats: what it does, how it ended, its stacks. Threads end a rank without progress or controller."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ from pathlib import Path
 from bench.core.ends import EndCode
 from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_TERMINATED, AbsentError, BenchError
 from bench.core.world import RankInfo
-from bench.store import heartbeat
+from bench.rank import delivery
+from bench.rank.messages import RankRemark
+from bench.store import heartbeat, lease
 from bench.store.heartbeat import End
 
 _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes about a thousand small files a second
+_READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # between two reads of the controller's lease
+_NO_LEASE_S = 15.0  # a lease that has not appeared by then is not visible on this host
 
 
 @contextlib.contextmanager
@@ -55,6 +59,9 @@ def with_watchdog(
 
     thread = threading.Thread(target=watch, name="watchdog", daemon=True)
     thread.start()
+    if folder and me.local_rank == 0:
+        path = Path(folder) / lease.NAME
+        threading.Thread(target=_watch_lease, args=(path, me, beat, done, report), name="lease", daemon=True).start()
     try:
         yield beat
         beat.end(End.of(EndCode.DONE))
@@ -64,6 +71,31 @@ def with_watchdog(
     finally:
         done.set()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _watch_lease(
+    path: Path, me: RankInfo, beat: HeartbeatWriter, done: threading.Event, report: Callable[[End], None]
+) -> None:
+    """End this rank when the controller is gone. The first rank of each host does this; launchers end the others.
+
+    A thread of its own, because a file system that hangs must not keep the watchdog from its work.
+    """
+    reader, began, seen = lease.LeaseReader(), time.monotonic(), False
+    between_s = min(max(_READ_S, _READ_PER_HOST_S * me.num_ranks / me.local_size), lease.RENEW_S)
+    while not done.wait(between_s):
+        content = lease.read(path)
+        silent_s = reader.lost(content, time.monotonic())
+        if silent_s is not None and not done.is_set():
+            end = End.of(EndCode.CONTROLLER_GONE, silent_s=silent_s)
+            beat.end(end)
+            report(end)
+            os._exit(EXIT_MEASUREMENT)
+        seen = seen or content is not None
+        if not seen and time.monotonic() - began > _NO_LEASE_S:
+            delivery.say(
+                f"bench: note: {RankRemark.NO_LEASE.words({'host': socket.gethostname(), 'folder': path.parent})}"
+            )
+            return
 
 
 def end_of(error: BaseException) -> End:

@@ -35,10 +35,11 @@ from bench.core.errors import (
     first_line,
 )
 from bench.core.option_parsers import Parser
+from bench.core.record import Flag
 from bench.core.traits import traits
 from bench.core.units import option_duration
 from bench.core.world import RankInfo
-from bench.rank import delivery, heartbeats
+from bench.rank import delivery, heartbeats, host_lease
 from bench.rank.messages import RankRefusal
 from bench.rank.placement import place
 from bench.store.heartbeat import ERROR_LINE, End, LastWords, error_line
@@ -166,6 +167,7 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
         with (
             heartbeats.with_watchdog(me, args.deadline, args.heartbeats, end_by_watchdog) as beat,
             _with_failure_codes(process, beat),
+            host_lease.held(me, args.share_hosts) if args.heartbeats else contextlib.nullcontext(),
         ):
             opened = session.open_transport(case, me, beat, args.timeout)
             process.transport = opened.transport
@@ -182,6 +184,10 @@ def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
     header = header_of(measured, args.job or measured.case.pattern, args.launch)
     gpus = GpusAtEnd(measured.transport)
     rows = gpus.reading_after(measured.clocks.comparing_between(measured.measurer.rows()))
+    if args.share_hosts:
+        rows = (
+            tuple(replace(record, flags=(*record.flags, Flag.SHARED_HOST)) for record in records) for records in rows
+        )
     if me.rank != 0 or header is None:
         for _ in rows:
             pass
@@ -220,6 +226,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
     parser.add_argument("--launch", type=int, default=1, metavar="N", help="number of this launch of the case")
     parser.add_argument("--expect", metavar="WORLD", help="refuse any other world than this: 4x2, or h0,h1x2")
     parser.add_argument("--heartbeats", metavar="DIR", help="write each rank's heartbeat file to DIR")
+    parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; rows say so")
     parser.add_argument(
         "--timeout",
         type=partial(option_duration, "--timeout"),

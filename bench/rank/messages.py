@@ -49,6 +49,11 @@ class RankFailure(Code):
 class RankRefusal(Code):
     """Why ranks refuse to measure anything."""
 
+    HOST_IN_USE = (
+        "host-in-use",
+        "another benchmark measures on host {host} ({whose}): wait until it has ended, or measure beside it with "
+        "`run --share-hosts`",
+    )
     OTHER_NUM_RANKS = (
         "other-num-ranks",
         "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "
@@ -126,6 +131,15 @@ class RankRemark(Code):
         "the clock of host {host} is off by {off_s:+.0f} s: its time of day differs from that of the other hosts",
     )
     VARIABLE_DIFFERS = "variable-differs", "the variable {name} is not the same on all ranks"
+    IDLE_BENCHMARK = (
+        "idle-benchmark",
+        "{program} (process {pid} of {user}) runs on host {host} and uses no CPU now: it may disturb the measurement",
+    )
+    NO_LEASE = (
+        "no-lease",
+        "host {host} does not see the controller's folder {folder}: if the controller is killed, ranks on this host "
+        "end with their launcher or after the deadline",
+    )
 
 
 class RunEnd(Code):

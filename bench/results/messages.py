@@ -37,6 +37,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.CONTRADICTS:    ("", "contradicts another row of this run"),
     Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
+    Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }
 # fmt: on
 SHOWN_IN_ROW = frozenset({Flag.INVALID, Flag.MODELLED})

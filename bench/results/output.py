@@ -14,6 +14,8 @@ from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
+MOST_LINES = 200  # of a table on the terminal without `--all`
+
 # For commands that write a format of their own instead of showing a Report.
 BY_HAND = ("table", "json", "csv", "markdown")
 
@@ -40,7 +42,15 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that add columns and notes to the tables of a run."""
     words = "additional columns: wire, the rate through a node's NICs"
     parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
+    words = f"all rows on the terminal; a table of more than {MOST_LINES} lines is cut to one screen, in a file never"
+    parser.add_argument("--all", action="store_true", help=words)
     parser.add_argument("--notes", action="store_true", help="all notes below the tables instead of the urgent ones")
+
+
+def most_lines(args: argparse.Namespace) -> int | None:
+    """The most lines of a run's table that are shown as they are; None: any number."""
+    whole = args.all or args.format != "table" or args.output is not None
+    return None if whole else MOST_LINES
 
 
 def show(report: Report, args: argparse.Namespace) -> None:

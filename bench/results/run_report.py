@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from bench.core.record import Header
@@ -14,18 +15,23 @@ from bench.results.formats.table import TextTable, comments, render_blocks
 from bench.results.run_table import Layout, RunTable, TableLine
 from bench.results.table import Block, Lines, Report
 
+_SLOW = 1.25  # times the median of a size
+_MOST_WRONG = 5  # lines with wrong data of each job and size in a table that is cut
+
 
 @dataclass(frozen=True)
 class RunReport(Report):
     """`show`: columns that tables show in addition ("wire"). `all_notes`: all notes, not only the urgent ones.
 
-    `table`: the table of the rows that are already printed.
+    `table`: the table of the rows that are already printed. `most_lines`: a longer table is cut to the lines that a
+    reader needs first.
     """
 
     document: Document
     show: Sequence[str] = ()
     all_notes: bool = False
     table: RunTable | None = None
+    most_lines: int | None = None
 
     def blocks(self) -> Iterable[Block]:
         """What was run, how to read the columns, the rows, derived tables, notes."""
@@ -36,6 +42,10 @@ class RunReport(Report):
             yield derived_tables.launches(document)
         if rows:
             yield Lines(self.table_of_rows.reading())
+            if self.most_lines is not None and len(rows) > self.most_lines:
+                first = first_lines(rows)
+                yield Lines([cut_line(rows, first)])
+                rows = first
             yield self.table_of_rows.table(rows)
         yield from self.after()
 
@@ -120,6 +130,49 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
         if all(other.get(name) == value for other in facts):
             lines[f"{name:<9} {value}"] = None
     return list(lines)
+
+
+def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
+    """The lines that a reader of a huge run needs first, in their order.
+
+    These are the fastest and the slowest line of each job and size, and the first lines with wrong data.
+    """
+    shown: set[int] = set()
+    for of_size in _by_size(lines).values():
+        timed = [(median_s, number) for number in of_size if (median_s := lines[number].first.median_s) is not None]
+        if timed:
+            shown |= {min(timed)[1], max(timed)[1]}
+        shown.update([number for number in of_size if _is_wrong(lines[number])][:_MOST_WRONG])
+    return [lines[number] for number in sorted(shown)]
+
+
+def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
+    """How many lines there are, which of them are shown, and how to see all."""
+    num_slow = 0
+    for of_size in _by_size(lines).values():
+        seconds = [lines[number].first.median_s for number in of_size]
+        known = [each for each in seconds if each is not None]
+        usual_s = median(known) if known else 0.0
+        num_slow += sum(each > _SLOW * usual_s for each in known)
+    num_wrong = sum(map(_is_wrong, lines))
+    return (
+        f"{len(shown):,} of {len(lines):,} lines: the fastest and the slowest of each job and size, and the first with "
+        f"wrong data. {num_wrong:,} lines have wrong data, {num_slow:,} took more than {_SLOW} times the median of "
+        f"their size. All lines: --all or --output FILE"
+    )
+
+
+def _by_size(lines: Sequence[TableLine]) -> Mapping[tuple[Any, ...], Sequence[int]]:
+    """The numbers of the lines of each job and size."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for number, line in enumerate(lines):
+        row = line.first
+        found.setdefault((row.job, row.payload_bytes, row.dtype, row.reduce_op), []).append(number)
+    return found
+
+
+def _is_wrong(line: TableLine) -> bool:
+    return any(row.verified is False for row in line.by_mode.values())
 
 
 def _elsewhere(document: Document) -> set[str]:

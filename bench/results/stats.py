@@ -151,6 +151,9 @@ class Description:
 def describe(seconds: Sequence[float]) -> Description:
     """All statistics at once, sorted and ranked once. Raises ValueError for invalid samples."""
     values = _checked(seconds)
+    if values.size == 1:  # a modelled row; thousands of them are described one by one
+        only_s = float(values[0])
+        return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
     ordered, ranks = np.sort(values), _ranks(values)
     effective = _effective_size_of_ranks(ranks)
     return Description(

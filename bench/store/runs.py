@@ -13,18 +13,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.core.record import Failure
 from bench.core.remarks import CodedRemark, RemarkCode
-from bench.store import jsonl
+from bench.store import jsonl, ownership
 
 PLAN_SCHEMA = "bench.plan/1"
 _HEAD_BYTES = 4096  # within which a line of a results file states its type
@@ -45,6 +46,7 @@ def create(results: Path, run_id: str) -> Path:
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
         try:
             folder.mkdir(parents=True, exist_ok=False)
+            folder.chmod(folder.stat().st_mode & ~0o022)  # only this user adds files, whatever the umask
             probe = folder / ".writable"
             probe.write_bytes(b"x" * 4096)
             probe.unlink()
@@ -89,6 +91,27 @@ def find(results: Path, name: str) -> Path:
     known = ", ".join(folder.name for folder in runs[-5:]) or "none yet"
     path = f"there is no file or folder {name}, and " if "/" in name or as_path.suffix else ""
     raise UsageError(f"{path}no run is called {name!r} in {results}; the latest there: {known}")
+
+
+def find_own(results: Path, name: str) -> Path:
+    """As `find`, for a run that this user continues. `latest` skips the runs that other users can change.
+
+    Raises RefusedError if other users can change the named run, or every run that `latest` may mean.
+    """
+    if name != "latest":
+        folder = find(results, name)
+        refusal = ownership.distrust(folder)
+        if refusal is not None:
+            raise RefusedError.coded(refusal)
+        return folder
+    newest = find(results, name)
+    planned = [folder for folder in results.glob("*") if (folder / "plan.json").exists()]
+    for folder in sorted(planned, key=lambda folder: folder.stat().st_mtime, reverse=True):
+        if ownership.distrust(folder) is None:
+            return folder
+    refusal = ownership.distrust(newest)
+    assert refusal is not None
+    raise RefusedError.coded(refusal)
 
 
 def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
@@ -234,6 +257,12 @@ def log_file(folder: Path, job: str) -> Path:
     return folder / f"{job}.log"
 
 
+def open_log(folder: Path, job: str) -> BinaryIO:
+    """A job's log, open to append. Users outside its group cannot read it: programs may print their settings."""
+    descriptor = os.open(log_file(folder, job), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    return os.fdopen(descriptor, "ab", buffering=0)
+
+
 def output_file(folder: Path, job: str) -> Path:
     """The file with the unchanged output of another tool's job."""
     return folder / f"{job}.out"
@@ -272,10 +301,11 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader never sees a part of it."""
+    """Write a file atomically: a reader never sees a part of it. Other users may read it if the umask allows."""
     partial = path.with_suffix(path.suffix + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
+        partial.chmod(partial.stat().st_mode & ~0o022)
         partial.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror})") from None

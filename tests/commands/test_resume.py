@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from bench.__main__ import main
+from bench.config.clusters import Cluster
+from bench.controller.jobs import JobSpec, job_of
+from bench.controller.plan import site_of
+from bench.core.case import Case, to_argv
+from bench.core.world import World
 
 
 @pytest.mark.parametrize("named", ["bandwidth", "scenarios/bandwidth.yaml"])
@@ -26,3 +34,65 @@ def test_another_scenario_than_the_runs_own_is_refused(
     (folder / "outcomes.json").write_text("{")  # it may say that a ladder was cut
     assert main(["run", "--resume", str(folder), *where]) == 2
     assert "outcomes.json" in capsys.readouterr().err
+
+
+SITE = "clusters:\n  site: {instance: p4d.24xlarge, launcher: direct, python: %s, env: {NCCL_ALGO: Ring}}\n"
+
+
+@pytest.fixture
+def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a modelled run of the cluster `site`, whose bench.yaml is in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bench.yaml").write_text(SITE % sys.executable)
+    assert main(["run", "smoke", "--cluster", "site", "--model", "--no-plots"]) == 0
+    capsys.readouterr()
+    [folder] = (tmp_path / "results").iterdir()
+    return folder
+
+
+def test_site_lines_of_a_stored_plan_never_run(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = json.loads((planned / "plan.json").read_text())
+    for rows in planned.glob("*.jsonl"):
+        rows.unlink()  # everything is missing
+    site_lines = {
+        "setup": ["touch planted"],
+        "agent": ["sh", "-c"],
+        "python": "/tmp/python",
+        "mpirun": "/tmp/mpirun",
+        "env": {"LD_PRELOAD": "/tmp/x.so"},
+    }
+    for key, planted in site_lines.items():
+        (planned / "plan.json").write_text(json.dumps({**own, "cluster": {**own["cluster"], key: planted}}))
+        for option in ("--resume", "--retest"):
+            assert main(["run", option, "latest", "--no-plots"]) == 3
+            err = capsys.readouterr().err
+            assert "'site'" in err and key in err and "bench.yaml" in err
+            assert not Path("planted").exists()
+
+
+def test_the_same_site_is_continued_and_a_cluster_that_is_gone_is_refused(
+    planned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [rows, *_] = sorted(planned.glob("*.jsonl"))
+    rows.unlink()
+    assert main(["run", "--resume", "latest", "--no-plots"]) == 0 and rows.exists()
+    Path("bench.yaml").rename("other.yaml")
+    Path("bench.yaml").write_text("clusters: {a: {nodes: 1}}\n")
+    capsys.readouterr()
+    assert main(["run", "--resume", "latest", "--no-plots"]) == 3
+    assert "'site'" in capsys.readouterr().err
+    assert main(["run", "--resume", "latest", "--no-plots", "--config", "other.yaml"]) == 0
+
+
+def test_variables_of_a_stored_plan_do_not_replace_the_agent() -> None:
+    """Plans of older versions stored the launcher's variables as factors."""
+    planted = {"BENCH_AGENT": "sh -c", "HYDRA_LAUNCHER_EXEC": "/tmp/agent", "NCCL_ALGO": "Tree"}
+    stored = {
+        "name": "a",
+        "case": to_argv(Case("allreduce", "mpi", (1024,))),
+        "world": asdict(World(2, 1)),
+    }
+    site = site_of(Cluster("c", nodes=2, hosts=("a", "b"), launcher="mpirun"), (), None)
+    made = job_of(JobSpec.from_plain({**stored, "factors": planted}), site)
+    assert made.env["BENCH_AGENT"].startswith("ssh ") and made.env["HYDRA_LAUNCHER_EXEC"] != "/tmp/agent"
+    assert made.env["NCCL_ALGO"] == "Tree" and dict(made.factors) == {"NCCL_ALGO": "Tree"}

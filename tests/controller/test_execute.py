@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from bench.controller.messages import OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
 from bench.core.ends import EndCode
-from bench.store import runs
+from bench.store import lease, runs
 from bench.store.heartbeat import End, Heartbeat, LastWords
 from tests.controller.test_batch import job
 from tests.facts import holds
@@ -56,23 +57,30 @@ def test_a_ranks_report_comes_before_the_launchers_words_and_those_before_its_ex
 
 SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"
 CONTROLLER = """
+import pathlib
 from bench.controller.execute import ended_with_controller
-with ended_with_controller(job.pid):
+with ended_with_controller(job.pid, pathlib.Path({lease!r})):
     print(job.pid, flush=True)
     job.wait()
 """
 
 
-def test_a_job_ends_when_its_controller_is_killed() -> None:
-    controller = subprocess.Popen((sys.executable, "-c", SLEEP + CONTROLLER), stdout=subprocess.PIPE, text=True)
+def test_a_job_ends_when_its_controller_is_killed_and_its_lease_is_lost(tmp_path: Path) -> None:
+    lease_file = tmp_path / lease.NAME
+    program = SLEEP + CONTROLLER.format(lease=str(lease_file))
+    controller = subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE, text=True)
     assert controller.stdout is not None
     leader = psutil.Process(int(controller.stdout.readline()))
     for _ in range(600):
         if len(processes := [leader, *leader.children()]) == 3:
             break
         time.sleep(0.05)
+    controller.send_signal(signal.SIGSTOP)
+    before = lease.read(lease_file)
+    wait_until(lambda: lease.read(lease_file) not in (before, lease.LOST, None))  # a stopped controller keeps it
     controller.send_signal(signal.SIGKILL)
     controller.wait()
+    wait_until(lambda: lease.read(lease_file) == lease.LOST)
     controller.stdout.close()
     _, left = psutil.wait_procs(processes, timeout=60)
     left = [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
@@ -81,10 +89,17 @@ def test_a_job_ends_when_its_controller_is_killed() -> None:
     assert left == []
 
 
-def test_a_job_that_ended_well_is_left_alone() -> None:
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_job_that_ended_well_is_left_alone(tmp_path: Path) -> None:
     sleeping = subprocess.Popen(("sleep", "600"), start_new_session=True)
     try:
-        with execute.ended_with_controller(sleeping.pid):
+        with execute.ended_with_controller(sleeping.pid, tmp_path / lease.NAME):
             pass
         assert sleeping.poll() is None
     finally:

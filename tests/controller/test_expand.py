@@ -172,6 +172,29 @@ def test_sizes_are_thinned_to_the_budget_with_a_remark() -> None:
     assert plan_of(entry(("allreduce",), ("mpi",), sizes=(8, 64)), budget_s=60).remarks == ()
 
 
+def test_a_plan_stores_references_but_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OWN", "swordfish")
+    env = {"HF_TOKEN": "hunter2", "OWN": "from-environment", "NCCL_ALGO": "Ring"}
+    setup = ("export WANDB_API_KEY=opensesame", "curl https://me:letmein@host/x?sig=signed1")
+    for launcher, hosts in (("torchrun", ("a", "b")), ("mpirun", ("a", "b")), ("slurm", ())):
+        cluster = replace(LOCAL, nodes=2, hosts=hosts, ranks_per_node=2, launcher=launcher, env=env, setup=setup)
+        transport = "mpi" if launcher == "mpirun" else "gloo"
+        measurement = entry(("allreduce",), (transport,), env={"GLOO_PWD": ("from-environment",)})
+        plan = plan_of(measurement, cluster=cluster)
+        stored = repr(plan.to_plain("env: {HF_TOKEN: hunter2}"))
+        for secret in ("hunter2", "swordfish", "opensesame", "letmein", "signed1"):
+            assert secret not in stored
+        assert plan.to_plain("")["cluster"]["env"] == {**env, "HF_TOKEN": "(masked)"}
+        assert plan.to_plain("")["jobs"][0]["factors"] == {"GLOO_PWD": "from-environment"}
+        [job] = plan.jobs
+        assert not any(secret in word for word in job.command for secret in ("hunter2", "swordfish"))
+        line = job.script().splitlines()[-1]
+        assert 'HF_TOKEN="${HF_TOKEN:?}"' in line and 'OWN="${OWN:?}"' in line and "NCCL_ALGO=Ring" in line
+    with pytest.raises(UsageError) as refused:
+        plan_of(entry(("allreduce",), ("gloo",), env={"GLOO_PWD": ("hunter2",)}))
+    assert refused.value.code == ControllerError.SECRET_FACTOR and "hunter2" not in str(refused.value)
+
+
 def test_plans_of_older_versions_have_notes_only() -> None:
     notes = ["sizes thinned from 22 to 10 (first and last kept) so that each row has 0.12 s", "another note"]
     assert [remark.code for remark in runs.remarks_of({"notes": notes})] == [RemarkCode.SIZES_THINNED, UNCODED]

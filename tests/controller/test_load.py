@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-from bench.controller.hosts import CommandReply
+from bench.controller.hosts import CommandReply, HostCommand
 from bench.controller.load import under_load
 from bench.core.inventory import Gpu
 
 IDLE = {"gpus": [{"index": 0, "name": "g", "pcie_generation": 1, "pcie_lanes": 16}], "governor": "performance"}
 
 
-def copying(words: Sequence[str], limit_s: float) -> CommandReply:
-    assert {"CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "bench.host_device"} <= set(words)
+def copying(command: HostCommand, limit_s: float) -> CommandReply:
+    assert "bench.host_device" in command.words
+    assert {"export CUDA_VISIBLE_DEVICES=0", "export CUDA_DEVICE_ORDER=PCI_BUS_ID"} <= set(command.given.splitlines())
     time.sleep(1.0)  # several looks, also on a busy machine
     return CommandReply(0, "", "")
 
@@ -29,7 +29,7 @@ def test_the_fastest_rate_seen_counts() -> None:
 
 
 def test_a_gpu_that_cannot_copy_keeps_its_idle_facts() -> None:
-    def fails(words: Sequence[str], limit_s: float) -> CommandReply:
+    def fails(command: HostCommand, limit_s: float) -> CommandReply:
         return CommandReply(3, "", "no CuPy\n")
 
     seen, why = under_load(IDLE, "python", Path("/x"), fails, lambda: [Gpu(0, "g", None, None, 5, 5, 16, 16)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bench.config.clusters import Cluster
-from bench.controller import survey
+from bench.controller import hosts, survey
 from bench.controller.host_checks import PreflightFinding, Wanted
-from bench.controller.hosts import CommandReply
+from bench.controller.hosts import CommandReply, HostCommand
 from bench.controller.messages import FindingCode
 from bench.core.errors import RefusedError
 from bench.probes import host as probe
@@ -37,8 +37,8 @@ class Hosts:
         self.broken, self.asked = broken, list[dict[str, Any]]()
         self.saw_mark = False
 
-    def __call__(self, words_of: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, CommandReply]:
-        return {host: self.broken.get(host) or self._answer(host, words[-1]) for host, words in words_of.items()}
+    def __call__(self, words_of: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
+        return {host: self.broken.get(host) or self._answer(host, words.words[-1]) for host, words in words_of.items()}
 
     def _answer(self, host: str, question: str) -> CommandReply:
         asked = json.loads(question)
@@ -138,24 +138,28 @@ def test_hosts_that_lack_the_same_share_a_finding(tmp_path: Path) -> None:
 
 def test_the_probe_runs_as_ranks_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/more")
-    seen: list[Sequence[str]] = []
+    seen: list[HostCommand] = []
 
-    def ask(words_of: Mapping[str, Sequence[str]], timeout_s: float) -> dict[str, CommandReply]:
+    def ask(words_of: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
         seen.extend(words_of.values())
         return dict.fromkeys(words_of, CommandReply(255, "", "no"))
 
     survey.of_hosts(Wanted(("h0",), results=str(tmp_path)), CLUSTER, "/opt/python", SUITE, ask)
-    assert seen[0][:2] == ["sh", "-c"]
-    assert seen[0][2].splitlines() == ["echo bench-reached", "module load x", 'exec "$@"']
-    assert seen[0][3:-1] == [
-        "sh",
-        "env",
-        "A=1",
-        "PYTHONPATH=/opt/suite:/more",
-        "/opt/python",
-        "-m",
-        "bench.probes.host",
-    ]
+    shell, _, script, *words = seen[0].words
+    assert shell == "sh" and script.startswith("echo bench-reached;") and script.endswith('exec "$@"')
+    assert words[:-1] == ["sh", "/opt/python", "-m", "bench.probes.host"]
+    given = seen[0].given.splitlines()
+    assert given[:-1] == ["module load x", "export A=1", "export PYTHONPATH=/opt/suite:/more"]
+
+
+def test_an_agent_that_passes_no_input_is_named(tmp_path: Path) -> None:
+    agent = replace(CLUSTER, agent=("docker", "exec", "{host}", "sh", "-c"))
+    no_input = CommandReply(hosts.NO_INPUT, "bench-reached\n", "bench: error")
+    wanted = Wanted(("h0",), results=str(tmp_path))
+    found = survey.of_hosts(wanted, agent, "python", SUITE, lambda asked, limit_s: dict.fromkeys(asked, no_input))
+    [finding] = found.findings
+    assert finding.code == FindingCode.NO_INPUT and finding.refuses
+    assert finding.facts["agent"] == "docker exec h0 sh -c" and "exec -i" in finding.what
 
 
 def test_a_refusal_has_the_first_findings_and_where_the_rest_is() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -185,6 +187,22 @@ def test_ctrl_c_at_the_controller_cancels_the_job_and_keeps_the_rows(cluster: Sl
     assert f"bench run --resume results/{folder.name}" in controller.err
     assert sum(rows(site)) >= 1
     assert not cluster.bed.processes("BENCH_JOB", folder.name)
+
+
+@pytest.mark.slow
+def test_a_killed_controller_in_an_allocation_that_goes_on_leaves_no_process(cluster: Slurm, site: Path) -> None:
+    run = shlex.join([*BENCH, "run", "long", "--cluster", "slurm-test", "--no-plots"])
+    allocation = cluster.start(["salloc", "--nodes=4", "sh", "-c", f"{run}; sleep 100"], ENV, site)
+    cluster.until(lambda: allocation.poll() is not None or any(rows(site)), 150)
+    [controller] = [process for process in cluster.bed.processes() if process.words.startswith(run)]
+    ranks = [process for process in cluster.bed.processes("BENCH_JOB") if "bench.allreduce" in process.words]
+    assert {process.host for process in ranks} == set(cluster.bed.hosts)
+    os.kill(controller.number, signal.SIGKILL)
+    killed = time.monotonic()
+    cluster.until(lambda: not cluster.bed.processes("BENCH_JOB"), 60)
+    print(f"all processes were gone after {time.monotonic() - killed:.1f} s")
+    assert time.monotonic() - killed < 10 + 3
+    assert cluster.jobs(), "the allocation goes on"
 
 
 def test_what_slurm_does_not_accept_is_refused_in_its_words(cluster: Slurm, site: Path) -> None:

@@ -198,6 +198,7 @@ WAYS: list[tuple[FaultCode, Break, str]] = [
     (FaultCode.GPU_SHARED, flagged("shared_gpu"), RULES),
     (FaultCode.GPU_SHARED, heads(facts={"shared_gpu": "yes"}), RULES),
     (FaultCode.COPIED_THROUGH_HOST, flagged("through-host"), RULES),
+    (FaultCode.HOST_SHARED, flagged("shared-host"), RULES),
     (FaultCode.SAMPLES_TOO_FEW, rows(num_samples=80), RULES + "    samples: 100\n"),
     (FaultCode.INTERVAL_ABSENT, rows(ci_low_s=None, ci_high_s=None), RULES),
     (FaultCode.ENDED_EARLY, records(stop_reason="max_time"), RULES),

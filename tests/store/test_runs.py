@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import grp
 import os
+import pwd
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from bench.core.errors import BenchError, RefusedError, UsageError
-from bench.store import heartbeat, runs
+from bench.store import heartbeat, ownership, runs
 from bench.store.heartbeat import End, Heartbeat
+from bench.store.ownership import OwnerCode
 
 
 def test_run_ids_sort_by_time_and_two_in_one_second_are_two_folders(tmp_path: Path) -> None:
@@ -87,3 +90,68 @@ def test_the_last_beat_of_each_rank_is_read_and_a_broken_file_is_ignored(tmp_pat
     (tmp_path / "7.json").write_text("{", encoding="utf-8")
     heartbeat.stack_file(tmp_path, 0).write_text("Thread", encoding="utf-8")
     assert [(beat.rank, beat.ended) for beat in heartbeat.read_all(tmp_path)] == [(0, ended), (2, None)]
+
+
+def test_a_run_that_others_can_change_is_not_continued_but_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, foreign = (runs.create(tmp_path, name) for name in ("20260102-own", "20260103-foreign"))
+    for age, folder in ((1000, own), (2000, foreign)):
+        runs.write_plan(folder, {"jobs": []})
+        os.utime(folder, (age, age))
+    assert runs.find_own(tmp_path, "latest") == foreign
+    for path in (foreign, foreign / "plan.json"):
+        path.chmod(path.stat().st_mode | 0o002)
+        os.utime(foreign, (2000, 2000))
+        assert runs.find(tmp_path, "latest") == foreign, "reports read it"
+        assert runs.find_own(tmp_path, "latest") == own
+        with pytest.raises(RefusedError) as refused:
+            runs.find_own(tmp_path, foreign.name)
+        assert refused.value.code == OwnerCode.OTHERS_MAY_WRITE
+        assert refused.value.facts["path"] == str(path) and "chmod -R go-w" in str(refused.value)
+        path.chmod(path.stat().st_mode & ~0o002)
+    monkeypatch.setattr(os, "geteuid", lambda: foreign.stat().st_uid + 1)  # both belong to somebody else, as to root
+    for name in ("latest", str(own)):
+        with pytest.raises(RefusedError) as refused:
+            runs.find_own(tmp_path, name)
+        assert refused.value.code == OwnerCode.OTHER_OWNER and refused.value.facts["owner"]
+
+
+def test_a_results_file_that_others_may_write_is_not_continued(tmp_path: Path) -> None:
+    folder = runs.create(tmp_path, "20260102-a")
+    runs.write_plan(folder, {"jobs": []})
+    rows = runs.results_file(folder, "a")
+    rows.touch()
+    assert runs.find_own(tmp_path, "latest") == folder
+    rows.chmod(0o666)
+    with pytest.raises(RefusedError) as refused:
+        runs.find_own(tmp_path, "latest")
+    assert refused.value.facts["path"] == str(rows)
+
+
+def test_the_private_group_of_a_user_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = runs.create(tmp_path, "20260102-a")
+    runs.write_plan(folder, {"jobs": []})
+    (folder / "plan.json").chmod(0o660)
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    for group, members, trusted in (
+        (name, [], True),
+        (name, [name], True),
+        (name, ["eve"], False),
+        ("staff", [], False),
+    ):
+        found = grp.struct_group((group, "x", 1, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda gid, found=found: found)
+        assert (ownership.distrust(folder) is None) == trusted
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+def test_a_new_run_can_be_continued_under_every_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        folder = runs.create(tmp_path / "results", "20260102-a")
+        runs.write_plan(folder, {"jobs": []})
+        runs.write_outcomes(folder, {})
+    finally:
+        os.umask(before)
+    assert runs.find_own(tmp_path / "results", "latest") == folder

@@ -1,0 +1,47 @@
+"""The site on which a stored run continues: the cluster of today's bench.yaml, never the plan's.
+
+A plan holds shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run trusts
+bench.yaml, and may not know what a folder of results holds.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from bench.config import clusters
+from bench.config.clusters import Cluster
+from bench.controller.jobs import stored_cluster
+from bench.controller.messages import ControllerError
+from bench.core.errors import RefusedError, UsageError
+from bench.core.secret_values import masked_plain, masked_variables, secrets_of
+
+
+def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
+    """The cluster of this name in `config`. Raises RefusedError if it is missing, or differs from the planned one.
+
+    Rows of two different sites must not be mixed in one run.
+    """
+    name = str(planned.get("name"))
+    try:
+        today = clusters.cluster(config, name)
+    except UsageError as error:
+        raise RefusedError.of(ControllerError.CLUSTER_GONE, cluster=name, why=str(error)) from None
+    now = json.loads(json.dumps(stored_cluster(today)))
+    defaults = json.loads(json.dumps(asdict(Cluster(name))))
+    env = masked_variables(planned.get("env", {}))  # plans of older versions hold all values
+    planned = {**masked_plain(planned, secrets_of(today.env)), "env": env}
+    differs = [key.name for key in fields(Cluster) if now[key.name] != planned.get(key.name, defaults[key.name])]
+    if differs:
+        raise RefusedError.of(ControllerError.CLUSTER_CHANGED, cluster=name, config=str(config), keys=differs)
+    return today
+
+
+def command(folder: Path, config: Path | None) -> str:
+    """The command that continues a run, with the bench.yaml that the user named."""
+    named = [] if config is None else ["--config", str(config)]
+    return shlex.join(["python", "-m", "bench", "run", "--resume", str(folder), *named])

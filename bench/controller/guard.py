@@ -1,0 +1,59 @@
+"""The guard of a job: renews the job's lease while the controller lives, and ends the job when the controller is gone.
+
+    python -m bench.controller.guard GROUP LEASE
+
+GROUP is the process group of the job's launcher, LEASE the lease file (store/lease.py). Standard input is a pipe that
+only the controller holds open, so that the guard lives exactly as long as the controller's process: a stopped
+controller (Ctrl-Z) keeps its lease. The guard wakes up once per renewal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from bench.store import lease
+
+# torchrun waits 30 s for its ranks (in sessions of their own) before it kills them, so it must not be killed earlier.
+_KILL_AFTER_S = 35.0
+_POLL_S = 1.0
+
+
+def main(group: int, path: Path) -> None:
+    """Wait for the controller's word that the job has ended. Without it the controller is gone: end the job."""
+    gone = threading.Event()
+
+    def renew() -> None:
+        counter = 0
+        while not gone.is_set():
+            counter += 1
+            lease.write(path, str(counter))
+            gone.wait(lease.RENEW_S)
+        lease.write(path, lease.LOST)
+
+    # A thread, because a file system that hangs must not keep the guard from ending the launcher.
+    threading.Thread(target=renew, daemon=True).start()
+    if not os.read(sys.stdin.fileno(), 1):
+        gone.set()
+        _end(group)
+    os._exit(0)
+
+
+def _end(group: int) -> None:
+    """Send TERM to the group, and KILL if it has not ended in time."""
+    with contextlib.suppress(OSError):
+        os.killpg(group, signal.SIGTERM)
+        deadline = time.monotonic() + _KILL_AFTER_S
+        while time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            os.killpg(group, 0)
+        os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,116 @@
+"""Values that nobody else may see: references to them in `env:`, and the mask that replaces them in written files.
+
+`env: {HF_TOKEN: from-environment}` names a variable of the controller's environment. Only the reference is stored.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bench.core.errors import RefusedError
+
+FROM_ENVIRONMENT = "from-environment"
+MASK = "(masked)"
+
+# Words of a variable's name, between underscores. IB_PKEY, RKEY and MKEY are ordinary settings; so is PWD alone.
+_WORD = (
+    r"PASS|PWD|PASSKEY|COOKIES?|BEARER|AUTHORIZATION|CREDENTIALS?|CREDS?|KEY|KEYS|APIKEY|TOKENS?|SECRETS?|"
+    r"PASSWORDS?|PASSWD|PASSPHRASE"
+)
+_NAME = re.compile(
+    rf"(?:^|_)(?:{_WORD})$|TOKEN(?!IZ)|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSKEY|CREDENTIAL|COOKIE|BEARER|"
+    rf"(?:API|ACCESS|PRIVATE|AUTH)_?KEY",
+    re.IGNORECASE,
+)
+_HARMLESS = frozenset(("PWD", "OLDPWD", "KEY", "KEYS", "PASS"))
+_FORMS = (
+    r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[pousr]_\w{20,}|\bhf_[A-Za-z0-9]{20,}|\bsk-[\w-]{20,}|\bxox[abprs]-[\w-]+|"
+    r"\beyJ[\w-]{10,}\.[\w.-]*|-----BEGIN [A-Z ]*KEY-----"
+)
+_LONG = r"(?<![\w/.-])(?=[^\s,:]*\d)(?=[^\s,:]*[A-Za-z])[A-Za-z0-9+_]{32,}={0,2}(?![\w/.-])"  # long and random
+_USER = re.compile(r"(://)[^/@\s:'\"]*:[^/@\s'\"]+@")  # https://user:password@host
+_SIGNED = re.compile(
+    r"([?&](?:sig|signature|token|access_token|api_?key|key|password|secret|[\w-]*-(?:signature|credential|"
+    r"security-token))=)[^&\s'\"]+",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(f"{_FORMS}|{_LONG}")
+_KNOWN_FORM = re.compile(_FORMS)
+# NAME=value of a shell line, NAME: value of YAML
+_ASSIGNED = re.compile(r"\b([A-Za-z_][A-Za-z0-9_]*)(=|: +)('[^']*'|\"[^\"]*\"|[^\s,;}'\"]+)")
+_SHORTEST = 4  # a shorter secret is not searched for in texts: it is part of ordinary words
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
+    return name not in _HARMLESS and _NAME.search(name) is not None
+
+
+def masked(name: str, value: str) -> str:
+    """The value of a variable as it may be written: `(masked)` if it holds a secret. References stay."""
+    if value == FROM_ENVIRONMENT:
+        return value
+    secret = is_secret_name(name) or _VALUE.search(value) or masked_text(value) != value
+    return MASK if secret else value
+
+
+def masked_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables as they may be written."""
+    return {name: masked(name, value) for name, value in env.items()}
+
+
+def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The secret values of `env`, those of its references included."""
+    found = []
+    for name, value in env.items():
+        if value == FROM_ENVIRONMENT:
+            found.append(os.environ.get(name, ""))
+        elif masked(name, value) != value:
+            found.append(value)
+    return tuple(value for value in found if len(value) >= _SHORTEST)
+
+
+def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """A text without `secrets`, passwords and signatures in URLs, tokens, and values of variables named as secrets."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    text = _SIGNED.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", text))
+    text = _KNOWN_FORM.sub(MASK, text)
+    return _ASSIGNED.sub(_masked_assignment, text)
+
+
+def _masked_assignment(found: re.Match[str]) -> str:
+    name, between, value = found.groups()
+    if not is_secret_name(name) or value.strip("'\"") in (MASK, FROM_ENVIRONMENT) or value.strip('"').startswith("$"):
+        return found[0]
+    if between != "=" and name != name.upper():
+        return found[0]  # YAML keys such as `key: value` are no variables
+    return f"{name}{between}{MASK}"
+
+
+def masked_plain(data: Any, secrets: Iterable[str] = ()) -> Any:
+    """Plain data (of JSON) with `masked_text` in each text."""
+    known = tuple(secrets)
+    if isinstance(data, str):
+        return masked_text(data, known)
+    if isinstance(data, Mapping):
+        return {name: masked_plain(value, known) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [masked_plain(value, known) for value in data]
+    return data
+
+
+def resolved(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables with the values of their references. Raises RefusedError for a reference without a value."""
+    found = dict(env)
+    for name, value in env.items():
+        if value == FROM_ENVIRONMENT:
+            if name not in os.environ:
+                raise RefusedError(
+                    f"env: {name}: {FROM_ENVIRONMENT} needs a value, but {name} is not set here: export {name} first"
+                )
+            found[name] = os.environ[name]
+    return found

@@ -1,0 +1,65 @@
+"""Benchmarks of other programs that run on this host. Only those that use a CPU are reported as measuring."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+
+import psutil
+
+from bench.probes.processes import JOB_VARIABLE
+
+# Program names of nccl-tests and rccl-tests, OSU, perftest, Intel MPI Benchmarks and nvbandwidth.
+_PROGRAMS = re.compile(
+    r"(all_reduce|all_gather|alltoallv?|broadcast|gather|hypercube|reduce|reduce_scatter|scatter|sendrecv)_perf(_mpi)?"
+    r"|osu_[a-z_]+|ib_(atomic|read|send|write)_(bw|lat)|raw_ethernet_(bw|lat)|IMB-[A-Z0-9]+|nvbandwidth"
+)
+_SAMPLE_S = 0.5
+_LEAST_CPU = 0.2  # of one CPU: a program that waits for its peers disturbs nothing
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignBenchmark:
+    """A running benchmark. `measures`: whether it used a CPU while it was watched."""
+
+    program: str
+    process: int
+    user: str
+    measures: bool
+
+
+def running(job_id: str) -> list[ForeignBenchmark]:
+    """Benchmarks on this host that do not belong to the job. Takes 0.5 s if there are any."""
+    before = {}
+    for process in psutil.process_iter():
+        try:
+            if _PROGRAMS.fullmatch(process.name()) and process.pid != os.getpid() and not _is_ours(process, job_id):
+                before[process] = _cpu_s(process)
+        except psutil.Error:  # it has ended
+            continue
+    if not before:
+        return []
+    began = time.monotonic()
+    time.sleep(_SAMPLE_S)
+    found = []
+    for process, used_s in before.items():
+        try:
+            share = (_cpu_s(process) - used_s) / (time.monotonic() - began)
+            found.append(ForeignBenchmark(process.name(), process.pid, process.username(), share >= _LEAST_CPU))
+        except psutil.Error:
+            continue
+    return found
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _is_ours(process: psutil.Process, job_id: str) -> bool:
+    try:
+        return bool(job_id) and process.environ().get(JOB_VARIABLE) == job_id
+    except (psutil.Error, OSError):  # another user's process
+        return False

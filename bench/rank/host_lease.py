@@ -1,0 +1,97 @@
+"""The lease of a host: one benchmark at a time measures there. The first rank of each host takes it.
+
+The lease is an abstract Unix socket with a fixed name. It exists once per network namespace, so all users of a host see
+it, and it ends with its process. It has no file that a user could plant, protect or leave behind. A second socket has
+the holder's name, which anybody can read in /proc/net/unix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.core.errors import RefusedError
+from bench.core.world import RankInfo
+from bench.probes import benchmarks
+from bench.probes.processes import JOB_VARIABLE
+from bench.rank import delivery
+from bench.rank.messages import RankRefusal, RankRemark
+
+# Benchmarks with different names do not notice each other: tests of several working copies may share a machine.
+NAME_VARIABLE = "BENCH_HOST_LEASE"
+_LEASE, _HOLDER = "linkbench-host", "linkbench-holder"
+_WAIT_S, _POLL_S = 5.0, 0.2  # for ranks of an earlier job that are just ending
+_MOST_BYTES = 100  # of an abstract name; the kernel takes 107
+_UNIX_SOCKETS = Path("/proc/net/unix")
+
+
+@contextlib.contextmanager
+def held(me: RankInfo, share: bool) -> Iterator[None]:
+    """Hold this host's lease on its first rank. Raises RefusedError if another benchmark measures here.
+
+    `share`: measure beside another benchmark. The lease is then taken if it is free.
+    """
+    if me.local_rank != 0 or not sys.platform.startswith("linux"):
+        yield
+        return
+    name = os.environ.get(NAME_VARIABLE, "")
+    with contextlib.ExitStack() as sockets:
+        lease = _bound(f"{_LEASE}/{name}")
+        end = time.monotonic() + (0 if share else _WAIT_S)
+        while lease is None and time.monotonic() < end:
+            time.sleep(_POLL_S)
+            lease = _bound(f"{_LEASE}/{name}")
+        if lease is not None:
+            sockets.enter_context(lease)
+            mine = f"{_HOLDER}/{name}/{os.getuid()}/{os.getpid()}/{os.environ.get(JOB_VARIABLE, '')}"
+            if (signed := _bound(mine)) is not None:
+                sockets.enter_context(signed)
+        elif not share:
+            raise _refused(**_holder(name))
+        if not share and not name:
+            _check_foreign()
+        yield
+
+
+def _check_foreign() -> None:
+    """Refuse if another program's benchmark measures here; print a note if one only waits."""
+    for found in benchmarks.running(os.environ.get(JOB_VARIABLE, "")):
+        facts = {"program": found.program, "pid": found.process, "user": found.user}
+        if found.measures:
+            raise _refused(whose=f"{found.program}, process {found.process} of {found.user}", **facts)
+        delivery.say(f"bench: note: {RankRemark.IDLE_BENCHMARK.words({'host': socket.gethostname(), **facts})}")
+
+
+def _refused(**facts: object) -> RefusedError:
+    error = RefusedError.of(RankRefusal.HOST_IN_USE, host=socket.gethostname(), **facts)
+    error.of_one_rank = True
+    return error
+
+
+def _bound(name: str) -> socket.socket | None:
+    """A socket with this abstract name; None if the name is taken."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        bound.bind(b"\0" + name.encode()[:_MOST_BYTES])
+    except OSError:
+        bound.close()
+        return None
+    return bound
+
+
+def _holder(name: str) -> dict[str, str]:
+    """Facts of the lease's holder, as it signed them, and a text that names it."""
+    prefix = f"@{_HOLDER}/{name}/"
+    with contextlib.suppress(OSError):
+        for line in _UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():
+            _, found, signed = line.partition(prefix)
+            user, _, rest = signed.partition("/")
+            pid, _, job = rest.partition("/")
+            if found and user.isdecimal() and pid.isdecimal():
+                return {"whose": f"run {job}, process {pid} of user {user}", "pid": pid, "user": user, "job": job}
+    return {"whose": "its lease is taken"}

@@ -1,0 +1,93 @@
+"""The lock of a run's folder: only one controller at a time may add to a run.
+
+The lock is an flock on a file in the folder, so that it ends with its process. Some shared file systems keep an flock
+on one host or have none. Therefore the leases of the run's jobs count too: a lease that is being renewed belongs to
+another controller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.core.codes import Code
+from bench.core.errors import RefusedError
+from bench.store import lease
+
+_NAME = ".lock"
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_WATCH_S, _POLL_S = 2.5 * lease.RENEW_S, 0.25
+
+
+class RunLockError(Code):
+    """Why a run's folder cannot be used."""
+
+    IN_USE = (
+        "run-in-use",
+        "{folder} is in use by {holder}: wait until that controller has ended, or end it",
+    )
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run's folder. Raises RefusedError with the holder if another controller has it."""
+    path = folder / _NAME
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError:  # nothing can be added to a folder that cannot be written: the first write reports it
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise RefusedError.of(RunLockError.IN_USE, folder=str(folder), **_holder(file)) from None
+        if _is_renewed(folder):
+            raise RefusedError.of(RunLockError.IN_USE, folder=str(folder), **_holder(file))
+        _sign(file)
+        yield
+    finally:
+        os.close(file)
+
+
+def _sign(file: int) -> None:
+    """Write who holds the lock. A full disk does not stop a run here."""
+    user = str(os.getuid())
+    with contextlib.suppress(OSError, KeyError):
+        user = getpass.getuser()
+    mine = {"pid": os.getpid(), "host": socket.gethostname(), "user": user, "since_s": time.time()}
+    with contextlib.suppress(OSError):
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(mine).encode(), 0)
+
+
+def _holder(file: int) -> dict[str, Any]:
+    """The facts of the controller that signed the lock, and a text that names it."""
+    try:
+        signed = json.loads(os.pread(file, 4096, 0))
+        facts = {name: signed[name] for name in ("pid", "host", "user")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"holder": "another controller"}
+    return {**facts, "holder": f"process {facts['pid']} of {facts['user']} on {facts['host']}"}
+
+
+def _is_renewed(folder: Path) -> bool:
+    """Whether a job's lease changes while this function watches; it returns at once if no job may be running."""
+    before = {path: lease.read(path) for path in folder.glob(f".*.heartbeats/{lease.NAME}")}
+    before = {path: content for path, content in before.items() if content not in (None, lease.LOST)}
+    end = time.monotonic() + _WATCH_S
+    while before and time.monotonic() < end:
+        time.sleep(_POLL_S)
+        if any(lease.read(path) not in (content, None, lease.LOST) for path, content in before.items()):
+            return True
+    return False
