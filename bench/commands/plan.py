@@ -8,7 +8,6 @@ import os
 from bench.commands import _plan
 from bench.controller import batch, plan
 from bench.controller.jobs import Job, Plan
-from bench.core import printable
 from bench.core.errors import EXIT_DONE
 from bench.core.secret_values import masked_text
 from bench.core.units import format_duration
@@ -47,7 +46,7 @@ def words(planned: Plan) -> str:
         lines.append("")
     lines += [f"# skipped: {skip.what}: {skip.reason.text}" for skip in planned.skipped]
     lines += ["", f"# {estimate(planned)}"]
-    return printable.joined(lines)
+    return "\n".join(lines)
 
 
 def _rows(job: Job) -> str:
