@@ -161,14 +161,11 @@ def started(args: argparse.Namespace) -> RunResult:
 def _retested(args: argparse.Namespace) -> RunResult:
     """Measure again what failed a run's gate, into the same folder."""
     folder = runs.find_own(args.results, args.retest)
-    stored = runs.read_plan(folder)
-    site = None if stored.get("imported") else _stored_site(stored, args)
     reasons, again = of_folder.failed(folder, args)
     if not again.sizes and not again.ladders:
         say(f"nothing to measure again: {reasons[0]}")
         return RunResult(folder, {})
-    assert site is not None  # of_folder.failed refuses imported runs
-    with _context(args, site) as context:
+    with _context(args, _stored_site(runs.read_plan(folder), args)) as context:
         return retest.retest(folder, again, reasons, context)
 
 
