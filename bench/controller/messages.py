@@ -17,7 +17,7 @@ class OutcomeCode(Code):
     HOST_UNREACHABLE = "host-unreachable", "host {host} no longer answers its agent{still_there}"
     HOST_DEAD = (
         "host-dead",
-        "not started: host {host} does not answer its agent since job {since}; when it is back, continue with --resume",
+        "not started: host {host} has not answered its agent since job {since}; once it does, continue with --resume",
     )
     RANK_STOPPED = (
         "rank-stopped",
@@ -35,8 +35,8 @@ class OutcomeCode(Code):
     TOO_LONG = "too-long", "no end within {limit_s:.0f} s"
     TOO_SLOW = (
         "too-slow",
-        "{late}{doing}; no rank hung, the job is only far slower than estimated: measure less at a time (sizes, "
-        "ranks), or --resume",
+        "{late}{doing}; no rank hung, but the job is far slower than estimated: measure fewer sizes or ranks at a "
+        "time, or continue with --resume",
     )
     LAUNCHER_FAILED = (
         "launcher-failed",
@@ -91,7 +91,7 @@ class PlanSkipCode(Code):
     TOOL_IN_CONTAINERS = "tool-in-containers", "{tool} runs where its programs are, not in containers"
     TORCHRUN_WITHOUT_MPI = "torchrun-without-mpi", "torchrun starts no MPI ranks: use mpirun or slurm"
     TOO_FEW_NODES = "too-few-nodes", "needs {num_nodes} nodes, but cluster {cluster!r} has {found}"
-    ONE_NODE = "one-node", "one node: topology {topology} is {what}"
+    ONE_NODE = "one-node", "there is only one node, and topology {topology} is {what}"
     ONE_RANK = "one-rank", "one rank by itself: no bytes would cross a link"
     TOO_FEW_RANKS = "too-few-ranks", "needs at least {least} ranks, but there are {num_ranks}"
     SCENARIO_LEAST = (
@@ -111,8 +111,8 @@ class PlanRemark(Code):
 
     SPARE_HOSTS = (
         "spare-hosts",
-        "cluster {cluster!r} has nodes: {num_nodes}, but hosts: names {num_hosts}; {spare} are not used (omit nodes: "
-        "to use all)",
+        "cluster {cluster!r} has `nodes: {num_nodes}`, but `hosts:` names {num_hosts}: {spare} are not used (omit "
+        "`nodes:` to use all)",
     )
     OTHER_MPIRUN = (
         "other-mpirun",
@@ -142,11 +142,11 @@ class ControllerError(Code):
         "`{name}: from-environment`",
     )
     HOSTS_DIFFER = "hosts-differ", "cluster {cluster}: {why}"
-    LIKE_DIFFERS = "like-differs", "like: {like} measures with {name} {fixed}: omit {given}"
+    LIKE_DIFFERS = "like-differs", "`like: {like}` requires {name} {fixed}: omit {given}"
     LAUNCHER = "launcher", "cluster {cluster!r}: {why}"
     SETUP_IN_CONTAINERS = (
         "setup-in-containers",
-        "cluster {cluster!r}: `setup:` cannot reach into containers: put its lines into their image",
+        "cluster {cluster!r}: the lines of `setup:` cannot run in containers: put them into the image",
     )
     NO_JOBS = "no-jobs", "no job of scenario {scenario!r} can {verb} on cluster {cluster!r}: {reasons}; {remedy}"
     BY_HAND = (
@@ -184,7 +184,7 @@ class ControllerError(Code):
     )
     RETEST_IN_ALLOCATION = (
         "retest-in-allocation",
-        "a retest chooses its hosts, so it needs an allocation that has them: salloc --nodes={num_nodes}{nodelist} "
+        "a retest chooses its hosts, so it needs an allocation with these hosts: salloc --nodes={num_nodes}{nodelist} "
         "python -m bench run --retest {run}",
     )
     RETEST_ON_KUBERNETES = (
@@ -193,8 +193,8 @@ class ControllerError(Code):
     )
     RETEST_HOSTS = (
         "retest-hosts",
-        "hosts {hosts:list} are not in `hosts:` of cluster {cluster!r} in bench.yaml, at least not by these names: use "
-        "the names that the hosts have themselves, or run the whole scenario again",
+        "hosts {hosts:list} are not in `hosts:` of cluster {cluster!r} in bench.yaml, at least not by these names: "
+        "write the hosts' own names there, or run the whole scenario again",
     )
 
 
@@ -255,17 +255,17 @@ class FindingCode(Code):
     )
     NAME_IS_LOOPBACK = (
         "name-is-loopback",
-        "on {named} the name {host} means the host itself (127.*): correct /etc/hosts there",
+        "on {named} the name {host} resolves to a loopback address (127.*): correct /etc/hosts there",
     )
     OWN_NAME_UNKNOWN = (
         "own-name-unknown",
-        "host {host} does not know its own name {name} ({why}), by which Gloo finds the network: add it to /etc/hosts "
+        "host {host} cannot resolve its own name {name} ({why}), by which Gloo finds the network: add it to /etc/hosts "
         "there, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
     )
     OWN_NAME_IS_LOOPBACK = (
         "own-name-is-loopback",
-        "host {host} resolves its own name {name} to {address}, where no other host reaches Gloo: remove that line "
-        "from its /etc/hosts, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
+        "host {host} resolves its own name {name} to {address}, where other hosts cannot reach Gloo: remove the line "
+        "with this address from its /etc/hosts, or set the interface with `env: {{GLOO_SOCKET_IFNAME: ...}}`",
     )
     SAME_MACHINE = "same-machine", "{named} have the same host name {name}: {remedy}"
     VERSIONS_DIFFER = (
@@ -281,7 +281,7 @@ class FindingCode(Code):
         "host {host} could not test its ports ({why}): check what happened to it since its first answer",
     )
     NOBODY_CONNECTS = "nobody-connects", "no other host can connect to host {host} ({why}): {remedy}"
-    CONNECTS_TO_NOBODY = "connects-to-nobody", "host {host} cannot connect to any other ({why}): {remedy}"
+    CONNECTS_TO_NOBODY = "connects-to-nobody", "host {host} cannot connect to any other host ({why}): {remedy}"
     NOT_CONNECTED = "not-connected", "host {a} cannot connect to host {b} ({why}): {remedy}"
     NEITHER_CONNECTED = "neither-connected", "hosts {a} and {b} cannot connect to each other ({why}): {remedy}"
     MORE_PAIRS = "more-pairs", "{num:n more pair} of hosts cannot connect"
