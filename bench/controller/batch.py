@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 2.0, 600.0
 _FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # poll slowly, because many users share one slurmctld
-_ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; without any reply from slurmctld
+_ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; longest time without a reply from slurmctld
 _FILES_S = 5.0  # time to wait: a shared file system may show the last lines late
 # Pending reasons (squeue's %r) that never go away.
 _NEVER = re.compile(
@@ -61,7 +61,7 @@ _CODES = {
 class AllocationEnd:
     """How an allocation ended.
 
-    `failure` is None if the inner controller reported every outcome. `refused`: no job could run.
+    `failure` is None if the inner controller reported every outcome. `refused`: no job could run, due to the failure.
     """
 
     failure: Coded | None
@@ -70,7 +70,7 @@ class AllocationEnd:
 
 @dataclass(frozen=True, slots=True)
 class _SlurmState:
-    """Slurm's state of a finished job. `nodes` is empty if the job never got nodes."""
+    """The state of a finished Slurm job. `nodes` is empty if the job never got nodes."""
 
     state: str
     exit_code: int | None
@@ -83,7 +83,7 @@ def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
 
 
 def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str = "") -> str:
-    """The sbatch script that runs `lines`. It requests nodes for the largest job and time for all jobs."""
+    """The sbatch script that runs `lines`. It requests the nodes of the largest job and the time of all jobs."""
     room = World(max(job.world.num_nodes for job in jobs), max(job.world.ranks_per_node for job in jobs))
     limit_s = _LIMIT_FACTOR * sum(job.estimate_s for job in jobs) + _LIMIT_SLACK_S
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
@@ -151,7 +151,7 @@ def interrupted() -> dict[str, Any]:
 
 
 def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[str, Any]:
-    """All outcomes. Each failed job also names the allocation's failure, which may be the cause."""
+    """The outcomes of all jobs. Those of failed jobs also name the allocation's failure, which may be the cause."""
     merged: dict[str, Any] = dict(runs.read_outcomes(folder))
     if failure is None:
         return merged
@@ -189,14 +189,14 @@ def _failure(job_id: str, ended: _SlurmState, error: str, folder: Path) -> Coded
 
 
 class _Tail:
-    """Follow a growing file: each line is returned once."""
+    """Reads a growing file and returns each line once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
         self.error = ""  # the inner controller's error, if it had one
 
     def lines(self) -> list[str]:
-        """New complete lines. Error lines are kept in `error` for the final report."""
+        """Complete lines since the last call, without error lines: `error` has the last of those."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -240,7 +240,7 @@ def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
 
 
 def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, str]]:
-    """(code, facts) of a job that sbatch rejected, from its output."""
+    """(code, facts): why sbatch rejected a job, from the output of sbatch."""
     errors = []
     for line in printed.splitlines():
         if line.startswith("sbatch: error: "):
@@ -250,7 +250,7 @@ def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, st
 
 
 def _watch(job_id: str, output: _Tail, say: Say, tick: Say) -> None:
-    """Wait until squeue no longer lists the job."""
+    """Wait until the job has left Slurm's queue."""
     reason_shown, wait_s, answered = "", _FIRST_POLL_S, time.monotonic()
     while True:
         state, reason = _state(job_id)

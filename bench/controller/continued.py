@@ -1,7 +1,7 @@
-"""The site on which a stored run continues: the cluster of today's bench.yaml, never the plan's.
+"""The site on which a stored run continues: always the cluster of today's bench.yaml, never that of the plan.
 
-A plan holds shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run trusts
-bench.yaml, and may not know what a folder of results holds.
+A plan contains shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run
+trusts bench.yaml, but may not know what a results folder contains.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bench.core.secret_values import masked_plain, masked_variables, secrets_of
 
 
 def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
-    """The cluster of this name in `config`. Raises RefusedError if it is missing, or differs from the planned one.
+    """The planned cluster as `config` now defines it. Raises RefusedError if it is missing or has changed.
 
-    Rows of two different sites must not be mixed in one run.
+    A changed cluster is refused because a run must not mix rows of two different sites.
     """
     name = str(planned.get("name"))
     try:

@@ -65,7 +65,7 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def failed(self, failure: Failure) -> Outcome:
-        """The same outcome with this failure."""
+        """This outcome, changed to a failed one with this failure."""
         return replace(
             self, what=failure.what, rank=failure.rank, host=failure.host, code=failure.code, facts=failure.facts
         )
@@ -80,7 +80,7 @@ def run(
     on_poll: Callable[[float], None],
     share_hosts: bool = False,
 ) -> Outcome:
-    """Run a job to its end. `on_poll` gets the elapsed seconds; if it raises an exception, the job ends.
+    """Run a job to its end. `on_poll` is called with the elapsed seconds; if it raises an exception, the job is ended.
 
     The controller ends the job if a rank writes no heartbeat for `deadline_s`, or if the job takes far longer than
     estimated. The stdout of another tool goes to a file of its own (runs.output_file) for the tool's parser.
@@ -137,7 +137,7 @@ def run(
 
 
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
-    """Whether the launcher reports that a rank exited as refused. torchrun's own exit code differs from its ranks'."""
+    """Whether the launcher reports that a rank exited with EXIT_REFUSED. torchrun itself exits with another code."""
     if evidence is None or evidence.launcher is None:
         return False
     how = evidence.launcher.how
@@ -145,7 +145,7 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Seconds since each rank's last heartbeat changed, by this machine's clock only."""
+    """Measures how long each rank has written no new heartbeat, by this machine's clock only."""
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
         self._folder, self._deadline_s = folder, deadline_s
@@ -153,7 +153,7 @@ class _SilenceTimer:
         self._looked = self._began = time.monotonic()
 
     def late(self) -> Coded | None:
-        """The timeout that has passed; None if none has."""
+        """The heartbeat timeout that has expired; None if none has."""
         now = time.monotonic()
         if now - self._looked < min(_HEARTBEATS_EVERY_S, self._deadline_s / 4):
             return None
@@ -176,7 +176,7 @@ class _SilenceTimer:
         return Coded.of(OutcomeCode.SILENCE, silent_s=max(late)) if late else None
 
     def silent_s(self) -> dict[int, float]:
-        """Seconds since the last new heartbeat of each rank that ever wrote one."""
+        """Seconds since the last new heartbeat, for each rank that has written one."""
         return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
 
 
@@ -213,13 +213,13 @@ def _start(
     ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
     command = [*words, *([] if job.tool else reports)]
-    # Set-up lines may hold secrets, so they are not words of the command: all users can read those.
+    # Set-up lines may contain secrets, so they are not arguments of the command: all users can read a command line.
     shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
     env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package_root), os.environ.get("PYTHONPATH"))))
     tools = dict.fromkeys(str(Path(word).parent) for word in (job.command[0], sys.executable) if os.sep in word)
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
-    # For hosts.py, which reaches the other hosts: a login there has none of these variables.
+    # hosts.py passes these variables to the other hosts, because a login there does not set them.
     env["BENCH_PYTHON"] = sys.executable
     env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, "PYTHONPATH"])
     env["BENCH_SETUP"] = "\n".join(job.setup)
@@ -243,9 +243,10 @@ def _expected(job: Job) -> str:
 def ended_with_controller(group: int, lease_file: Path) -> Iterator[None]:
     """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) blocks on a pipe that only this process holds open. It renews the lease by
-    which ranks on all hosts know that this process lives, and ends the local process group (TERM, later KILL). A
-    stopped controller (Ctrl-Z) does not end the job. Raises RefusedError if the guard cannot be started.
+    A guard process (controller/guard.py) waits on a pipe that only this process holds open. While this process lives,
+    the guard renews the lease, which shows this to the ranks on all hosts. Once this process is gone, the guard ends
+    the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not end the job. Raises RefusedError
+    if the guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
@@ -277,9 +278,10 @@ def _guard(group: int, lease_file: Path, reading: int) -> subprocess.Popen[bytes
 
 
 def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:
-    """Send TERM, then KILL, to the job's process group and to all processes with its id, on every host.
+    """Send TERM, then KILL, to the job's process group and to all processes with the job's id.
 
-    Returns the hosts that did not answer.
+    The processes are ended on every host, or only on this one if the job ended `well`. Returns the hosts that did not
+    answer.
     """
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
@@ -297,7 +299,7 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """Output of this attempt's ranks and launcher so far."""
+    """What this attempt's ranks and launcher have printed so far: the log from byte `start` on."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
@@ -312,7 +314,7 @@ def _explain(
 ) -> Failure | None:
     """Why a job failed, with rank and host if known; None if it succeeded.
 
-    A job with all its rows succeeded whatever its launcher reports, because every row may have been skipped.
+    A job whose rows are all stored has succeeded, whatever its launcher reports: it may have skipped every row.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
@@ -329,7 +331,7 @@ def _explain(
     own = _OWN_WORDS.findall(_printed(folder, job, 0))
     saying = f", saying {own[-1]!r}," if own else ""
     facts: dict[str, Any] = {"how": how, "saying": saying, "log": log, "exit_code": exit_code}
-    if job.tool:  # a job with all its rows succeeded
+    if job.tool:  # a tool's stdout is in a file of its own
         output = str(runs.output_file(folder, job.name))
         return Failure.of(OutcomeCode.TOOL_FAILED, tool=job.tool, output=output, **facts)
     return Failure.of(OutcomeCode.LAUNCHER_FAILED, launcher=Path(job.command[0]).name, **facts)
@@ -354,7 +356,7 @@ def _is_whole(folder: Path, job: Job) -> bool:
 
 
 def _cut_short(beats: Path) -> bool:
-    """Whether a rank ended early. Some launchers report exit code 0 for that."""
+    """Whether a rank ended before its work was done. Some launchers report exit code 0 in this case."""
     return any(not beat.ended_well for beat in heartbeat.read_all(beats))
 
 

@@ -1,8 +1,8 @@
 """Expand a scenario on a cluster into a plan: jobs to launch, skipped jobs with reasons, and the estimated time.
 
-Pure: the same input gives the same plan, and nothing is started. The time budget covers one launch of all jobs; each
-job gets an equal share. If a job's rows (MIN_ROW_S each) exceed its share, its sizes are thinned evenly and the plan
-has a remark.
+Expanding starts nothing, and the same input gives the same plan. The time budget covers one launch of all jobs; each
+job gets an equal share. If a job's rows (at least MIN_ROW_S each) exceed its share, some sizes are omitted at even
+intervals, and a remark of the plan says so.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.hardware.bounds import COPIES_OF_ONE_GPU
 
-# The model simulates messages over links, but neither copies nor matrix products nor their effect on messages.
+# Patterns that the model does not simulate: it simulates messages over links, but neither copies within a GPU nor
+# matrix products, nor what these do to messages.
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
-MIN_ROW_S = 0.12  # warm-up, thirty samples and three checks of a small message
+MIN_ROW_S = 0.12  # time of a row of small messages: warm-up, thirty samples and three checks
 _MOST_AUTO_RANKS = 8
-_ELSEWHERE = ("slurm", "kubernetes")  # this machine's own packages and GPUs do not matter for their ranks
+_ELSEWHERE = ("slurm", "kubernetes")  # their ranks run on machines with other packages and GPUs
 _DEFAULT = Case(pattern="")
 # Job names list factors in this order, and nested loops vary the last one fastest.
 _RANKED = sorted(
@@ -89,12 +90,12 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
 
 
 def _key(coded: Coded) -> tuple[str, str]:
-    """Key that is equal for two values of the same meaning."""
+    """A key that is equal for two values with the same code and facts."""
     return coded.code, repr(sorted(coded.facts.items()))
 
 
 def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: bool) -> Iterator[JobSpec]:
-    """Every combination of a measurement's lists, not yet named."""
+    """One job for every combination of the values that a measurement lists; the jobs have no names yet."""
     cluster, machine, patterns = site.cluster, site.machine, site.patterns
     m = measurement
     for name, values in m.env.items():
@@ -138,7 +139,7 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
-    """The values of a factor to measure; only its default if the pattern or transport ignores it."""
+    """The values of a factor that are measured; only the default if the pattern or transport ignores the factor."""
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
     if unused or (varied.several and not applies(varied, pattern, transport)):
@@ -157,7 +158,7 @@ def _with_preset(case: Case) -> Case:
 
 
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
-    """Transports of `auto`: the pattern's only one, else the first GPU transport, else every usable host transport."""
+    """Transports of `auto`: the pattern's only one, else the first for GPUs, else all usable host transports."""
     if pattern.transport is not None:
         return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
@@ -202,7 +203,7 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
     its = traits(case.transport)
     if its.modelled and case.pattern in NOT_MODELLED:
         return Coded.of(PlanSkipCode.NOT_MODELLED)
-    # An instance type describes this machine; preflight checks whether that is true.
+    # With an instance type, preflight checks whether this machine can be one and has the transport.
     if cluster.instance is None and case.transport in machine.lacks and cluster.launcher not in _ELSEWHERE:
         return Coded.of(PlanSkipCode.UNAVAILABLE, transport=case.transport, why=machine.lacks[case.transport])
     if (ignored := ignored_option(case, case.transport)) is not None:
@@ -254,7 +255,7 @@ def _unsupported_groups(case: Case, world: World, pattern: Pattern) -> Coded | N
 
 
 def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
-    """Why the job's tool cannot measure it."""
+    """Why the job's tool cannot measure the job's case; None if it can, or if the job uses no tool."""
     if not spec.tool:
         return None
     installed = site.tools[spec.tool]
@@ -269,7 +270,7 @@ def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
 
 
 def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
-    """Whether the scenario requires more ranks than the job has."""
+    """Why the job has fewer ranks than the scenario requires; None if it has enough."""
     num_ranks = spec.world.num_ranks
     if num_ranks >= measurement.least_ranks:
         return None
@@ -279,7 +280,7 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 
 
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
-    """The case with its share of the budget; its sizes are thinned if they would not fit."""
+    """The case with its share of the time budget, and with fewer sizes if all of them would take longer."""
     case = spec.case
     if share_s is None or traits(case.transport).modelled:
         return case
@@ -289,7 +290,7 @@ def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
 
 
 def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRemark]:
-    """A remark if sizes were thinned."""
+    """A remark if sizes were omitted to fit the budget."""
     num_asked, num_kept = len(asked.sizes), len(fitted.sizes)
     if num_asked == num_kept:
         return []
@@ -319,7 +320,7 @@ def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRe
 
 
 def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
-    """Merge the skips of patterns that one transport skips for the same reason."""
+    """Merge skips into one if they have the same transport, variables and reason: it names all their patterns."""
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
     for spec, reason in skipped:

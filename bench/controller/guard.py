@@ -3,8 +3,8 @@
     python -m bench.controller.guard GROUP LEASE
 
 GROUP is the process group of the job's launcher, LEASE the lease file (store/lease.py). Standard input is a pipe that
-only the controller holds open, so that the guard lives exactly as long as the controller's process: a stopped
-controller (Ctrl-Z) keeps its lease. The guard wakes up once per renewal.
+only the controller holds open, so the guard notices when the controller's process ends. A controller that is only
+stopped (Ctrl-Z) keeps its lease. The guard wakes up once per renewal.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 
 from bench.store import lease
 
-# torchrun waits 30 s for its ranks (in sessions of their own) before it kills them, so it must not be killed earlier.
+# torchrun waits 30 s for its ranks before it kills them. They are in other sessions and would survive if torchrun were
+# killed earlier.
 _KILL_AFTER_S = 35.0
 _POLL_S = 1.0
 
 
 def main(group: int, path: Path) -> None:
-    """Wait for the controller's word that the job has ended. Without it the controller is gone: end the job."""
+    """Wait until the controller reports the job's end. If the controller is gone instead, end the job."""
     gone = threading.Event()
 
     def renew() -> None:
@@ -36,7 +37,7 @@ def main(group: int, path: Path) -> None:
             gone.wait(lease.RENEW_S)
         lease.write(path, lease.LOST)
 
-    # A thread, because a file system that hangs must not keep the guard from ending the launcher.
+    # A thread renews the lease, because a file system that hangs must not keep the guard from ending the launcher.
     threading.Thread(target=renew, daemon=True).start()
     if not os.read(sys.stdin.fileno(), 1):
         gone.set()

@@ -1,7 +1,7 @@
-"""Judge the replies of a cluster's hosts before a run: pure functions from facts to findings.
+"""Check the replies of a cluster's hosts before a run, with pure functions from facts to findings.
 
-A finding refuses the run if it would make the run fail, hang or measure the wrong thing. Other findings are printed,
-and the run starts. Each finding names the host and the remedy.
+A finding prevents the run if the problem would make the run fail, hang or measure the wrong thing. Other findings are
+printed, and the run starts. Each finding names the host and the remedy.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from bench.probes.ports import PeerReply
 
 _MIB = 1 << 20
 _MIN_RESULTS_BYTES = 16 * _MIB
-_MIN_RANK_BYTES = 256 * _MIB  # an interpreter with torch
-_MIN_SHM_RANK_BYTES = 16 * _MIB  # NCCL and MPI between ranks of one host; containers have 64 MiB in all by default
+_MIN_RANK_BYTES = 256 * _MIB  # memory of an interpreter with torch
+# For NCCL and MPI between ranks of one host. By default a container has 64 MiB for all its ranks.
+_MIN_SHM_RANK_BYTES = 16 * _MIB
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
 _MOST_NAMED = 4
@@ -34,7 +35,7 @@ _Failed = dict[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class NamedNic:
-    """A network device that the cluster names. `where`: in `nics:`, or in a variable that the library reads."""
+    """A network device that the cluster names. `where`: `nics:`, or the variable of a library that names it."""
 
     where: str
     name: str
@@ -42,7 +43,7 @@ class NamedNic:
     begins: bool = False  # whether it is a prefix that matches several devices (NCCL)
 
     def among(self, facts: Facts) -> bool:
-        """Whether a host has it."""
+        """Whether the host with these facts has the device."""
         known = (*facts.interfaces, *(facts.adapters if self.adapter else ()))
         return any(name.startswith(self.name) if self.begins else name == self.name for name in known)
 
@@ -66,7 +67,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PreflightFinding:
-    """A problem that prevents the run (`refuses`) or may matter. `hosts`: the affected hosts. `what`: its text."""
+    """A problem that prevents the run (`refuses`), or only may matter. `hosts` are affected; `what` is the text."""
 
     hosts: tuple[str, ...]
     what: str
@@ -76,7 +77,7 @@ class PreflightFinding:
 
     @classmethod
     def of(cls, code: Code, hosts: Sequence[str], refuses: bool = True, **facts: Any) -> PreflightFinding:
-        """Make a finding from a code. Its template may also use `host` (the first) and `named` ("hosts h1, h2")."""
+        """Make a finding from a code, whose template may also use `host` (the first) and `named` ("hosts h1, h2")."""
         known = {"host": hosts[0] if hosts else "", "named": named_hosts(hosts) if hosts else "", **facts}
         return cls(tuple(hosts), code.words(known), refuses, code, facts)
 
@@ -87,7 +88,7 @@ class PreflightFinding:
 
 
 def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
-    """All findings about the hosts that answered: host by host, then between hosts."""
+    """All findings about the hosts that answered: first about single hosts, then about differences between hosts."""
     found = []
     for host, times in Counter(wanted.hosts).items():
         if times > 1:
@@ -96,7 +97,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
         found += _of_host(host, own, wanted)
     found += _devices(facts, wanted)
     same = list(_same_machine(facts))
-    one_machine = {host for finding in same for host in finding.hosts}  # for one machine, other checks mean nothing
+    one_machine = {host for finding in same for host in finding.hosts}  # their names need no check
     found += _names({host: own for host, own in facts.items() if host not in one_machine}, wanted)
     found += same
     found += _versions(facts, wanted)
@@ -104,7 +105,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
 
 
 def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Findings about one host by itself."""
+    """Findings about one host, without regard to the others."""
     if host == wanted.hosts[0]:
         yield from _of_first_host(host, facts, wanted)
     on_gpu = any(traits(name).on_gpu for name in wanted.transports)
@@ -150,7 +151,7 @@ def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[Prefligh
 
 
 def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Network devices that the cluster names and some host does not have."""
+    """One finding for each network device that the cluster names and that is missing on some hosts."""
     for device in wanted.devices:
         lacking = [host for host, own in facts.items() if not device.among(own)]
         if lacking:
@@ -160,7 +161,7 @@ def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFi
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Names that a host cannot resolve, and hosts whose own name resolves to an address that others cannot reach."""
+    """Findings about names that a host cannot resolve, or that resolve to an address that other hosts cannot reach."""
     several = len(wanted.hosts) > 1
     for name in wanted.hosts:
         lacking = [host for host, own in facts.items() if isinstance(own.addresses.get(name), str)]
@@ -185,7 +186,7 @@ def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFind
 
 
 def _same_machine(facts: Mapping[str, Facts]) -> Iterator[PreflightFinding]:
-    """Hosts with the same host name: ranks distinguish their hosts by it."""
+    """Findings about hosts with the same host name, because ranks distinguish hosts by their names."""
     hosts_of: dict[str, list[str]] = {}
     for host, own in facts.items():
         hosts_of.setdefault(own.host, []).append(host)
@@ -206,7 +207,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
         for finding in _unusual(name, {host: own.get(name, "none") for host, own in software.items()}):
             different = True
             yield finding
-    if different:  # then the suite's files differ, too
+    if different:  # the files of different versions of the suite differ anyway
         return
     yield from _unusual("the suite's own files", {host: own.source for host, own in facts.items()}, "copy one checkout")
     sources = {own.source for own in facts.values()}
@@ -215,7 +216,7 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
 
 
 def _unusual(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
-    """One finding for each value that most hosts do not have."""
+    """One finding for each value that differs from the most common one, about the hosts that have this value."""
     counts = Counter(values.values())
     if len(counts) < 2:
         return
@@ -260,7 +261,7 @@ def connection_findings(reached: Reach, silent: Mapping[str, str]) -> list[Prefl
 
 
 def _whole_hosts(reached: Reach, failed: _Failed) -> tuple[list[PreflightFinding], _Failed]:
-    """Findings about hosts that no other host reaches, or that reach no other; and the failures that remain."""
+    """(findings about hosts that no other host reaches or that reach no other, failures that these do not explain)."""
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
     for host in reached:
@@ -297,7 +298,10 @@ def _pairs(failed: _Failed) -> list[PreflightFinding]:
 
 
 def _clocks(reached: Reach) -> list[PreflightFinding]:
-    """Hosts whose clock is off by more than a second for most other hosts, beyond the error of the round trip."""
+    """Findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
+
+    Half of the round trip is the error of a difference, and is subtracted first.
+    """
     off: dict[str, list[float]] = {}
     seen: Counter[str] = Counter()
     for a, peers in reached.items():

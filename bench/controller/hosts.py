@@ -2,7 +2,8 @@
 
 The command for the remote shell is appended to the agent's words as one string, as for ssh. Any program of this form
 works: ssh with options, `kubectl exec -i POD -- sh -c`, `docker exec -i NAME sh -c`. Variables and set-up lines may
-hold secrets, so they go through the agent's standard input: every user of a machine can read all command lines.
+contain secrets, and every user of a machine can read all command lines. They are therefore passed through the agent's
+standard input.
 
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
     python -m bench.controller.hosts --as-ssh HOST WORDS ...  called by MPI in place of ssh (launchers/agent.sh)
@@ -29,7 +30,7 @@ MARK = "bench-reached"
 MOST_AT_ONCE = 64
 NO_INPUT = 97  # exit code on the host if the agent passed no standard input
 _LAST_LINE = "# bench: end of the variables"
-_OTHERS_GRACE_S = 10.0  # how long the other hosts may go on after one has failed
+_OTHERS_GRACE_S = 10.0  # how long the command may still run on the other hosts after it failed on one
 _POLL_S = 0.05
 
 
@@ -51,7 +52,7 @@ class HostCommand:
 
 
 def agent_words(agent: Sequence[str], host: str) -> list[str]:
-    """The agent's words for one host; the host is added at the end if no word has `{host}`."""
+    """The agent's command line for one host. The host replaces `{host}`, or is added at the end if no word has it."""
     words = [word.replace("{host}", host) for word in agent or SSH]
     return words if words != list(agent or SSH) else [*words, host]
 
@@ -70,7 +71,7 @@ def ask(agent: Sequence[str], commands: Mapping[str, HostCommand], timeout_s: fl
 
 
 def run_locally(command: HostCommand, timeout_s: float, env: Mapping[str, str] | None = None) -> CommandReply:
-    """Run a command on this machine, without an agent. `env`: variables besides those of this process."""
+    """Run a command on this machine, without an agent. `env`: variables in addition to those of this process."""
     return _run(command.words, timeout_s, command.given, env)
 
 
@@ -79,8 +80,8 @@ def in_rank_environment(
 ) -> HostCommand:
     """Wrap a command so it runs in the ranks' environment: after the set-up lines, with the cluster's variables.
 
-    The shell prints MARK first, as proof that the host was reached. Raises RefusedError for a reference without a
-    value.
+    The shell prints MARK first, as proof that the host was reached. Raises RefusedError if a variable refers to an
+    environment variable that is not set.
     """
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
     given = _given({**resolved(env), "PYTHONPATH": path}, setup, variables_last=True)
@@ -95,7 +96,7 @@ def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = 
 
 
 def _reader(given: str) -> str:
-    """Shell text that reads these lines from standard input and evaluates them. Later commands read nothing."""
+    """Shell text that reads these lines from standard input and evaluates them. Later commands find an empty input."""
     problem = "the agent passes no standard input: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh without -n)"
     return (
         f"bench_given=$(head -n {given.count(chr(10))}); "
@@ -126,14 +127,14 @@ def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[s
 
 
 def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
-    """A shell line, preceded by exports of the passed variables and by the site's set-up lines."""
+    """The command that first exports the variables of BENCH_CARRY and runs the set-up lines, then runs a shell line."""
     carried = {name: env[name] for name in env.get("BENCH_CARRY", "").split(",") if name in env}
     given = _given(carried, tuple(filter(None, (env.get("BENCH_SETUP"),))))
     return HostCommand(("sh", "-c", f"{_reader(given)}; {line}"), given)
 
 
 def _input(given: str) -> int:
-    """A file in memory with this text, open for reading."""
+    """The descriptor of a file in memory with this text, open for reading."""
     descriptor = os.memfd_create("bench")
     os.write(descriptor, given.encode())
     os.lseek(descriptor, 0, os.SEEK_SET)

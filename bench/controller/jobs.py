@@ -1,6 +1,6 @@
 """A job is one launch: the command that a user would type, its world, and its estimated time.
 
-Pure: nothing is started. A plan (expand.py) consists of jobs.
+This module starts nothing. A plan (expand.py) consists of jobs.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from bench.logs.tool import Installed
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in config/paths.py
 _ROW_OVERHEAD_S = 0.15  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
-_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0  # timeout of pods: images must be pulled, and nodes may have to start
-_LADDER_MOST = 6  # factor over the rounds of a ladder without a slow part
+# The timeout of pods is long, because images must be pulled and nodes may have to start.
+_POD_FACTOR, _POD_SLACK_S = 3.0, 900.0
+_LADDER_MOST = 6  # rounds of the longest ladder / rounds of a ladder that finds nothing slow
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """Resources of this machine for ranks. `lacks`: transport -> why it cannot run here."""
+    """Resources of this machine for ranks. `lacks` has, by transport, the reason why it cannot run here."""
 
     num_cpus: int
     num_gpus: int
@@ -168,7 +169,7 @@ class PlanSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will run. `remarks` name every choice that the plan made for the user."""
+    """The jobs that will run. `remarks` name every choice that the planner made for the user."""
 
     scenario: str
     cluster: Cluster
@@ -278,7 +279,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 
 
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
-    """Rounds of groups for each size and mode; for a ladder, its rounds if nothing is slow."""
+    """Number of rounds for each size and mode. For a ladder it is the number that is needed if nothing is slow."""
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)

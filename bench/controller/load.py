@@ -14,7 +14,7 @@ from bench.core.inventory import Gpu
 from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 150.0, 0.2
-# 64 GB: one second over the fastest link; the slowest (one lane of generation 3) finishes within _LOAD_S.
+# 64 GB take one second over the fastest link, and less than _LOAD_S over the slowest (one lane of generation 3).
 _COPY = ("-m", "bench.host_device", "--sizes", "64M", "--mode", "isolated", "-n", "1000")
 
 
@@ -27,8 +27,8 @@ def under_load(
 ) -> tuple[dict[str, Any], str | None]:
     """(this machine's facts with its PCIe links under load, why a GPU could not copy or None).
 
-    One child process per GPU copies. The fastest rate counts, because a child takes a while to start copying. A GPU
-    whose child fails keeps its idle facts.
+    One child process per GPU copies. The fastest link that was seen is reported, because a child takes a while to start
+    copying. If the child of a GPU fails, the facts of the idle GPU are reported.
     """
     replies: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]

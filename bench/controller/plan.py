@@ -26,7 +26,7 @@ from bench.probes import nvml
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A user's request. None keeps the scenario's own value. `tool_path`: the folder of other tools' programs."""
+    """A user's request. None means the scenario's own value. `tool_path`: the folder of other tools' programs."""
 
     scenario: str
     cluster: str
@@ -55,7 +55,7 @@ def make(request: PlanRequest) -> Planned:
     if request.launches is not None:
         scenario = replace(scenario, launches=request.launches)
     site = site_of(cluster, {name for entry in scenario.measurements for name in entry.tools}, request.tool_path)
-    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:  # other transports run without it
+    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:  # transports without MPI still run
         lacks = {name: "no mpirun was found next to the interpreter or on PATH" for name in names_with("over_mpi")}
         machine = replace(site.machine, lacks={**lacks, **site.machine.lacks})
         site = replace(site, machine=machine, tools={name: without_mpi(tool) for name, tool in site.tools.items()})
@@ -83,11 +83,11 @@ def all_launchers() -> dict[str, Launcher]:
 
 
 def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
-    """Resources of this machine for ranks. `python`, `mpirun`: the cluster's own, if it names them."""
+    """Resources of this machine for ranks. `python`, `mpirun`: those that the cluster names, None if it names none."""
     names = plugins.names("transport")
     lacks = {}
     for name in names:
-        # Another interpreter's packages are unknown here; its ranks report what is missing.
+        # If the cluster names an interpreter, its packages are unknown here; its ranks report what is missing.
         reason = paths.lacks(name) if python is None or traits(name).on_gpu else None
         if reason is not None:
             lacks[name] = reason
@@ -111,7 +111,7 @@ def _mpirun_of(python: str) -> str:
 
 
 def _mpi_of(mpirun: str) -> str:
-    """The MPI of an mpirun, by the program that this MPI installs next to it; empty if unknown."""
+    """The MPI that an mpirun belongs to; empty if unknown. Each MPI installs a program of its own next to mpirun."""
     folder = Path(mpirun).resolve().parent
     marker_programs = {"ompi_info": "openmpi", "mpichversion": "mpich"}
     return next((mpi for program, mpi in marker_programs.items() if (folder / program).exists()), "")

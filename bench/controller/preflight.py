@@ -1,8 +1,8 @@
 """Check that a plan can run from this machine, before anything starts and before any host is asked.
 
-The checks concern the machine where the ranks would start. For a cluster with Slurm, a login node without GPUs is fine,
-but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks what only ranks can see
-(their world, variables and GPUs).
+The machine from which ranks are started must have what starting them needs: for a cluster with Slurm, a login node
+without GPUs is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks
+what only ranks can see (their world, variables and GPUs).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Which = Callable[[str], str | None]
 
 
 def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
-    """Raise RefusedError (exit code 3) if the plan cannot run from here. A modelled plan needs nothing."""
+    """Raise RefusedError (exit code 3) if the plan cannot run from here. A modelled plan only needs to have jobs."""
     if not plan.jobs:
         raise _no_jobs(plan)
     if plan.modelled:
@@ -87,7 +87,7 @@ def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which
 
 
 def _instead(plan: Plan) -> str:
-    """Alternatives for this plan on this machine."""
+    """What the user can do with this plan on this machine, as text."""
     shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
@@ -95,7 +95,7 @@ def _instead(plan: Plan) -> str:
 
 
 def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
-    """Check that this machine, where the ranks start, can be of the cluster's instance type."""
+    """Raise RefusedError if this machine, where the ranks start, cannot be of the cluster's instance type."""
     cluster, machine, num_gpus = plan.cluster, site.machine, job.world.ranks_per_node
     if cluster.instance is None:
         return
@@ -123,7 +123,7 @@ def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[Pr
 
 
 def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
-    """Run the set-up lines as each job's shell does, up to the first that fails."""
+    """Run the set-up lines as each job's shell does; a finding reports the first line that fails."""
     if not cluster.setup:
         return
     script = f'set -e; eval "$BENCH_SETUP"; echo {hosts.MARK}'
@@ -137,7 +137,7 @@ def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
 
 
 def _options(cluster: Cluster, launcher: Launcher) -> Iterator[PreflightFinding]:
-    """Check options against the launcher's own `--help`, which a new release may extend. Without help accept all."""
+    """Check options against the launcher's own `--help`, because new releases add options. Without help accept all."""
     if not cluster.options or not launcher.help:
         return
     words = hosts.HostCommand((cluster.python or sys.executable, *launcher.help))

@@ -25,7 +25,7 @@ from bench.store import run_lock, runs
 
 
 def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: RunContext) -> RunResult:
-    """Run a retest into the run's folder. Raises UsageError if its hosts cannot be chosen from this machine."""
+    """Run a retest, which adds rows to the run's folder. Raises UsageError if it cannot choose its hosts from here."""
     hosts = chosen_hosts(asked, context.site.cluster)
     jobs = []
     for stored in runs.read_plan(folder)["jobs"]:
@@ -68,7 +68,7 @@ def _again(
 
 
 def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
-    """Hosts of the ladder in the cluster's order; empty if all hosts take part anyway."""
+    """Hosts of the retest's ladder, in the cluster's order; empty if there is no ladder or all hosts take part."""
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:
         return ()

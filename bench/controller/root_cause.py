@@ -1,7 +1,7 @@
 """Root cause of a failed job, from the evidence of its ranks, its launcher and its hosts.
 
-When a rank stops, dies or is cut off, its peers fail, too, and complain first. Evidence is therefore weighed from the
-strongest to the weakest kind, and a rank's complaint of lost contact proves nothing.
+When a rank stops, dies or is cut off, its peers fail, too, and report an error first. The kinds of evidence are
+therefore tried from the strongest to the weakest, and a rank's report of lost contact is no evidence.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _CLEARLY_S = 1.5  # heartbeats are read once a second
 class FailureEvidence:
     """Evidence about a failed job.
 
-    `reports`: what ranks printed about their end. `states`: the state of each process of the job, by host that
-    answered. `cut_off`: hosts that no other host can reach over the network. `unplugged`: by host, devices that have no
-    carrier there but have one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the
+    `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
+    processes. `cut_off`: hosts that no other host can reach over the network. `unplugged`: for each host, devices that
+    have no carrier there but have one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the
     controller's clock.
     """
 
@@ -35,7 +35,7 @@ class FailureEvidence:
     launcher: Blame | None = None
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
-    late: bool = True  # whether the controller ended it after a timeout
+    late: bool = True  # whether the controller ended the job after a timeout
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
@@ -68,13 +68,13 @@ def failure_of(words: LastWords) -> Failure:
 
 
 def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
-    """A rank's own report, unless it only complains about peers."""
+    """The first report by a rank about a failure of its own: reports of lost peers do not count."""
     causes = [words for words in evidence.reports if words.end.code not in CONSEQUENCES]
     return failure_of(causes[0]) if causes else None
 
 
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
-    """A full disk, which also loses the ranks' reports and heartbeats."""
+    """A full disk: the ranks' reports and heartbeats may then be lost."""
     return Failure.of(OutcomeCode.NOT_WRITABLE, why=evidence.no_room) if evidence.no_room else None
 
 
@@ -95,7 +95,7 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
-    """The rank that the launcher lost, unless the rank left a report, which is better evidence."""
+    """The rank that the launcher lost; None if that rank left a report, which is better evidence."""
     lost = evidence.launcher
     if lost is None:
         return None
@@ -116,7 +116,7 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Ranks without last words whose processes are gone, while other ranks live or left last words."""
+    """Ranks whose processes ended without last words; None if that is true of all ranks."""
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
         return None
@@ -134,7 +134,7 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
-    """Ranks that left neither last words nor the stacks of a crash, and whose process is gone."""
+    """Last heartbeats of the ranks whose process is gone, and which left neither last words nor stacks of a crash."""
     return [
         beat
         for beat in evidence.beats
@@ -156,7 +156,7 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
     missing = sorted(set(range(evidence.num_ranks)) - {beat.rank for beat in evidence.beats})
     hosts_with_beats = {beat.host for beat in evidence.beats}
-    # A host with processes of the job but without heartbeats shares no files with the controller.
+    # If a host runs processes of the job but no heartbeat names it, the controller cannot see that host's files.
     no_shared_files = any(there and host not in hosts_with_beats for host, there in evidence.states.items())
     if not missing or not evidence.beats or no_shared_files:
         return None
@@ -165,7 +165,7 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
-    """The rank whose heartbeats stopped clearly before all others', if all ranks still run."""
+    """Of the ranks that still run, the one whose heartbeats stopped first, by at least _CLEARLY_S."""
     running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
         return None
@@ -176,9 +176,9 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
 
 def last_words(evidence: FailureEvidence) -> Failure | None:
-    """The first report of any rank, for use without a root cause, even if it only complains of lost contact.
+    """The first report of any rank, even if it only reports lost contact: it is used if no root cause was found.
 
-    A rank may be ended before it can print; then its heartbeat holds its last words.
+    A rank may be ended before it can print its last words; its heartbeat file then has them.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -192,7 +192,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """A clause: what most running ranks were doing; empty without heartbeats."""
+    """The clause of a message that says what most running ranks were doing; empty without heartbeats."""
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

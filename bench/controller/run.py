@@ -24,7 +24,7 @@ from bench.core.units import format_duration
 from bench.store import jsonl, run_lock, runs
 
 Say = Callable[[str], None]
-_ASK_S = 5.0  # for a host that was lost in an earlier job
+_ASK_S = 5.0  # timeout for the reply of a host that was lost in an earlier job
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,11 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a run needs besides its jobs. `say` prints a line that stays; `tick` shows the current state.
+    """What a run needs in addition to its jobs. `say` prints a line; `tick` shows the state, replacing the last one.
 
-    `deadline_s`: how long a rank may go without a heartbeat. `check_hosts`: whether hosts are asked before jobs start.
-    `config`: the bench.yaml that the user named, if any. `share_hosts`: measure beside other benchmarks.
+    `deadline_s`: longest time that a rank may write no heartbeat. `check_hosts`: whether hosts are checked before jobs
+    start. `config`: the bench.yaml that the user named, if any. `share_hosts`: measure although other benchmarks may
+    run on the hosts.
     """
 
     site: Site
@@ -55,9 +56,9 @@ class RunContext:
     share_hosts: bool = False
 
     def check(self, jobs: Sequence[Job]) -> None:
-        """Check on this machine and all hosts that jobs can run. Raises RefusedError; prints other findings."""
+        """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings."""
         for job in jobs:
-            resolved(job.env)  # each reference has a value
+            resolved(job.env)  # raises an error for a reference without a value
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
             return
         note = survey.waiting_note(self.site.cluster)
@@ -84,7 +85,7 @@ def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows that a run's plan requires and its files lack. Raises RefusedError if the run is in use."""
+    """Measure the rows of a run's plan that its files do not have. Raises RefusedError if the run is in use."""
     with run_lock.held(folder):
         jobs = _incomplete(folder, context)
         context.check(jobs)
@@ -94,7 +95,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
 
 
 def _incomplete(folder: Path, context: RunContext) -> list[Job]:
-    """A run's jobs, each with the sizes that are not yet measured."""
+    """The jobs of a run that are not complete, each with only the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:
@@ -116,7 +117,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
     say, site = context.say, context.site
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
-    dead: dict[str, str] = {}  # by host: the job in which it stopped answering
+    dead: dict[str, str] = {}  # host -> the job in which the host stopped answering
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
 
@@ -184,7 +185,7 @@ def _say_interrupted(folder: Path, context: RunContext) -> None:
 
 
 def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
-    """Run all jobs in one Slurm allocation, by a second controller inside it. Print failures that it did not report."""
+    """Run all jobs in one Slurm allocation, where a second controller starts them. Print the allocation's failure."""
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
     lines = batch.inner_controller(
@@ -212,7 +213,7 @@ def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> RunResult:
 
 
 def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | None) -> None:
-    """Write the outcomes. Raises MeasurementError if that fails, because later results would be lost, too."""
+    """Write the outcomes. Raises MeasurementError if they cannot be written: later results would be lost, too."""
     try:
         runs.write_outcomes(folder, outcomes)
     except UsageError as error:
@@ -220,7 +221,7 @@ def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | 
 
 
 def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """Sizes of a job that are not yet measured."""
+    """Sizes of a job that must still be measured."""
     case, file = spec.case, runs.results_file(folder, spec.name)
     if spec.tool:
         failed = outcome is not None and outcome["what"] is not None
@@ -233,7 +234,7 @@ def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any]
 
 
 def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ...]:
-    """Sizes with rows that are missing, failed, or were skipped for lack of time."""
+    """Sizes of which some row is missing, failed, or was skipped for lack of time."""
     case = spec.case
     if not file.exists():
         return case.sizes

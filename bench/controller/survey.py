@@ -28,7 +28,7 @@ from bench.probes import host as probe
 from bench.probes import ports, versions
 from bench.store import runs
 
-_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # slack to log in and to start an interpreter
+_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # _SLACK_S: to log in and to start an interpreter
 _AT_ONCE = 64  # hosts that test each other's ports in one batch; every batch includes the first host
 _MOST_SHOWN = 3
 _HOST = "{host}"
@@ -45,14 +45,14 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """A line to print before asking many hosts takes a while; None for few hosts."""
+    """A line to print before many hosts are asked, because that takes a while; None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """Requirements of jobs on the hosts that their cluster names; without names no host is asked."""
+    """What jobs require of the hosts that their cluster names. Without names the result has no hosts to ask."""
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
     return Wanted(
@@ -116,7 +116,7 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
-    """The same for a cluster without named hosts, whose ranks start on this machine."""
+    """Ask this machine in place of hosts, for a cluster without named hosts: its ranks start here."""
     me = socket.gethostname()
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
@@ -165,7 +165,8 @@ def _connections(
 ) -> list[PreflightFinding]:
     """Test connections: every host listens, and connects to the hosts of its batch whose names it can resolve.
 
-    A batch is the first host, where ranks meet, and _AT_ONCE - 1 others. With more hosts not every pair is tested.
+    A batch is the first host, where ranks meet, and at most _AT_ONCE - 1 others. With more hosts there are several
+    batches, and pairs of hosts in different batches are not tested.
     """
     names = list(facts)
     if len(names) < 2:
@@ -233,9 +234,9 @@ def _report(answer: hosts.CommandReply) -> probe.HostReport | None:
 def _silence(
     host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path
 ) -> tuple[FindingCode, dict[str, str]]:
-    """(code, facts): why a host did not answer, judged by how far its shell came.
+    """(code, facts): why a host did not answer. The reason follows from the last step that its shell reached.
 
-    In the facts, `_HOST` stands for the host's name.
+    The facts have the placeholder `_HOST` in place of the host's name.
     """
     why = _without(host, _last_line(answer))
     if hosts.MARK not in answer.out:
@@ -257,12 +258,12 @@ def _silence(
 
 
 def _without(host: str, text: str) -> str:
-    """The text with HOST in place of the host's name, so equal reasons of several hosts are equal texts."""
+    """The text with the placeholder _HOST for the host's name, so hosts with the same reason have the same text."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 
 def _for_hosts(named: Sequence[str], facts: Mapping[str, str]) -> dict[str, Any]:
-    """Facts for a finding about these hosts: one host by name, several by their number."""
+    """Facts for a finding about these hosts. `named` names a single host; of several hosts it also gives the number."""
     if len(named) == 1:
         return {**{name: text.replace(_HOST, named[0]) for name, text in facts.items()}, "named": f"host {named[0]}"}
     return {**facts, "named": f"each of {len(named)} hosts ({hostlist.compress(named)})"}

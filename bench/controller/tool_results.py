@@ -22,9 +22,9 @@ from bench.store import jsonl, runs
 
 
 def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool) -> Failure | None:
-    """Write the results file of another tool's job. Returns a failure if its output is unusable, else None.
+    """Write the results file of another tool's job. Returns a failure if the tool's output is unusable, else None.
 
-    `share_hosts`: other benchmarks may have run on the hosts, and every row says so.
+    `share_hosts`: other benchmarks may have run on the hosts, so every row gets the flag for that.
 
     Raises MeasurementError if the file cannot be written.
     """
@@ -46,7 +46,7 @@ def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool
 
 
 def _read_once(file: Path) -> str:
-    """The tool's document, else ''. The file is deleted, because nccl-tests writes its whole environment into it."""
+    """The text of the file, '' if there is none. Deletes the file: nccl-tests writes its whole environment into it."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
         file.unlink()
@@ -56,9 +56,10 @@ def _read_once(file: Path) -> str:
 
 
 def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
-    """A record with the factors of our definitions, if it has rates or samples; a contradiction is flagged.
+    """Add the bus factor and traffic of our definitions to a record that has rates or samples.
 
-    A bandwidth that the tool does not report is size / time, times the factor for busbw.
+    If the tool reports no busbw, it is algbw times the bus factor. If the tool reports one that contradicts our
+    definition, the record gets a flag.
     """
     reported = dict(record.reported or {})
     if record.num_ranks is None or not record.payload_bytes or not (record.samples or "algbw_bytes_per_s" in reported):

@@ -1,4 +1,4 @@
-"""Find other tools' programs below a folder, nearest first. Limits keep even a search of `/` short."""
+"""Find other tools' programs in a folder and its subfolders, nearest first. Limits keep even a search of `/` short."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Search:
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
-    """The tools of these names, with the programs below `folder`, or below the folder in the tool's variable.
+    """The tools of these names, with their programs in `folder`, or in the folder that the tool's variable names.
 
-    Raises UsageError if that is not a folder.
+    Raises UsageError if that path is not a folder.
     """
     found = {}
     searched: dict[Path, Search] = {}
@@ -59,14 +59,14 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 
 
 def without_mpi(tool: Installed) -> Installed:
-    """The tool on a machine without mpirun: a program built with MPI also runs as one process with all GPUs."""
+    """The tool for a machine without mpirun. Even a program built with MPI then runs as one process with all GPUs."""
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 
 
 def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
     """Executable files below a folder. Skips linked, hidden and unreadable folders.
 
-    `depth`: levels below `folder`; `most`: folders in all.
+    `depth`: most levels below `folder`; `most`: most folders that are searched.
     """
     found: list[Path] = []
     waiting = deque([(folder, 0)])
@@ -90,7 +90,7 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 
 def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
     files = list(search.files) if search else []
-    # Among files of one name the last wins. Prefer files with the tool's suffix, then the nearest.
+    # Of files with the same name the last is used. So files with the tool's suffix come last, the nearest at the end.
     files.reverse()
     files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
     programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}
@@ -102,7 +102,7 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 
 
 def _build(tool: Tool, path: str) -> Build:
-    """The tool's marks that a program file contains."""
+    """How a program was built: the names of the tool's marks whose text its file contains."""
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

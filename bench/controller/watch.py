@@ -22,12 +22,12 @@ from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
-_STACKS_S = 0.3  # for faulthandler to write them, even if all CPUs are busy
+_STACKS_S = 0.3  # time in which faulthandler writes stacks, even if all CPUs are busy
 
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
-    """The hosts of a job, and how to reach them. Without host names the ranks run here, or a scheduler starts them.
+    """The hosts of a job, and how to reach them. If no host is named, ranks run here or a scheduler starts them.
 
     `python`, `setup` and `env` are those of the ranks.
     """
@@ -40,7 +40,7 @@ class JobHosts:
     env: Mapping[str, str] = field(default_factory=dict)
 
     def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, ProbeReply]:
-        """Run a probe on each host, with the host's own arguments."""
+        """Run a probe on each host. `words`: the probe's arguments for each host."""
         run = [self.python, "-m", module]
         asked = {
             host: hosts.in_rank_environment([*run, *words[host]], self.setup, self.env, str(self.package_root))
@@ -70,7 +70,7 @@ def gather(
 ) -> FailureEvidence:
     """Collect evidence from all hosts and ranks that still answer. Ranks of a late job also write their stacks.
 
-    Ranks use their hosts' own names, which may differ from those in `hosts:`.
+    Evidence from ranks and hosts has the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
     replies, reachability = _ask_hosts(job_id, beats, reached, "stacks" if late else "look")
@@ -94,7 +94,7 @@ def gather(
 def _ask_hosts(
     job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str
 ) -> tuple[dict[str, ProbeReply], dict[str, ProbeReply]]:
-    """(processes of the job on each host, reachability of the other hosts from each host)."""
+    """(each host's reply about processes of the job, each host's reply about which other hosts it can reach)."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
         return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, {}
@@ -117,14 +117,14 @@ def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
 
 
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Devices without a carrier on some hosts only. A port without a cable on all hosts was never in use."""
+    """For each host, devices without a carrier, unless they lack it on all hosts: such ports were never in use."""
     usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
     found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
     return {host: own for host, own in found.items() if own}
 
 
 def stacks(beats_folder: Path) -> str:
-    """The stacks that ranks wrote on request, for the job's log."""
+    """The stacks that the ranks wrote when the controller asked for them, as text for the job's log."""
     found = []
     for path in sorted(beats_folder.glob("*.stack"), key=lambda path: int(path.stem)):
         text = path.read_text(encoding="utf-8", errors="replace").strip()
