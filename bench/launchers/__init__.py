@@ -1,1 +1,1 @@
-"""Launchers: one file each, with `LAUNCHER`. They build commands and read environments."""
+"""Launchers, one per file, as its `LAUNCHER`. They build commands and read ranks' variables."""

@@ -19,7 +19,7 @@ def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
 
 
 def checked(place: RankInfo) -> RankInfo:
-    """Return the place unchanged. Raises UsageError if its numbers are impossible."""
+    """Return the rank's place unchanged. Raises UsageError if its numbers are impossible."""
     p = place
     if not (p.rank < p.num_ranks and p.local_rank < p.local_size <= p.num_ranks):
         raise UsageError(
@@ -30,7 +30,7 @@ def checked(place: RankInfo) -> RankInfo:
 
 
 def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
-    """The rendezvous of torch's ranks: MASTER_ADDR and MASTER_PORT, or None if neither is set."""
+    """Where torch's ranks meet: MASTER_ADDR and MASTER_PORT, or None if neither is set."""
     address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not address and not port:
         return None
@@ -48,7 +48,7 @@ def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
 def check_one_line(options: Mapping[str, str]) -> None:
     """Raise UsageError for an option with a line break or another control character.
 
-    Options become lines of scripts, where a second line would be a command.
+    Options become lines of scripts, so the second line of an option would be a command.
     """
     for name, value in options.items():
         for character in f"{name}{value}":

@@ -1,4 +1,4 @@
-"""A single process: a world of one rank, or a model of many."""
+"""A single process: a world of one rank, or a simulation of many ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.core.world import RankInfo, World
 
 
 class Direct(Launcher):
-    """Starts ranks without a launcher. It accepts any environment, so all other launchers are tried first."""
+    """Starts a rank without another program. It accepts any environment, so all other launchers are tried first."""
 
     program = ""
     precedence = 100

@@ -1,11 +1,12 @@
-"""Kubernetes: a manifest per job, applied by the user's kubectl. In its pods torchrun or mpirun starts the ranks.
+"""Kubernetes: a manifest per job, applied by the user's kubectl. In the pods torchrun or mpirun starts the ranks.
 
-Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod, and they
-meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of the MPI
-Operator, whose launcher runs mpirun. Samples come back in the output of the first rank, or on a volume claim.
+Gloo and NCCL need no operator: an Indexed Job (batch/v1; Kubernetes 1.28 or later) runs one torchrun per pod. All
+torchruns meet at the first pod, whose name comes from a headless Service. MPI uses an MPIJob (kubeflow.org/v2beta1) of
+the MPI Operator; the MPIJob's launcher runs mpirun. Samples are in the output of the first rank, or on a volume claim.
 
-Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI `baseline`. RDMA needs IPC_LOCK,
-which neither allows. Secrets of `env:` become a Secret, made from the environment of the shell that runs the script.
+Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI satisfy `baseline`. With RDMA they
+satisfy neither, because RDMA needs IPC_LOCK. The job's script makes a Secret from secret values of `env:`, which it
+reads from the variables of its shell.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _OPTIONS = (
     "rdma",
 )
 _MPIS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
-_MOST_NAME = 52  # a pod's name adds its index and must be a DNS label
+_MOST_NAME = 52  # a pod's name adds an index to this name, and must be a DNS label
 _RESULTS = "/results"
 _RDMA_DEVICE = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx", re.IGNORECASE)  # in the name of a resource
-# What sshd needs as root; all of them are allowed by the Pod Security Standard `baseline`.
+# Capabilities that sshd needs as root. The Pod Security Standard `baseline` allows all of them.
 _RIGHTS_OF_SSHD: tuple[str, ...] = (
     "AUDIT_WRITE",
     "CHOWN",
@@ -67,16 +68,16 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """None: torchrun or mpirun starts the ranks in a pod and sets its own variables."""
+        """Always None: in a pod torchrun or mpirun starts the ranks, and their variables give the place."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """The command in the pods: mpirun in the MPIJob's launcher for MPI, else a torchrun in each.
+        """The command in the pods: for MPI an mpirun in the MPIJob's launcher, else a torchrun in each pod.
 
         kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
         if _needs_mpi(program):
-            # Values are in the launcher's pod. Hydra passes all of them to the ranks; Open MPI passes the named ones.
+            # The launcher's pod has the variables. Hydra passes all of them to the ranks, Open MPI only the named ones.
             openmpi = site.options.get("mpi", "openmpi") == "openmpi"
             names = [word for name in env for word in ("-x", name)] if openmpi else []
             return ["mpirun", "--bind-to", "none", *names, "-n", str(world.num_ranks), site.python, *program]
@@ -95,9 +96,10 @@ class Kubernetes(Launcher):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Apply the manifest, wait for its end, keep its output and samples, and delete it, also on Ctrl-C.
+        """Shell lines that apply the manifest, wait until the job ends, store output and samples, and delete the job.
 
-        It prints the state of the pods when it changes. The last line fails if this job or an earlier one failed.
+        Ctrl-C also deletes the job. The lines print the state of the pods when it changes. The last line fails if this
+        job or an earlier one failed.
 
         Raises UsageError if an option is missing, unknown or wrong.
         """
@@ -165,7 +167,7 @@ def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
 def indexed_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """A pod per node. The first failed pod ends the Job."""
+    """A Job with a pod per node. The first pod that fails ends the Job."""
     variables = {"BENCH_MASTER": f"{name}-0.{name}", **env}
     container = _container(name, command, options, variables)
     spec = {
@@ -182,7 +184,7 @@ def indexed_job(
 def mpi_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """A worker per node, with sshd from the image, and a launcher without GPUs."""
+    """An MPIJob with a worker per node, which runs the image's sshd, and a launcher without GPUs."""
     launcher = {
         "name": "bench",
         "image": options["image"],
@@ -231,9 +233,9 @@ def _is_secret(variable: str, value: str) -> bool:
 
 
 def _secret(kubectl: str, name: str, variables: list[str]) -> list[str]:
-    """Shell lines that make a Secret of these variables of the shell. No value becomes a word of a command.
+    """Shell lines that make a Secret from these variables of the shell. No command line contains a value.
 
-    printf is a builtin of the shell; kubectl reads the values from its standard input.
+    printf is a builtin of the shell, and kubectl reads the values from its standard input.
     """
     if not variables:
         return []
@@ -250,7 +252,7 @@ def _container_rights(*capabilities: str) -> dict[str, Any]:
 
 
 def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[str, Any]:
-    """Not root, except with `user: 0` or if the image's sshd needs it."""
+    """The user and rights of a pod: not root, except with `user: 0` or if the image's sshd needs root."""
     user = int(options["user"]) if "user" in options else None
     rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user != 0 and not needs_root:
@@ -262,7 +264,7 @@ def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[st
 
 
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The capability to pin memory, which RDMA needs: if `resources` names an RDMA device, or as `rdma` says."""
+    """The capability to pin memory, if RDMA needs it: option `rdma` decides, else whether `resources` has a device."""
     named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
     return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()
 
@@ -300,7 +302,7 @@ def _container(name: str, command: list[str], options: Mapping[str, str], env: M
         "image": options["image"],
         **({"command": command} if command else {}),
         **({"env": _env(name, env)} if env else {}),
-        # For extended resources, requests follow from limits.
+        # Kubernetes sets the requests of extended resources to their limits.
         **({"resources": {"limits": resources}} if resources else {}),
         "securityContext": _container_rights(*_locking(options)),
         "volumeMounts": mounts,
@@ -324,7 +326,7 @@ def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, 
 
 
 def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A container's variables. The values of secrets are in the Secret of the job."""
+    """A container's variables. Those with secret values refer to the job's Secret."""
     listed: list[dict[str, Any]] = []
     for name, value in variables.items():
         if _is_secret(name, value):
@@ -335,7 +337,7 @@ def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _pairs(option: str, options: Mapping[str, str]) -> dict[str, str]:
-    """An option such as `nvidia.com/gpu=8 vpc.amazonaws.com/efa=4`."""
+    """The names and values of an option such as `nvidia.com/gpu=8 vpc.amazonaws.com/efa=4`."""
     pairs = [word.partition("=") for word in options.get(option, "").split()]
     if not all(name and value for name, _, value in pairs):
         raise UsageError(f"option {option}: {options[option]!r} is not a list such as 'nvidia.com/gpu=8 other/thing=1'")

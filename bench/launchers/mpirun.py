@@ -3,8 +3,8 @@
 One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
 numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
 `--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running as
-root. Variables reach other hosts through the agent, through Hydra, or by name with Open MPI's `-x`. Only for an unknown
-MPI does `env NAME=value` before the interpreter pass them, without secrets: all users can read a command line.
+root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. Only with an unknown MPI are they passed
+as `env NAME=value` before the interpreter; this omits secrets, because all users can read a command line.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from bench.launchers._variables import checked, rendezvous, whole
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# Open MPI's ranks abort when they lose a peer. Two seconds later mpirun knows which one, and reports it.
+# Open MPI's ranks abort when they lose a peer. With two seconds of delay mpirun first finds and reports the lost rank.
 _LATE_ABORT = {"OMPI_MCA_mpi_abort_delay": "2"}
 _MOST_SIGNALS = 32
 _AGENT = Path(__file__).with_name("agent.sh")
-# The remote agent of Hydra, Open MPI 5 and Open MPI 4.
+# Variables that name the remote agent of Hydra, Open MPI 5 and Open MPI 4.
 _AGENTS = ("HYDRA_LAUNCHER_EXEC", "PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent")
 _SSH_TREE = {"HYDRA_LAUNCHER": "ssh", "PRTE_MCA_plm_ssh_no_tree_spawn": "1", "OMPI_MCA_plm_rsh_no_tree_spawn": "1"}
 _LOST = (
@@ -45,13 +45,13 @@ _LOST = (
 # Printed by Hydra's process on a host, about its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
-# Printed by Open MPI's ranks about a peer that they lost. The printing rank is not the cause, but others may lose it
-# next.
+# Printed by Open MPI's ranks about a peer that they lost. The rank that prints this is not the cause, although other
+# ranks may then lose it, too.
 _DISCONNECTED = re.compile(
     r"peer process has unexpectedly disconnected.*?Local host:\s+(\S+).*?Peer host:\s+(\S+)", re.DOTALL
 )
 _ABORTING = re.compile(r"^\[(\S+?):\d+\] \*\*\* An error occurred in", re.MULTILINE)
-# rank, ranks, rank on its host, ranks on its host
+# Variables with the rank, the number of ranks, the rank on its host and the number of ranks on its host.
 _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
     "openmpi": (
         "OMPI_COMM_WORLD_RANK",
@@ -64,13 +64,13 @@ _NAMES: dict[Flavour, tuple[str, str, str, str]] = {
 
 
 class Mpirun(Launcher):
-    """Ranks under the process manager of an MPI."""
+    """Starts ranks with the process manager of an MPI."""
 
     program = "mpirun"
     precedence = 20
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """From OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None if neither is set."""
+        """A rank's place from OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None without these."""
         library = mpi_of(env)
         if library is None:
             return None
@@ -80,8 +80,8 @@ class Mpirun(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """`mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`. The site's options replace these.
 
-        Named hosts get their number of ranks and the variables. Without names one node is this machine, and several
-        nodes are a scheduler's allocation, which mpirun finds.
+        If the site names hosts, the command names each with its number of ranks. Otherwise a single node is this
+        machine, and several nodes are a scheduler's allocation, which mpirun finds.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]
@@ -100,7 +100,7 @@ class Mpirun(Launcher):
             names = [name for name in env if name not in self.environment(site)]
             if site.mpi == "openmpi":
                 words += [word for name in names for word in ("-x", name)]
-            elif site.mpi != "mpich":  # Hydra passes all variables; of another mpirun that is unknown
+            elif site.mpi != "mpich":  # Hydra passes all variables; whether an unknown mpirun does is not known
                 public = [name for name in names if masked(name, env[name]) == env[name] != FROM_ENVIRONMENT]
                 carried = {name: env[name] for name in public}
         variables = [f"{name}={value}" for name, value in carried.items()]
@@ -108,9 +108,9 @@ class Mpirun(Launcher):
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """The remote agent in each MPI's variable, and for root Open MPI's permission to run.
+        """Variables that name the remote agent to each MPI, delay Open MPI's abort, and let root run Open MPI.
 
-        Containers often have no other user than root. Other MPIs ignore these variables.
+        Containers often have no other user than root. Each MPI ignores the variables of the others.
         """
         consent = {**(_ROOT_CONSENT if os.geteuid() == 0 else {}), **_LATE_ABORT}
         if not site.hosts:
@@ -118,7 +118,7 @@ class Mpirun(Launcher):
         return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
 
     def blamed(self, log: str) -> Blame | None:
-        """From Hydra's BAD TERMINATION, or prterun's notice of the rank that ended first."""
+        """The rank that failed, from Hydra's BAD TERMINATION or Open MPI's report of the rank that ended first."""
         for form in _LOST:
             if match := form.search(log):
                 found = match.groupdict()
@@ -136,7 +136,7 @@ class Mpirun(Launcher):
 
 
 def _how(code: str | None, signal: str | None) -> Coded:
-    """How the rank ended. Hydra also reports a signal as an exit code, so a small code may be either."""
+    """How the rank ended. Hydra may report a signal as an exit code, so a small code may be either."""
     if signal:
         return Coded.of(BlameCode.KILLED, signal=int(signal))
     if code and int(code) < _MOST_SIGNALS:
@@ -147,9 +147,9 @@ def _how(code: str | None, signal: str | None) -> Coded:
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
-    """The MPI whose mpirun started this process; the same library must be loaded. None: no mpirun did.
+    """The MPI whose mpirun started this process; None without mpirun. The process must load the library of that MPI.
 
-    Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID: srun started those ranks.
+    Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID. A rank without the latter was started by srun.
     """
     if any(name in env for name in _NAMES["openmpi"][:2]):
         return "openmpi"

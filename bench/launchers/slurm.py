@@ -1,7 +1,7 @@
 """Slurm: sbatch allocates the nodes, srun starts each launch as a step on them.
 
-A cluster's options are those of one `srun` command line. Options about nodes, time or an account go to sbatch; options
-about the layout of a step go to srun.
+A cluster's options are written as for one `srun` command line. Those about nodes, time or an account are passed to
+sbatch, those about the layout of a step to srun.
 
 A rank reads SLURM_PROCID and related variables only inside a step of srun. A plain sbatch script and the shell of
 salloc also see SLURM_PROCID=0 and SLURM_NTASKS, and a process there would wait for peers that never come.
@@ -21,11 +21,11 @@ from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import check_one_line, checked, long_options, rendezvous, whole
 
-# Ports for the rendezvous: above most registered services, below Linux's ephemeral ports (32768).
+# Ports for the rendezvous are above those of most registered services, and below Linux's ephemeral ports (from 32768).
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 # slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
 _LAST_STEP = 0xFFFFFFF0
-# Options of steps only (srun(1)), besides the --container-* of the pyxis plug-in.
+# Options of steps only (srun(1)). The --container-* of the pyxis plug-in are options of steps, too.
 _OF_STEPS = frozenset(
     (
         "mpi",
@@ -63,7 +63,7 @@ _OF_STEPS = frozenset(
         "whole",
     )
 )
-# Options of both sbatch and srun: since 22.05 srun does not take the CPUs per task from its job.
+# Options that both sbatch and srun need: since Slurm 22.05 srun does not inherit the CPUs per task from its job.
 _OF_BOTH = frozenset(("nodes", "N", "ntasks-per-node", "cpus-per-task", "c"))
 _LOST = re.compile(r"srun: error: (\S+): tasks? (\d+)[\d,-]*: (.+)")
 _EXITED = re.compile(r"Exited with exit code (\d+)")
@@ -72,14 +72,14 @@ _PMI = {"mpich": "pmi2", "openmpi": "pmix"}
 
 
 class Slurm(Launcher):
-    """Ranks as tasks of one srun."""
+    """Starts ranks as the tasks of one srun."""
 
     program = "srun"
     precedence = 30
     remote = True
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """From SLURM_PROCID, SLURM_LOCALID and the step's tasks per node; None outside a step of srun."""
+        """A rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node; None outside srun's steps."""
         if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
             return None
         if whole(env, "SLURM_STEP_ID", "srun") > _LAST_STEP:
@@ -116,7 +116,7 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """From srun's line about the first lost task: `srun: error: h2: task 2: Killed`."""
+        """The rank that failed, from srun's line about the first lost task: `srun: error: h2: task 2: Killed`."""
         match = _LOST.search(log)
         if match is None:
             return None
@@ -127,12 +127,12 @@ class Slurm(Launcher):
 
 
 def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """The same srun on these hosts of the allocation."""
+    """An srun command, restricted to these hosts of the allocation."""
     return (command[0], f"--nodelist={hostlist.compress(names)}", *command[1:])
 
 
 def step_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a site that apply to srun inside an allocation."""
+    """The options of a site that srun needs inside an allocation."""
     return {name: value for name, value in options.items() if _of_steps(name) or name in _OF_BOTH}
 
 
@@ -146,8 +146,8 @@ def batch(
 ) -> str:
     """The script for sbatch: an allocation for `world` that runs `lines` of shell once, on its first node.
 
-    `output`: path of their output without suffix (%j: the job id; errors go to a second file); if empty, Slurm chooses.
-    A failed node ends the job without a requeue: a restarted job would be another measurement.
+    `output`: path without suffix of two files, for the lines' output and errors; %j in it is the job id. If `output` is
+    empty, Slurm chooses the path. A failed node ends the job without a requeue: a restart would be another measurement.
     """
     check_one_line(options)
     asked = {
@@ -171,7 +171,7 @@ def _of_steps(option: str) -> bool:
 
 
 def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
-    """The tasks of each node of the step, from Slurm's `8(x2),4`. Raises UsageError if it is missing or invalid."""
+    """The number of tasks on each node of the step, from Slurm's `8(x2),4`. Raises UsageError if missing or invalid."""
     name = "SLURM_STEP_TASKS_PER_NODE" if "SLURM_STEP_TASKS_PER_NODE" in env else "SLURM_TASKS_PER_NODE"
     text = env.get(name, "")
     counts: list[int] = []
@@ -184,12 +184,12 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of Slurm's `n[1-3,7],m0`: n1. Raises UsageError if there is none."""
+    """The first name of a list such as `n[1-3,7],m0`, here n1. Raises UsageError if the list has none."""
     return hostlist.expand(nodelist)[0]
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """The step's first host, and a port derived from job and step, which differs between jobs on one host."""
+    """The step's first host, and a port that depends on job and step, so jobs on one host use different ports."""
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if not nodelist or "SLURM_JOB_ID" not in env:
         return None

@@ -1,7 +1,7 @@
 """torchrun, started as `python -m torch.distributed.run` by the cluster's interpreter.
 
 A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which other launchers of torch
-set, too. The local rank is never computed from the rank: the launcher decides the placement.
+set, too. The launcher decides the placement, so the local rank is never computed from the rank.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?ex
 
 
 class Torchrun(Launcher):
-    """Ranks under torch's elastic agent. It may run inside another launcher, so its variables come first."""
+    """Starts ranks with torchrun. Since torchrun may run inside another launcher, its variables are checked first."""
 
     program = ""  # it is a Python module, so no executable is needed
     precedence = 10
     help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """From RANK and WORLD_SIZE; None if neither is set. Raises UsageError if only one is."""
+        """A rank's place; None if neither RANK nor WORLD_SIZE is set. Raises UsageError if only one of them is."""
         given = [name for name in ("RANK", "WORLD_SIZE") if name in env]
         if not given:
             return None
@@ -48,10 +48,10 @@ class Torchrun(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """On one node `--standalone`; else one torchrun per named host, which meet on the first host.
+        """On one node torchrun with `--standalone`, else one torchrun per named host; all meet on the first host.
 
-        Ranks of one node meet by address, because the node's name may not resolve (in a sandbox). Hosts use the static
-        rendezvous, where the k-th host is node k; with the option `rdzv-backend: c10d` they number themselves.
+        Ranks of one node meet at an address, because the node's name may not resolve (in a sandbox). Several hosts use
+        the static rendezvous, where the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers them.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
@@ -76,11 +76,11 @@ class Torchrun(Launcher):
         return [*EVERYWHERE, hosts, "--", *words] if hosts else words
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """The agent that reaches the hosts."""
+        """The variable that names the agent by which hosts are reached."""
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 
     def blamed(self, log: str) -> Blame | None:
-        """From torchrun's report of the first failure."""
+        """The rank that failed first, from torchrun's report."""
         match = _ROOT_CAUSE.search(log)
         if match is None:
             return None
