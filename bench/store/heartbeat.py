@@ -1,11 +1,11 @@
 """Heartbeat files and last words: what each rank is doing, and how it ended.
 
-Each rank has one small file, replaced as a whole between batches: rank, host, process, what it is doing, when (seconds
-since the epoch) and, at the end, how it ended. If a rank is gone and its file shows no end, something outside ended it.
-If the controller asked for the rank's stacks, they are next to the file.
+Each rank has one small file, which it replaces between batches: rank, host, process, what the rank is doing, the time
+(seconds since the epoch) and, at the end, how it ended. If a rank is gone and its file does not say how it ended, the
+cause is outside the rank. If the controller asked for the rank's stacks, they are in a second file next to this one.
 
-A host may share no files with the controller. So a rank also prints on stderr how it ended: `bench: error: `, the words
-and, after MARK, the same as JSON. The line is printed by one write, so that other ranks' lines cannot split it.
+A host may share no files with the controller. So a rank also prints one line about its end on stderr: `bench: error: `,
+the text and, after MARK, the same as JSON. One write prints the line, so other ranks' lines cannot split it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from bench.core.ends import EndCode
 
 @dataclass(frozen=True, slots=True)
 class End(Coded):
-    """How a rank ended (EndCode), or an error's own code."""
+    """How a rank ended: an EndCode, or the code of the error that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One rank's last heartbeat. `doing` is text: "allreduce 1M isolated: warm-up". `ended` is None while it runs."""
+    """A rank's last heartbeat. `doing`: text such as "allreduce 1M isolated: warm-up". `ended`: None while it runs."""
 
     rank: int
     host: str
@@ -38,7 +38,7 @@ class Heartbeat:
 
     @property
     def ended_well(self) -> bool:
-        """Whether the rank did all of its work."""
+        """Whether the rank ended after all of its work."""
         return self.ended is not None and self.ended.code == EndCode.DONE
 
 
@@ -51,11 +51,11 @@ class LastWords:
     host: str | None = None
 
 
-# What a rank does while its libraries load. Loading takes long if many ranks use one disk.
+# The values of `doing` while a rank's libraries load, which takes long if many ranks use one disk.
 STARTING, OPENING = "starting", "opening the transport"
 ERROR_LINE = "bench: error: "
 MARK = "  #end "
-_MOST_LETTERS = 1500  # letters of the words; a pipe takes 4096 bytes in one piece
+_MOST_LETTERS = 1500  # most letters of the text; a pipe takes 4096 bytes in one piece
 _START_S = 60.0
 _CRASH = "Fatal Python error"  # written by faulthandler
 
@@ -82,7 +82,7 @@ def stack_file(folder: Path, rank: int) -> Path:
 
 
 def crashed(folder: Path, rank: int) -> bool:
-    """Whether a signal such as SIGSEGV ended this rank: the last thing it wrote is then its stacks."""
+    """Whether a signal such as SIGSEGV ended this rank. Its stack file then contains the report of faulthandler."""
     try:
         return _CRASH in stack_file(folder, rank).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -90,7 +90,7 @@ def crashed(folder: Path, rank: int) -> bool:
 
 
 def read_all(folder: Path) -> tuple[Heartbeat, ...]:
-    """The last heartbeat of every rank that wrote one, by rank."""
+    """The last heartbeat of every rank that wrote one, in the order of ranks."""
     beats = []
     for path in folder.glob("*.json"):
         try:
@@ -111,7 +111,7 @@ def error_line(words: LastWords) -> str:
 
 
 def last_words(log: str) -> Iterator[LastWords]:
-    """The last words of all ranks in a job's log, in its order; a line without the JSON part is uncoded."""
+    """The last words of all ranks, in the order of the job's log. Those of a line without the JSON part are uncoded."""
     for line in log.splitlines():
         _, found, rest = line.partition(ERROR_LINE)
         if not found:
@@ -123,5 +123,5 @@ def last_words(log: str) -> Iterator[LastWords]:
             end = End(parsed.get("code", UNCODED), parsed.get("facts", {}), words.end.text)
             words = replace(words, end=end, rank=parsed["rank"], host=parsed["host"])
         except (ValueError, KeyError, AttributeError):
-            pass  # another program printed this line, or a rank before it knew its place
+            pass  # another program printed this line, or a rank that did not yet know its number
         yield words

@@ -2,22 +2,22 @@
 
 Schema history (the `schema` key of each header line):
   bench.results/1   first version
-  bench.results/2   `seconds` is omitted if `by_rank` is kept: it is the maximum of each sample; `rank_mean_s` and
-                    `slowest_counts` if it is not; `launch` in the header
+  bench.results/2   `seconds` is omitted if it follows from `by_rank`, as the maximum over ranks; `rank_mean_s` and
+                    `slowest_counts` in records without `by_rank`; `launch` in the header
   bench.results/3   `contention` of rows with aggressors; a line of type `clocks` after the rows, which replaces the
                     header's `calibration.clocks`; `clock_bound_s` of one-way rows
   bench.results/4   `imported` in the header of rows from another tool's log; `num_ranks`, `num_nodes` and
-                    `ranks_per_node` may then be null, and `started` and `dtype` empty: unknown
+                    `ranks_per_node` may then be null, and `started` and `dtype` empty, if they are unknown
   bench.results/5   `host_s` and `enqueue_s` in samples timed by a device's clock; `compared` of each row: full or
                     sampled; a line of type `end` after the rows: each host's GPUs at the end, added to its facts in the
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
-  bench.results/6   `skipped` is {`code`, `facts`, `text`}, before only the text; `failed` has `code` and `facts`;
+  bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
-                    of a row, before in a flag "wrong: ..."
+                    of a row (until 5: in a flag "wrong: ...")
 
-A file is complete by itself. A launch that completes an earlier one appends its own header; records belong to the
-header above them. A truncated last line (the process was killed, the disk was full) is skipped with a warning.
-Everything else that does not fit the schema (store/line_schema.py) is refused with its line.
+A file can be read without any other file. A launch that completes an earlier one appends its own header; records belong
+to the header above them. A truncated line (the process was killed, the disk was full) is skipped with a warning. Any
+other line that does not fit the schema (store/line_schema.py) raises an error that names the line.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from bench.store import line_schema, older
 SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records per fsync
 _READABLE = (*(f"bench.results/{number}" for number in range(1, 6)), SCHEMA)
-_ALWAYS = ("num_ranks", "num_nodes")  # written even if unknown: a line without them is invalid
+_ALWAYS = ("num_ranks", "num_nodes")  # keys written even if they are unknown: a record without them is invalid
 _OF_HEADER, _OF_RECORD = (tuple(each.name for each in fields(kind)) for kind in (Header, Record))
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-_RESOLUTION_DIGITS = 10  # 0.1 ns: finer than any clock here, and half the size on disk
+_RESOLUTION_DIGITS = 10  # 0.1 ns is finer than any clock in use, and needs half as much disk space as all digits
 _PARTS: dict[str, type] = {
     "contention": Contention,
     "overlap": OverlapSamples,
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One launch's part of a results file."""
+    """The part of a results file that one launch wrote."""
 
     header: Header
     records: tuple[Record, ...]
@@ -74,7 +74,7 @@ class Results:
 
 
 class Writer:
-    """Appends a header and records to a results file. Each is on disk when the call returns."""
+    """Appends a header and records to a results file. What a call writes is on disk when the call returns."""
 
     def __init__(self, path: Path, header: Header) -> None:
         """Open or continue the file and write the header. Raises MeasurementError if that fails."""
@@ -82,7 +82,7 @@ class Writer:
         self._write(_headed(header), fresh_line=_ends_torn(path))
 
     def append(self, *records: Record) -> None:
-        """Write records, several at once. Raises MeasurementError if the disk is full."""
+        """Write records, up to _AT_ONCE per fsync. Raises MeasurementError if the disk is full."""
         for first in range(0, len(records), _AT_ONCE):
             self._write(*map(_fields, records[first : first + _AT_ONCE]))
 
@@ -101,7 +101,7 @@ class Writer:
             try:
                 if os.write(descriptor, data) != len(data):
                     raise OSError("no space left on device")
-                if stat.S_ISREG(os.fstat(descriptor).st_mode):  # not /dev/stdout, when that is a pipe
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe, such as /dev/stdout, has no fsync
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -110,10 +110,10 @@ class Writer:
 
 
 def written(path: Path, header: Header, records: Iterable[Record]) -> Iterator[Record]:
-    """Write a new file of imported records, yielding each one when it is written.
+    """Write a new file of imported records, and yield each record after it is written.
 
-    There is no fsync: after a power failure the log can be imported again. Raises MeasurementError if the file cannot
-    be written; exceptions of `records` pass through.
+    No fsync is needed, because after a power failure the log can be imported again. Raises MeasurementError if the file
+    cannot be written; exceptions of `records` pass through.
     """
     with _telling(path):
         file = path.open("w", encoding="utf-8")
@@ -194,7 +194,7 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _implied(samples: Samples) -> bool:
-    """Are the seconds the maximum over ranks? If so, they need not be written."""
+    """Whether `seconds` is the maximum of `by_rank` over ranks. It is then not written."""
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
 
 
@@ -203,7 +203,7 @@ def _rounded(seconds: Iterable[float]) -> list[float]:
 
 
 def read(path: Path) -> Results:
-    """Read a results file. Raises UsageError, with the line, if it is not one, is damaged or has a newer schema."""
+    """Read a results file. Raises UsageError, with the line, if it is another file, damaged or of a newer schema."""
     attempts: list[Attempt] = []
     warnings: list[str] = []
     header: Header | None = None
@@ -226,7 +226,7 @@ def read(path: Path) -> Results:
 
 
 def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> str:
-    """The type of a line, which now fits the schema. Raises UsageError if it does not. `headed`: below a header."""
+    """Bring a line up to date; return its type. Raises UsageError if it is invalid. `headed`: it is below a header."""
     kind = parsed.pop("type", None)
     if not isinstance(kind, str) or kind not in line_schema.KINDS or not (headed or kind == "header"):
         where = "" if headed else " before its header"
@@ -256,7 +256,7 @@ def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, An
 
 
 def _lines(path: Path, warnings: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(number, object) of every valid line, one at a time, because a file may be large. Invalid lines add a warning."""
+    """Yield (number, object) of every line that is a JSON object; the other lines add warnings. A file may be large."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -292,7 +292,7 @@ def _header(parsed: Mapping[str, Any]) -> Header:
 
 
 def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
-    """The record of a line that fits the schema. Raises UsageError if its parts contradict each other."""
+    """The record of a line that fits the schema. Raises UsageError if the record's parts contradict each other."""
     values = {name: value for name, value in parsed.items() if name in _OF_RECORD}
     for name in ("requested_bytes", "flags"):
         values[name] = tuple(values.get(name, ()))
@@ -311,13 +311,13 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
 
 
 def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """A dataclass from plain values; keys of other versions are left out."""
+    """A dataclass from plain values. Keys that it does not have, from other versions, are ignored."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: plain[name] for name in names if name in plain})
 
 
 def _samples(plain: Mapping[str, Any]) -> Samples:
-    """The samples of a record. Raises ValueError if their numbers differ, OverflowError for a number above 1e308."""
+    """The samples of a record. Raises ValueError if lists differ in length, OverflowError for a number above 1e308."""
     by_rank = tuple(array("d", own) for own in plain.get("by_rank") or ())
     if any(len(own) != len(by_rank[0]) for own in by_rank):
         raise ValueError("the ranks have different numbers of samples")

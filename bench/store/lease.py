@@ -1,11 +1,11 @@
 """A controller's lease on its job: a small file in the heartbeat folder that shows the ranks that the controller lives.
 
-The controller's guard (controller/guard.py) adds one to the counter every RENEW_S while the controller's process
-exists, and writes LOST once the process is gone. The first rank of each host reads the file and ends if the counter
-stops. A host judges by its own monotonic clock only: clocks of two hosts are never compared.
+The file contains a counter. The controller's guard (controller/guard.py) adds one to it every RENEW_S while the
+controller's process exists, and writes LOST once the process is gone. The first rank of each host reads the file and
+ends if the counter stops. It uses only its host's monotonic clock, so clocks of two hosts are never compared.
 
-The file is written in place and has a constant length. A reader needs only to see whether it changed, so that a torn
-read does no harm, and NFS shows a reader that opens the file what the last writer closed.
+The file is written in place and has a constant length. A reader only needs to see whether the content changed, so a
+torn read does no harm. On NFS, a reader that opens the file sees what the writer had written at its last close.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ LOST = "lost"
 RENEW_S = 2.0
 LAPSE_S = 8.0
 _LENGTH = 24
-_LATE = 3.0  # lapse after this many of the longest interval seen, on a file system that shows changes late
+_LATE = 3.0  # for file systems that show changes late: the lease lapses after _LATE times the longest interval seen
 _SLOW_READ_S = 4.0  # a longer interval between two reads means that the file system or this process was held up
 
 
 def write(path: Path, content: str) -> None:
-    """Write the file's content. An error is ignored: ranks end if renewals fail for too long."""
+    """Write the file's content. Errors are ignored, because ranks end anyway if renewals fail for too long."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -44,20 +44,21 @@ def read(path: Path) -> str | None:
 
 @dataclass(slots=True)
 class LeaseReader:
-    """Judges a lease by what a host reads and when it read it, in seconds of its monotonic clock.
+    """Decides whether a lease is lost, from the contents that one host reads and the times of these reads.
 
-    A lease holds until the reader has seen it change once: a host may see a copy of the file that nobody renews. Only
-    time with regular reads counts. A file system that hangs or a stopped rank therefore ends nothing.
+    Times are seconds of the host's monotonic clock. Before the reader has seen the counter change once, the lease
+    cannot lapse: a host may see a copy of the file that nobody renews. Only time with regular reads counts, so a file
+    system that hangs or a stopped rank ends nothing.
     """
 
     content: str | None = None
-    changed_s: float = 0.0  # when the present content was first read
-    read_s: float = 0.0  # the last read
+    changed_s: float = 0.0  # when the current content was first read
+    read_s: float = 0.0  # time of the last read
     longest_s: float = 0.0  # longest interval between two changes
     renewed: bool = False
 
     def lost(self, content: str | None, now_s: float) -> float | None:
-        """Seconds without a renewal if the lease is lost; None while it holds or cannot be judged."""
+        """Seconds since the last renewal if the lease is lost; None if it is valid or this cannot be decided."""
         regular = now_s - self.read_s <= _SLOW_READ_S
         self.read_s = now_s
         if content == LOST:

@@ -1,9 +1,10 @@
-"""What the lines of a results file may hold: one check of types, ranges and nesting, before anything reads a value.
+"""What the lines of a results file may contain. Types, ranges and nesting are checked before any value is used.
 
-A file may be damaged, edited, or written by another program. The shapes come from the dataclasses that the lines become
-(core/record.py, core/inventory.py, core/links.py) and, for the free mappings of a header, from the tables below. Null
-is unknown and fits everywhere in those mappings; keys without a shape may hold anything that is not nested too deeply.
-Numbers are finite and not negative unless a table says otherwise.
+A file may be damaged, edited, or written by another program. A shape is the check of a value. Shapes are made from the
+dataclasses that the lines become (core/record.py, core/inventory.py, core/links.py). For a header's mappings, whose
+keys no dataclass lists, the tables below define them. In those mappings every value may be null, which means unknown,
+and a key without a shape may have any value that is not nested too deeply. Numbers are finite and not negative unless a
+table says otherwise.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from bench.core.remarks import CodedRemark
 
 MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
 _LARGEST = 1 << 63
-_SHOWN = 40  # letters of a wrong value in a message
+_SHOWN = 40  # most letters of a wrong value that a message shows
 
-# A shape is a check: None if the value fits, else (where, what it must be, the value), `where` as ".gpus[2].name".
+# A shape returns None if the value fits, else (where, what it must be, the value); `where` is like ".gpus[2].name".
 Misfit = tuple[str, str, Any]
 Shape = Callable[[Any], Misfit | None]
 
@@ -76,7 +77,7 @@ def signed(value: Any) -> Misfit | None:
 
 
 def anything(value: Any) -> Misfit | None:
-    """Whatever JSON holds, unless it is nested more than MOST_NESTED deep."""
+    """Any JSON value of finite numbers that is nested at most MOST_NESTED deep."""
     level = [value]
     for _ in range(MOST_NESTED):
         inner: list[Any] = []
@@ -94,12 +95,12 @@ def anything(value: Any) -> Misfit | None:
 
 
 def nullable(shape: Shape) -> Shape:
-    """The same, or null."""
+    """A value of this shape, or null."""
     return lambda value: None if value is None else shape(value)
 
 
 def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
-    """A list of such values."""
+    """A list of `least` to `most` values of this shape."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, (list, tuple)) or len(value) < least or (most is not None and len(value) > most):
@@ -114,7 +115,7 @@ def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
 
 
 def values(shape: Shape) -> Shape:
-    """A mapping from any key to such values."""
+    """A mapping with any keys, whose values all have this shape."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, Mapping):
@@ -129,7 +130,7 @@ def values(shape: Shape) -> Shape:
 
 
 def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
-    """A mapping with these keys, each of its shape or null; `required` ones are there and not null."""
+    """A mapping whose values have the shape of their key or are null. `required` keys must be present and not null."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, Mapping):
@@ -152,14 +153,14 @@ def mode(value: Any) -> Misfit | None:
 
 
 def points(value: Any) -> Misfit | None:
-    """Measured (bytes, rate) pairs, one for each number of bytes."""
+    """Measured (bytes, rate) pairs, no two for the same number of bytes."""
     misfit = each(each(positive, 2, 2))(value)
     if misfit is None and len({point[0] for point in value}) < len(value):
         return "", "pairs of different sizes", value
     return misfit
 
 
-# The names of these fields have another range than their types say.
+# Shapes of fields whose range is narrower or wider than their type implies, by the fields' names.
 _RANGES: dict[str, Shape] = {
     "num_ranks": whole(1),
     "num_nodes": whole(1),
@@ -199,9 +200,10 @@ def links(value: Any) -> Misfit | None:
 
 @cache
 def of(kind: type, whole_one: bool = True) -> Shape:
-    """The shape of a dataclass's fields, from their annotations: null only where these allow it.
+    """The shape of a dataclass, from the annotations of its fields. Null fits only where an annotation allows None.
 
-    Without `whole_one`, fields without a default may be missing: their reader refuses that when it needs them.
+    With `whole_one`, all fields without a default must be present. Without it they may be missing: whoever needs such a
+    field raises the error.
     """
     shapes: dict[str, tuple[Shape, bool]] = {}
     for field in fields(kind):
@@ -261,7 +263,7 @@ _NODE = keys(
 )
 _FIGURE = keys(("name", "unit", "where", "status", "line"), name=text, unit=text, where=text, status=text, value=signed)
 _CLOCKS = values(values(nullable(signed)))
-_FREE: dict[str, Shape] = {  # the mappings of a header, whose annotations say only that they are mappings
+_FREE: dict[str, Shape] = {  # a header's mappings: their annotations do not say what is in them
     "nodes": values(_NODE),
     "ranks": each(keys(host=text, local_rank=whole(0), process=whole(0), cpus=each(whole(0)), nic=text)),
     "links": links,
@@ -291,7 +293,7 @@ _FREE: dict[str, Shape] = {  # the mappings of a header, whose annotations say o
 
 
 def seconds(value: Any) -> Misfit | None:
-    """A list of numbers of any kind: wrong times become flags of their row."""
+    """A list of numbers, even negative or infinite ones: rows with such times get a flag instead of an error."""
     good = isinstance(value, (list, tuple)) and set(map(type, value)) <= {float, int}
     return None if good else ("", "list of numbers", value)
 
@@ -315,7 +317,7 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """What does not fit in a line of this type (header, record, clocks, end), as text; None if all fits."""
+    """What is wrong with a line of this type (header, record, clocks, end), as text; None if all its values fit."""
     misfit = _CHECKS[kind](parsed)
     if misfit is None:
         return None
@@ -326,7 +328,7 @@ def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value; deep values are not printed as a whole."""
+    """The beginning of a value, for a message. For a deeply nested value only its kind is named."""
     if isinstance(value, (Mapping, list, tuple)) and len(value) and anything(value) is not None:
         return f"a nested {'mapping' if isinstance(value, Mapping) else 'list'}"
     if isinstance(value, int) and abs(value) >= _LARGEST:

@@ -1,4 +1,4 @@
-"""Files of older versions: turn a sentence that they hold in place of a code into that code.
+"""Files of older versions have some sentences where newer files have codes: replace such sentences by their codes.
 
 Only this module (and `remarks_of` in store/runs.py) reads such sentences.
 """
@@ -10,14 +10,17 @@ from typing import Any
 
 from bench.core.codes import UNCODED
 
-_NO_NUMBER = "was printed, but is no number"  # the text in bench.results/5 for a row of another tool's log
+_NO_NUMBER = "was printed, but is no number"  # text of bench.results/5 about a row of another tool's log
 
 
 _WAIVED = " was waived: the tool says that it can not run here"
 
 
 def update_header(parsed: dict[str, Any]) -> None:
-    """Bring the line of a header up to date, as far as it is one: null for what was empty, and the codes of a log."""
+    """Bring a header line, which is not checked yet, up to date.
+
+    Missing values become empty lists or mappings, and remarks about waived tests get codes.
+    """
     for name in ("case", "argv", "ranks", "notes", "remarks"):
         parsed[name] = parsed.get(name) or []
     for name in ("versions", "facts", "settings", "environment", "nodes", "calibration", "links", "imported"):
@@ -27,7 +30,7 @@ def update_header(parsed: dict[str, Any]) -> None:
 
 
 def update_record(parsed: dict[str, Any]) -> None:
-    """Bring the line of a record up to date, as far as it is one: skips and failures get codes."""
+    """Bring a record line, which is not checked yet, up to date: skips and failures get codes."""
     parsed.setdefault("requested_bytes", [])
     parsed.setdefault("payload_bytes", 0)
     if isinstance(parsed.get("skipped"), str):
@@ -37,7 +40,7 @@ def update_record(parsed: dict[str, Any]) -> None:
 
 
 def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The origin of imported rows; a test that the tool waived gets its code."""
+    """The header's `imported`, where a remark about a test that the tool waived gets its code."""
     remarks = []
     listed = stored.get("remarks")
     for remark in listed if isinstance(listed, list) else ():
@@ -50,7 +53,7 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored failure; a figure that another tool printed as "no number" gets its code."""
+    """A stored failure, which gets its code if its text says that a tool printed a figure that is no number."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

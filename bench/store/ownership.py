@@ -1,6 +1,6 @@
 """Who may change a stored run. Only a run that no other user can change is continued, because its plan starts programs.
 
-Every user, root included, continues only own runs. Reading the runs of other users (report, compare, explain) is safe.
+A user, even root, can continue only runs of their own. Reading other users' runs (report, compare, explain) is safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bench.core.codes import Code, Coded
 
 
 class OwnerCode(Code):
-    """Why a run is not continued."""
+    """Why a run cannot be continued by this user."""
 
     OTHER_OWNER = (
         "other-owner",
@@ -53,7 +53,7 @@ def _decisive(folder: Path) -> Iterator[Path]:
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Whether a group is the user's own: it has the user's name, and no other member."""
+    """Whether a group has the user's name and no member other than the user."""
     try:
         name, found = pwd.getpwuid(user).pw_name, grp.getgrgid(group)
     except KeyError:

@@ -1,8 +1,8 @@
 """The lock of a run's folder: only one controller at a time may add to a run.
 
-The lock is an flock on a file in the folder, so that it ends with its process. Some shared file systems keep an flock
-on one host or have none. Therefore the leases of the run's jobs count too: a lease that is being renewed belongs to
-another controller.
+The lock is an flock on a file in the folder, so it ends with the process that holds it. On some shared file systems an
+flock is not seen by other hosts, or does not exist. The leases of the run's jobs are therefore checked, too: if one is
+being renewed, another controller uses the folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def held(folder: Path) -> Iterator[None]:
     path = folder / _NAME
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError:  # nothing can be added to a folder that cannot be written: the first write reports it
+    except OSError:  # the folder cannot be written, so it needs no lock: the first write reports the error
         yield
         return
     try:
@@ -61,7 +61,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def _sign(file: int) -> None:
-    """Write who holds the lock. A full disk does not stop a run here."""
+    """Write who holds the lock. Errors, such as a full disk, are ignored here."""
     user = str(os.getuid())
     with contextlib.suppress(OSError, KeyError):
         user = getpass.getuser()
@@ -72,7 +72,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """The facts of the controller that signed the lock, and a text that names it."""
+    """The process, host and user that signed the lock, and `holder`, a text that names them."""
     try:
         signed = json.loads(os.pread(file, 4096, 0))
         facts = {name: signed[name] for name in ("pid", "host", "user")}
@@ -82,7 +82,7 @@ def _holder(file: int) -> dict[str, Any]:
 
 
 def _is_renewed(folder: Path) -> bool:
-    """Whether a job's lease changes while this function watches; it returns at once if no job may be running."""
+    """Whether a job's lease changes within _WATCH_S. Returns at once if no lease can be in use."""
     before = {path: lease.read(path) for path in folder.glob(f".*.heartbeats/{lease.NAME}")}
     before = {path: content for path, content in before.items() if content not in (None, lease.LOST)}
     end = time.monotonic() + _WATCH_S

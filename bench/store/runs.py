@@ -28,19 +28,19 @@ from bench.core.remarks import CodedRemark, RemarkCode
 from bench.store import jsonl, ownership
 
 PLAN_SCHEMA = "bench.plan/1"
-_HEAD_BYTES = 4096  # within which a line of a results file states its type
+_HEAD_BYTES = 4096  # the type of a line of a results file is in its first _HEAD_BYTES
 _OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in plans without remarks
 
 
 def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
-    """A name that sorts by time: 20261120-214500-local-main."""
+    """A name that sorts by time, such as 20261120-214500-local-main."""
     return f"{(now or datetime.now(UTC)).strftime('%Y%m%d-%H%M%S')}-{cluster}-{scenario}"
 
 
 def create(results: Path, run_id: str) -> Path:
-    """A new folder for a run, with a number if two start in the same second.
+    """Create a folder for a run. Its name gets a number if two runs start in the same second.
 
-    Raises the error of `unwritable` if the folder cannot be created or written: results must be stored.
+    Raises the error of `unwritable` if the folder cannot be created or written, because results must be stored.
     """
     for attempt in range(1000):
         folder = results / (run_id if attempt == 0 else f"{run_id}-{attempt + 1}")
@@ -61,9 +61,9 @@ def create(results: Path, run_id: str) -> Path:
 
 
 def unwritable(folder: Path, error: OSError) -> BenchError:
-    """The error for a results folder that cannot be written: UsageError if the path cannot be a folder.
+    """The error for a results folder that cannot be written: a UsageError if the path cannot be a folder.
 
-    If the disk is full, read-only or not accessible, it is a RefusedError: the machine does not match the request.
+    It is a RefusedError if the disk is full, read-only or not accessible: then the machine, not the request, is wrong.
     """
     no_folder = isinstance(error, FileExistsError | NotADirectoryError | FileNotFoundError)
     return (UsageError if no_folder else RefusedError)(
@@ -73,13 +73,13 @@ def unwritable(folder: Path, error: OSError) -> BenchError:
 
 
 def discard(folder: Path) -> None:
-    """Remove the folder of a run without rows."""
+    """Remove a run's folder if it has no rows."""
     if not any(folder.glob("*.jsonl")):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def find(results: Path, name: str) -> Path:
-    """The folder of a run by path, name, or `latest`. Raises UsageError with the existing runs."""
+    """The folder of a run by path, name, or `latest`. Raises UsageError, with the latest runs, if there is none."""
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
         return as_path
@@ -94,9 +94,9 @@ def find(results: Path, name: str) -> Path:
 
 
 def find_own(results: Path, name: str) -> Path:
-    """As `find`, for a run that this user continues. `latest` skips the runs that other users can change.
+    """As `find`, for a run that this user continues. `latest` is the latest run that no other user can change.
 
-    Raises RefusedError if other users can change the named run, or every run that `latest` may mean.
+    Raises RefusedError if other users can change the named run or, with `latest`, every run.
     """
     if name != "latest":
         folder = find(results, name)
@@ -153,7 +153,7 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
 
 
 def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
-    """The remarks of a stored plan. Plans of older versions have only notes; one of these is recognised."""
+    """The remarks of a stored plan. Plans of older versions have only notes; one kind of note gets its code."""
     if "remarks" in plan:
         return tuple(CodedRemark(**remark) for remark in plan["remarks"])
     remarks = []
@@ -175,7 +175,7 @@ def read_outcomes(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
-    """As read_outcomes, but a broken file raises UsageError: it must not look like a run without failures."""
+    """As read_outcomes, but raises UsageError for a broken file, which must not look like a run without failures."""
     path = folder / "outcomes.json"
     if not path.exists():
         return {}
@@ -208,7 +208,7 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
 
 
 def has_results(path: Path) -> bool:
-    """Is this a results file, or a folder with one? Other tools also write `.jsonl`, without a type in each line."""
+    """Whether this is a results file or a folder with one. The `.jsonl` of other tools has no `type` in its lines."""
     if path.is_dir():
         return any(map(has_results, path.glob("*.jsonl")))
     if path.suffix != ".jsonl":
@@ -222,7 +222,7 @@ def has_results(path: Path) -> bool:
 
 
 def hashes(path: Path) -> dict[str, str]:
-    """SHA-256 by name of every file behind a run's figures and verdict. For a single results file: only its own."""
+    """File name -> SHA-256, for all files that a run's figures and verdict depend on, or for a single results file."""
     files = [path] if path.is_file() else sorted([*path.glob("*.jsonl"), *path.glob("*.json")])
     found = {}
     for file in files:
@@ -253,12 +253,12 @@ def results_file(folder: Path, job: str) -> Path:
 
 
 def log_file(folder: Path, job: str) -> Path:
-    """The file of the output of a job's ranks."""
+    """The file for the output of a job's ranks and launcher."""
     return folder / f"{job}.log"
 
 
 def open_log(folder: Path, job: str) -> BinaryIO:
-    """A job's log, open to append. Users outside its group cannot read it: programs may print their settings."""
+    """A job's log, open to append. Only its owner and group can read it, because programs may print their settings."""
     descriptor = os.open(log_file(folder, job), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
     return os.fdopen(descriptor, "ab", buffering=0)
 
@@ -269,7 +269,7 @@ def output_file(folder: Path, job: str) -> Path:
 
 
 def document_file(folder: Path, job: str) -> Path:
-    """The file to which another tool's job writes its results; they are then read from it."""
+    """The file to which another tool's job writes its results, and from which they are then read."""
     return folder / f"{job}.tool.json"
 
 
@@ -279,14 +279,14 @@ def heartbeat_folder(folder: Path, job: str) -> Path:
 
 
 def jobs_in(folder: Path) -> tuple[str, ...]:
-    """The jobs of a run with a results file: in planned order, then any others by name."""
+    """Those jobs of a run that have a results file: first the planned ones in their order, then others by name."""
     present = {path.stem for path in folder.glob("*.jsonl")}
     planned = [job["name"] for job in read_plan(folder)["jobs"]] if (folder / "plan.json").exists() else []
     return tuple([job for job in planned if job in present] + sorted(present - set(planned)))
 
 
 def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[str, ...]]:
-    """((job or job#2, attempt), ...) and warnings, of a run's folder or of a results file."""
+    """(((job, attempt), ...), warnings) of a run's folder or a results file; later attempts are called job#2, ..."""
     files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path} holds no results file")
@@ -301,7 +301,7 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically: a reader never sees a part of it. Other users may read it if the umask allows."""
+    """Write a file atomically, so a reader never sees only a part. Other users may read it if the umask allows."""
     partial = path.with_suffix(path.suffix + ".part")
     try:
         partial.write_text(text, encoding="utf-8")
