@@ -87,7 +87,7 @@ def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which
 
 
 def _instead(plan: Plan) -> str:
-    """What the user can do with this plan on this machine, as text."""
+    """What the user can do on this machine instead of running this plan."""
     shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown

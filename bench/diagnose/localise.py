@@ -4,7 +4,7 @@ Within a class of comparable pairs (in one node, in one rack, across racks), the
 sum of a normal level, the effects of the sender's and the receiver's parts, and the effect of this link. A part can
 only make a pair slower, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation").
 Parts are tried in this order: rack, host, NIC, rank, link; the first one that explains the slow pairs is suspected. If
-a ladder suspects a part, only the rows that it then measures to confirm this suspicion decide.
+a ladder suspects a part, it measures this part again; only these later rows decide whether it is slow.
 """
 
 from __future__ import annotations

@@ -200,8 +200,8 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
     """The verdict against another machine's copies. The slowest pair is compared with the slowest pair.
 
-    If only the other machine's pairs differ, the fastest pairs are compared: our log may hold only the pairs with the
-    most links.
+    If the other machine's pairs differ among themselves but ours do not, the fastest pairs are compared: our log may
+    have only the pairs with the most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

@@ -77,7 +77,7 @@ def why(run: ForeignRun) -> Coded:
 
 
 def got(run: ForeignRun) -> Iterator[Coded]:
-    """How the run ended, its rows and figures, then what they are."""
+    """How the run ended, its rows and figures, then what was measured and what the tool's words mean."""
     yield from status_lines(run)
     for row in _rows_to_show(run):
         yield Coded.of(ResultCode.FIGURE, figure=_of_row(row))

@@ -51,7 +51,7 @@ def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """The bound by the bytes between NVLink domains, through all NICs of all nodes; none if one domain has all nodes.
+    """The bound if all NICs of all nodes carry the bytes between NVLink domains; none if one domain has all nodes.
 
     The domain of each node is unknown. The smallest possible number of domains gives the fewest bytes.
     """

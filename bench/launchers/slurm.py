@@ -25,7 +25,7 @@ from bench.launchers._variables import check_one_line, checked, long_options, re
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 # slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
 _LAST_STEP = 0xFFFFFFF0
-# Options of steps only (srun(1)). The --container-* of the pyxis plug-in are options of steps, too.
+# Options that only a step accepts (srun(1)); the pyxis plug-in's --container-* are such options, too.
 _OF_STEPS = frozenset(
     (
         "mpi",

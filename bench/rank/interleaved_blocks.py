@@ -38,8 +38,8 @@ def stop(
 
     A row is finished when every pair's ratio is known precisely enough.
 
-    Rank 0 decides. `pairs`: (samples without, samples with the disturbance). Each of the `num_kinds` kinds of block may
-    take a row's time.
+    Rank 0 decides. `pairs`: (samples without, samples with the disturbance). The time limit is `num_kinds` times
+    `row.max_s`: each kind of block may take as long as an ordinary row.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

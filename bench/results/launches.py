@@ -184,7 +184,10 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """The factors that may change from row to row. `asked_cache`: as requested, because small buffers may be warm."""
+    """The factors that may change from row to row.
+
+    `asked_cache`: the requested cache mode; the row's own may differ, because small buffers may stay warm.
+    """
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:
         cache = f"{cache or 'unknown'} where {asked_cache} was asked for"

@@ -213,7 +213,7 @@ class Loop:
     def _timed(
         self, function: Any, compiled: Compiled, barriers: LoopProgram, num_calls: int, num_times: int
     ) -> tuple[float, ...]:
-        """Seconds of `num_times` samples. Afterwards the next call uses the buffer set that is `num_calls` further."""
+        """Seconds of `num_times` samples. Advances `next_set` by `num_calls`, modulo the number of sets."""
         program: LoopProgram = compiled.native
         took = (ctypes.c_int64 * num_times)()
         self._check(

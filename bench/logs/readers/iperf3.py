@@ -212,7 +212,7 @@ class Iperf3(Reader):
         self._events_line = 0
 
     def begins(self, text: str) -> bool:
-        """A connection, the titles of its columns, its error, or the first key of its document."""
+        """Is the line iperf3's: a connection, the titles of columns, an error, or the first key of its document?"""
         text = text[: 2 * LONGEST_LINE].strip()
         if text[:1] in ("{", '"'):
             return _DOCUMENT.match(text) is not None or _EVENT.match(text) is not None
