@@ -54,10 +54,12 @@ def measured(bed: Testbed, num_ranks: int, ranks_per_host: int, *argv: str, time
     import torch.distributed  # noqa: F401  once, for all of them
 
     from bench.rank import main
+    from bench.transports.gloo import Gloo
 
     out = bed.shared / f"document-{os.getpid()}.json"
 
     def work(rank: int) -> int:
+        Gloo.exits_at_once = False  # a forked rank reports its end to this process
         os.environ.update(
             RANK=str(rank),
             WORLD_SIZE=str(num_ranks),
