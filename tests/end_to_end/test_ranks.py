@@ -134,7 +134,10 @@ def test_torchrun_starts_gloo_whose_allreduce_is_in_place(run: Run, torchrun: St
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("words", "groups"),
-    [(("--topology", "pairs"), {"0-1", "0-2", "1-2"}), (("--topology", "groups of 1", "--order", "0,2,1"), set())],
+    [
+        (("--topology", "pairs"), {"0-1", "0-2", "1-2"}),
+        pytest.param(("--topology", "groups of 1", "--order", "0,2,1"), set(), marks=pytest.mark.slow),
+    ],
 )
 def test_idle_or_reordered_ranks_decide_like_the_others(
     run: Run, torchrun: Start, words: tuple[str, ...], groups: set[str]

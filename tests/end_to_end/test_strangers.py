@@ -55,7 +55,7 @@ def world(missing: object) -> Iterator[World]:
         process.communicate()
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", [PREFIXES[0], pytest.param(PREFIXES[1], marks=pytest.mark.slow)])
 def test_a_pickled_command_of_a_stranger_runs_nowhere(world: World, prefix: str, tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     victim = world.start(0, *ALLREDUCE, secret="s3cr3t")

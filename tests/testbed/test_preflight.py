@@ -131,7 +131,7 @@ def name_unknown(bed: Testbed) -> None:
 @pytest.mark.parametrize(
     ("fault", "hosts", "code"),
     [
-        (cut, ["h2"], FindingCode.NOBODY_CONNECTS),
+        pytest.param(cut, ["h2"], FindingCode.NOBODY_CONNECTS, marks=pytest.mark.slow),
         pytest.param(no_route, ["h1", "h2"], FindingCode.NEITHER_CONNECTED, marks=pytest.mark.slow),
         (closed_one_way, ["h1", "h2"], FindingCode.NOT_CONNECTED),
         pytest.param(not_there, ["h1"], FindingCode.NOT_REACHED, marks=pytest.mark.slow),

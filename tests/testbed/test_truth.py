@@ -95,7 +95,7 @@ LAUNCHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpirun": ("mpi", {"launcher": "mpirun"}),
     "mpirun gloo": ("gloo", {"launcher": "mpirun"}),
 }
-LONG = ("torchrun c10d", "mpirun gloo")
+LONG = ("torchrun static", "torchrun c10d", "mpirun gloo")
 
 
 @pytest.mark.mpi
