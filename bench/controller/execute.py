@@ -29,8 +29,8 @@ from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
+from bench.core.seal import SECRET_VARIABLE
 from bench.core.secret_values import resolved
-from bench.core.wire import SECRET_VARIABLE
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, lease, runs
