@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.controller.messages import OutcomeCode
+from bench.controller.host_checks import PreflightFinding
+from bench.controller.links import LinkTest
+from bench.controller.messages import LinkCode, OutcomeCode
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
 from bench.core.record import Failure
@@ -24,9 +26,9 @@ class FailureEvidence:
     """Evidence about a failed job.
 
     `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
-    processes. `cut_off`: hosts that no other host can reach over the network. `unplugged`: for each host, devices that
-    have no carrier there but have one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the
-    controller's clock.
+    processes. `links`: the test of the links between hosts after the failure, and `link_causes` its findings that may
+    have caused it, the strongest first. `unplugged`: for each host, devices that have no carrier there but have one on
+    other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
     num_ranks: int
@@ -36,7 +38,8 @@ class FailureEvidence:
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     late: bool = True  # whether the controller ended the job after a timeout
-    cut_off: tuple[str, ...] = ()
+    links: LinkTest = field(default_factory=LinkTest)
+    link_causes: tuple[PreflightFinding, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be written
@@ -53,6 +56,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_lost_by_launcher,
         _rank_gone,
         _host_cut_off,
+        _link_broken,
         _rank_without_heartbeat,
         _rank_silent_longest,
     ):
@@ -146,10 +150,19 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 
 
 def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
-    for host in sorted(evidence.unplugged, key=lambda host: host not in evidence.cut_off):
+    cut_off = [cause.hosts[0] for cause in evidence.link_causes if cause.code == LinkCode.NOBODY_CONNECTS]
+    for host in sorted(evidence.unplugged, key=lambda host: host not in cut_off):
         return _failure(OutcomeCode.NO_CARRIER, None, host, devices=list(evidence.unplugged[host]))
-    for host in evidence.cut_off:
+    for host in cut_off:
         return _failure(OutcomeCode.CUT_OFF, None, host)
+    return None
+
+
+def _link_broken(evidence: FailureEvidence) -> Failure | None:
+    """A link on which packets are lost, or an address that two machines have. A host is named if all its links are."""
+    for cause in evidence.link_causes:
+        host = cause.hosts[0] if len(cause.hosts) == 1 else None
+        return Failure(cause.what, None, host, cause.code, cause.facts)
     return None
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.controller.messages import FindingCode
+from bench.controller.messages import FindingCode, LinkCode
+from bench.core.codes import Code
 from bench.rank.messages import RankRefusal
 from tests.facts import holds
 from tests.testbed.hosts import Ran, Testbed
@@ -131,9 +132,9 @@ def name_unknown(bed: Testbed) -> None:
 @pytest.mark.parametrize(
     ("fault", "hosts", "code"),
     [
-        pytest.param(cut, ["h2"], FindingCode.NOBODY_CONNECTS, marks=pytest.mark.slow),
-        pytest.param(no_route, ["h1", "h2"], FindingCode.NEITHER_CONNECTED, marks=pytest.mark.slow),
-        (closed_one_way, ["h1", "h2"], FindingCode.NOT_CONNECTED),
+        pytest.param(cut, ["h2"], LinkCode.NOBODY_CONNECTS, marks=pytest.mark.slow),
+        pytest.param(no_route, ["h2", "h1"], LinkCode.ONE_WAY, marks=pytest.mark.slow),
+        (closed_one_way, ["h1", "h2"], LinkCode.NOT_CONNECTED),
         pytest.param(not_there, ["h1"], FindingCode.NOT_REACHED, marks=pytest.mark.slow),
         (dead, ["h2"], FindingCode.NOT_REACHED),
         pytest.param(full, ["h0"], FindingCode.RESULTS_NOT_WRITABLE, marks=pytest.mark.slow),
@@ -142,7 +143,7 @@ def name_unknown(bed: Testbed) -> None:
     ],
 )
 def test_a_host_with_a_fault_is_named(
-    testbed: Make, fault: Callable[[Testbed], None], hosts: list[str], code: FindingCode
+    testbed: Make, fault: Callable[[Testbed], None], hosts: list[str], code: Code
 ) -> None:
     bed = testbed(4)
     controller = Controller(bed)
