@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.controller.host_checks import PreflightFinding, named_hosts
 from bench.controller.messages import FindingCode, LinkCode
-from bench.probes.links import NUM_BYTES, Arrival, Call, LinkReport
+from bench.probes.links import NUM_BYTES, Arrival, LinkReport, PeerCall
 from bench.probes.netlink import Device
 
 BY_NAME, BY_NIC, BY_OTHER = "name", "nic", "other"  # kinds of addresses: of the host's name, of a NIC of the run
@@ -101,7 +101,13 @@ def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> 
 
 
 def _link(
-    a: str, call: Call, arrival: Arrival | None, there: bool, back: bool | None, late: bool, devices: Sequence[Device]
+    a: str,
+    call: PeerCall,
+    arrival: Arrival | None,
+    there: bool,
+    back: bool | None,
+    late: bool,
+    devices: Sequence[Device],
 ) -> Link:
     received = arrival.received_bytes if arrival is not None else 0
     state = LinkState.OK if received >= NUM_BYTES else LinkState.STALLED
@@ -140,7 +146,7 @@ def _link(
 
 
 def _packets(
-    call: Call, arrival: Arrival | None, devices: Sequence[Device]
+    call: PeerCall, arrival: Arrival | None, devices: Sequence[Device]
 ) -> tuple[int | None, int | None, int | None]:
     """(MTU of both devices, largest packet that arrived, smallest larger one that did not). None: unknown.
 
@@ -250,7 +256,7 @@ def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[Pre
     """(findings about hosts that no other host reaches or that reach no other, failures that these do not explain)."""
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
-    for host in dict.fromkeys(a for pair in tried for a in sorted(pair)):
+    for host in dict.fromkeys(a for pair in sorted(tried) for a in pair):
         inward = [failed[pair] for pair in failed if pair[1] == host]
         outward = [failed[pair] for pair in failed if pair[0] == host]
         no_way_in = 1 < sum(b == host for _, b in tried) == len(inward)

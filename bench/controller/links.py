@@ -136,9 +136,7 @@ def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[
     passed: set[tuple[str, str]] = set()
     try:
         for host, plain in stored["networks"].items():
-            devices = tuple(
-                Device(**{**device, "addresses": tuple(device["addresses"])}) for device in plain["devices"]
-            )
+            devices = tuple(map(Device.from_plain, plain["devices"]))
             networks[host] = HostNetwork(devices, tuple(plain["addresses"]), tuple(plain["nics"]))
         for each in stored["tests"]:
             for host, others in each["reached"].items() if each["when"] == BEFORE else ():
@@ -146,10 +144,6 @@ def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[
     except (TypeError, KeyError, AttributeError, UsageError):
         return {}, frozenset()
     return networks, frozenset(passed)
-
-
-def _device(plain: Mapping[str, Any]) -> Device:
-    return Device(**{**plain, "addresses": tuple(plain["addresses"]), "duplicates": tuple(plain["duplicates"])})
 
 
 def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:

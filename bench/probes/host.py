@@ -131,7 +131,7 @@ def last_report(out: str) -> HostReport | None:
 def _facts_of(plain: Mapping[str, Any] | None) -> Facts | None:
     if plain is None:
         return None
-    return Facts(**{**plain, "devices": tuple(netlink.Device(**device) for device in plain["devices"])})
+    return Facts(**{**plain, "devices": tuple(map(netlink.Device.from_plain, plain["devices"]))})
 
 
 def facts(question: HostQuestion, root: Path = ROOT) -> Facts:

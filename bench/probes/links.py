@@ -66,7 +66,7 @@ class LinkRound:
 
 
 @dataclass(slots=True)
-class Call:
+class PeerCall:
     """The test of a peer's address from here. `error` is None if the peer accepted a connection.
 
     `answered`: whether any packet came back, also a refusal. `answered_by`: the host that answered, by its own word.
@@ -108,7 +108,7 @@ class LinkReport:
     """
 
     port: int | None
-    calls: tuple[Call, ...]
+    calls: tuple[PeerCall, ...]
     arrivals: tuple[Arrival, ...]
     half_open: tuple[str, ...] = ()
     devices: tuple[netlink.Device, ...] = ()
@@ -126,10 +126,10 @@ def parse_round(plain: Mapping[str, Any]) -> LinkRound:
 def parse_report(plain: Mapping[str, Any]) -> LinkReport:
     """The report in an answer. Raises TypeError or KeyError for that of another version."""
     given = {
-        "calls": tuple(Call(**{**call, "sizes": tuple(call["sizes"])}) for call in plain["calls"]),
+        "calls": tuple(PeerCall(**{**call, "sizes": tuple(call["sizes"])}) for call in plain["calls"]),
         "arrivals": tuple(Arrival(**arrival) for arrival in plain["arrivals"]),
         "half_open": tuple(plain["half_open"]),
-        "devices": tuple(netlink.Device(**device) for device in plain["devices"]),
+        "devices": tuple(map(netlink.Device.from_plain, plain["devices"])),
     }
     return LinkReport(**{**plain, **given})
 
@@ -169,10 +169,10 @@ class _Part:
     def __init__(self, asked: LinkRound, secret: bytes, until: float, clock: Callable[[], float]) -> None:
         self.me, self.callers, self.secret, self.until, self.clock = asked.me, asked.callers, secret, until, clock
         self.over = threading.Event()
-        self.calls: list[Call] = []
+        self.calls: list[PeerCall] = []
         self.ports: list[tuple[int, ...]] = []
         for target, address in _resolved(asked.targets):
-            self.calls.append(Call(target.host, address, target.ports[0], target.kind, error="no answer"))
+            self.calls.append(PeerCall(target.host, address, target.ports[0], target.kind, error="no answer"))
             self.ports.append(target.ports)
         self.arrivals: dict[tuple[str, str], Arrival] = {}
         self.expected: dict[tuple[str, str], tuple[int, ...]] = {}  # sizes of packets that a caller sends
@@ -226,7 +226,7 @@ class _Part:
             time.sleep(_RETRY_S)
         self.call_ended_at[number] = time.monotonic()
 
-    def _converse(self, connection: socket.socket, call: Call) -> None:
+    def _converse(self, connection: socket.socket, call: PeerCall) -> None:
         nonce = os.urandom(_NONCE_BYTES)
         connection.sendall(nonce)
         context = nonce + _received(connection, _NONCE_BYTES)
@@ -333,7 +333,7 @@ class _Datagrams:
                 with contextlib.suppress(OSError, SealError, ValueError, KeyError, TypeError):
                     self._take(by_number[ready])
 
-    def _open(self, number: int, call: Call, port: int) -> None:
+    def _open(self, number: int, call: PeerCall, port: int) -> None:
         family = _family(call.address)
         sender = socket.socket(family, socket.SOCK_DGRAM)
         try:

@@ -10,8 +10,9 @@ import contextlib
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 _GET_LINKS, _GET_ADDRESSES, _GET_NEIGHBOURS = 18, 22, 30
 _DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
@@ -40,6 +41,11 @@ class Device:
     addresses: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
     unplugged: bool = False
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Device:
+        """The device from plain data. Raises TypeError or KeyError if it is none."""
+        return cls(**{**plain, "addresses": tuple(plain["addresses"]), "duplicates": tuple(plain["duplicates"])})
 
 
 def devices() -> tuple[Device, ...]:

@@ -49,16 +49,11 @@ def test_a_host_reports_its_facts_without_imports(tmp_path: Path) -> None:
 
 
 def test_a_round_is_answered(tmp_path: Path) -> None:
-    question = {
-        "me": "a",
-        "port": ports.free_port(),
-        "peers": {"localhost": ports.free_port()},
-        "callers": [],
-        "nonce": "word",
-        "limit_s": 0.3,
-    }
-    answer = asked(question)
-    assert answer.reached["localhost"].error is not None
+    target = {"host": "b", "address": "localhost", "ports": [ports.free_port()], "kind": "name"}
+    question = {"me": "a", "ports": [ports.free_port()], "targets": [target], "callers": [], "limit_s": 0.3}
+    report = asked(question).links
+    assert report is not None
+    assert {(call.host, call.kind, call.error is None) for call in report.calls} == {("b", "name", False)}
 
 
 def test_another_folder_or_none_is_reported(tmp_path: Path) -> None:
