@@ -7,7 +7,6 @@ fails cannot show.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -256,11 +255,12 @@ def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[Pre
     """(findings about hosts that no other host reaches or that reach no other, failures that these do not explain)."""
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
-    for host in dict.fromkeys(a for pair in sorted(tried) for a in pair):
+    num_out, num_in = Counter(a for a, _ in tried), Counter(b for _, b in tried)
+    for host in sorted({host for pair in failed for host in pair}):
         inward = [failed[pair] for pair in failed if pair[1] == host]
         outward = [failed[pair] for pair in failed if pair[0] == host]
-        no_way_in = 1 < sum(b == host for _, b in tried) == len(inward)
-        no_way_out = 1 < sum(a == host for a, _ in tried) == len(outward)
+        no_way_in = 1 < num_in[host] == len(inward)
+        no_way_out = 1 < num_out[host] == len(outward)
         if no_way_in:
             explained |= {(link.a, link.b) for link in inward}
         if no_way_out:
@@ -291,7 +291,12 @@ def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[Prefl
             for host in group[b]:
                 group[host] = group[a]
     groups = sorted({tuple(sorted(hosts)) for hosts in group.values()})
-    if len(groups) != 2 or min(map(len, groups)) < 2 or any(link.state != LinkState.LOST for link in failed.values()):
+    if (
+        not failed
+        or len(groups) != 2
+        or min(map(len, groups)) < 2
+        or any(link.state != LinkState.LOST for link in failed.values())
+    ):
         return [], failed
     first, second = groups
     facts = _facts(next(iter(failed.values())))
@@ -340,7 +345,7 @@ def _sizes(tested: Sequence[Link]) -> list[PreflightFinding]:
             small.setdefault((link.a, link.b), link)
     tried = {(link.a, link.b) for link in tested if not link.fails}
     found: list[PreflightFinding] = []
-    for host in dict.fromkeys(a for pair in sorted(tried) for a in pair):
+    for host in sorted({host for pair in small for host in pair}):
         own = [pair for pair in tried if host in pair]
         lost = [small[pair] for pair in own if pair in small and small[pair].lost is not None]
         if len(own) > 2 and len(lost) == len(own) and len(small) < len(tried):
@@ -456,8 +461,3 @@ def causes(
         return []
     found = [finding for finding in found if finding.refuses and finding.code in _CAUSES]
     return sorted(found, key=lambda finding: _CAUSES.index(LinkCode(finding.code)))
-
-
-def subnets(devices: Iterable[Device]) -> set[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """The networks in which these devices have an address."""
-    return {ipaddress.ip_interface(address).network for device in devices for address in device.addresses}

@@ -7,11 +7,13 @@ other host with 62 or fewer others. With more hosts than that, further passes gr
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +52,25 @@ class HostNetwork:
         These are the first address of each family on each device that the run names, and the first address of the
         family that the name lacks on the name's device. Both hosts must have an address in the same network.
         """
-        near = link_checks.subnets(
-            device for device in other.devices if not other.nics or device.name in (*other.nics, *other.own_devices())
-        )
-        taken = {text.partition("/")[0] for device in other.devices for text in device.addresses}
+        near = other.networks()
+        taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
         families = {":" in address for address in self.addresses}
         found: list[Address] = []
-        for device in self.devices:
+        for device in self.devices if near else ():
             by_nic, by_name = device.name in self.nics, device.name in self.own_devices()
             seen = set() if by_nic else set(families)
             for text in device.addresses if by_nic or by_name else ():
                 address = text.partition("/")[0]
                 new = (":" in address) not in seen and address not in self.addresses and address not in taken
-                if new and link_checks.subnets([replace(device, addresses=(text,))]) & near:
+                if new and _subnet(text) in near:
                     seen.add(":" in address)
                     found.append((address, BY_NIC if by_nic else BY_OTHER))
         return found
+
+    def networks(self) -> set[str]:
+        """The networks of its devices that a run may use: those that the run names and that of its name."""
+        used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
+        return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
 
     def own_devices(self) -> tuple[str, ...]:
         """Names of the devices that have an address of the host's name."""
@@ -146,6 +151,12 @@ def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[
     return networks, frozenset(passed)
 
 
+@cache
+def _subnet(address: str) -> str:
+    """10.0.0.0/24 for 10.0.0.2/24."""
+    return str(ipaddress.ip_interface(address).network)
+
+
 def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
     """The first and the last port that the ranks may use, if variables limit them; else the kernel's range counts."""
     for name in _PORT_RANGES:
@@ -221,7 +232,7 @@ def _round(
     questions = {}
     for host in hosts:
         callers = tuple(a for a in hosts if any(target.host == host for target in targets[a]))
-        questions[host] = asdict(LinkRound(host, tuple(ports[host]), tuple(targets[host]), callers, limit_s))
+        questions[host] = LinkRound(host, tuple(ports[host]), tuple(targets[host]), callers, limit_s).to_plain()
     replies = ask(questions, secrets.token_hex(16), limit_s + slack_s)
     reports, silent, windows = {}, {}, {}
     for host, reply in replies.items():

@@ -20,7 +20,7 @@ from bench.controller.messages import FindingCode
 from bench.core.errors import RefusedError
 from bench.core.seal import SECRET_VARIABLE
 from bench.probes import host as probe
-from bench.probes.links import NUM_BYTES, Arrival, LinkReport, PeerCall
+from bench.probes.links import NUM_BYTES
 from bench.probes.netlink import Device
 from tests.controller.test_host_checks import HOSTS, WANTED, facts_of
 from tests.facts import holds
@@ -58,11 +58,13 @@ class Hosts:
         calls, arrivals = [], []
         for target in asked["targets"]:
             answered = {"answered": True, "answered_by": target["host"], "received_bytes": NUM_BYTES}
-            calls.append(PeerCall(target["host"], target["address"], target["ports"][0], target["kind"], **answered))
+            call = {key: target[key] for key in ("host", "address", "kind")}
+            calls.append({**call, "port": target["ports"][0], "sizes": (), **answered})
         for caller in asked["callers"]:
-            arrivals.append(Arrival(caller, host, True, NUM_BYTES))
-        report = LinkReport(40000, tuple(calls), tuple(arrivals))
-        return line(asdict(probe.HostReport(links=report)))
+            arrivals.append({"host": caller, "address": host, "connected": True, "received_bytes": NUM_BYTES})
+        plain = {"port": 40000, "half_open": (), "devices": (), "neighbours": {}, "seconds": 0.1}
+        plain |= {"calls": calls, "arrivals": arrivals}
+        return line({"schema": probe.SCHEMA, "facts": None, "links": plain, "problem": None})
 
 
 def surveyed(
