@@ -27,7 +27,7 @@ from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
-_ROUND_S, _SLACK_S = 5.0, 3.0  # of the test of links; the slack is for a login and the start of an interpreter
+_ROUND_S, _SLACK_S = 4.0, 4.0  # of the test of links; the slack is for a login and the start of an interpreter
 _EPHEMERAL = (32768, 60999)  # Linux's range of ports, which ranks use unless a variable limits it
 _NUM_PORTS = 2  # of which a host listens on the first that is free
 _STACKS_S = 0.3  # time in which faulthandler writes stacks, even if all CPUs are busy

@@ -260,6 +260,11 @@ def _host_named(trial: Trial) -> Expected:
     return Expected(ranks=(None, *range(first, first + trial.per_host)), hosts=(trial.host,))
 
 
+def _link_named(words: str, hosts: tuple[str | None, ...] = (None,)) -> Expected:
+    """A link is named, with its direction, and no rank. With two hosts, or for all links of one, a host may be."""
+    return Expected(ranks=(None,), hosts=hosts, words=words, goes_on=False)
+
+
 def _left_alone(trial: Trial) -> Expected:
     """MPICH's ranks crash when a peer leaves (Hydra reports that), so several are gone without last words."""
     expected = _named(trial)
@@ -389,6 +394,26 @@ FAULTS = {
         lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
         "a cable is pulled",
         mend=lambda t: t.bed.mend(t.host),
+    ),
+    # Ranks 0 and 1 of every engine's allreduce talk to each other, so the link of the first two hosts is in use.
+    "one-way": Fault(
+        lambda t: t.bed.drop(*t.hosts[:2]),
+        lambda t: _link_named(rf"host {t.hosts[0]} cannot reach host {t.hosts[1]} by {t.bed.address(t.hosts[1])} \(h1"),
+        "packets of one direction between two hosts are lost",
+        mend=lambda t: t.bed.let_pass(t.hosts[1]),
+    ),
+    "cut-pair": Fault(
+        lambda t: (t.bed.drop(*t.hosts[:2]), t.bed.drop(*t.hosts[1::-1]))[0],
+        lambda t: _link_named(rf"hosts {t.hosts[0]} and {t.hosts[1]} cannot connect to each other"),
+        "two hosts no longer reach each other",
+        mend=lambda t: (t.bed.let_pass(t.hosts[0]), t.bed.let_pass(t.hosts[1]))[0],
+    ),
+    "mtu": Fault(
+        lambda t: t.bed.mtu(t.hosts[1], 9000, 1500),
+        lambda t: _link_named(r"packets of 2000 bytes .* those of 1500", (None, t.hosts[1])),
+        "a switch port passes small packets only",
+        prepare=lambda t: [t.bed.mtu(host, 9000, 9000) for host in t.bed.hosts][0],
+        mend=lambda t: t.bed.mtu(t.hosts[1], 9000, 9000),
     ),
     "power": Fault(
         lambda t: t.bed.kill_host(t.host),

@@ -21,7 +21,7 @@ from tests.testbed.hosts import Testbed
 pytestmark = pytest.mark.netns
 Make = Callable[..., Testbed]
 PORT = 40123
-LIMIT_S = 3.0
+LIMIT_S = 2.5
 
 
 @dataclass(frozen=True)
