@@ -364,6 +364,22 @@ def _mismatch(trial: Trial) -> None:
     trial.rewrite(env=_SHARING | {"MPI4PY_LIBMPI": str(library)})
 
 
+def _cut_pair(trial: Trial) -> None:
+    first, second = trial.hosts[:2]
+    trial.bed.drop(first, second)
+    trial.bed.drop(second, first)
+
+
+def _join_pair(trial: Trial) -> None:
+    for host in trial.hosts[:2]:
+        trial.bed.let_pass(host)
+
+
+def _large_packets(trial: Trial) -> None:
+    for host in trial.bed.hosts:
+        trial.bed.mtu(host, 9000, 9000)
+
+
 def _refused(words: str) -> Callable[[Trial], Expected]:
     return lambda trial: Expected((3,), words=words.format(host=trial.host, first=trial.hosts[0]))
 
@@ -397,22 +413,22 @@ FAULTS = {
     ),
     # Ranks 0 and 1 of every engine's allreduce talk to each other, so the link of the first two hosts is in use.
     "one-way": Fault(
-        lambda t: t.bed.drop(*t.hosts[:2]),
+        lambda t: t.bed.drop(t.hosts[0], t.hosts[1]),
         lambda t: _link_named(rf"host {t.hosts[0]} cannot reach host {t.hosts[1]} by {t.bed.address(t.hosts[1])} \(h1"),
         "packets of one direction between two hosts are lost",
         mend=lambda t: t.bed.let_pass(t.hosts[1]),
     ),
     "cut-pair": Fault(
-        lambda t: (t.bed.drop(*t.hosts[:2]), t.bed.drop(*t.hosts[1::-1]))[0],
+        _cut_pair,
         lambda t: _link_named(rf"hosts {t.hosts[0]} and {t.hosts[1]} cannot connect to each other"),
         "two hosts no longer reach each other",
-        mend=lambda t: (t.bed.let_pass(t.hosts[0]), t.bed.let_pass(t.hosts[1]))[0],
+        mend=_join_pair,
     ),
     "mtu": Fault(
         lambda t: t.bed.mtu(t.hosts[1], 9000, 1500),
         lambda t: _link_named(r"packets of 2000 bytes .* those of 1500", (None, t.hosts[1])),
         "a switch port passes small packets only",
-        prepare=lambda t: [t.bed.mtu(host, 9000, 9000) for host in t.bed.hosts][0],
+        prepare=_large_packets,
         mend=lambda t: t.bed.mtu(t.hosts[1], 9000, 9000),
     ),
     "power": Fault(

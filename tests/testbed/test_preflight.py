@@ -51,12 +51,14 @@ class Controller:
         return self.bed.on("h0", line, env=env, cwd=self.folder, timeout_s=120)
 
     def findings(self) -> list[dict[str, Any]]:
-        """The findings of `doctor` that refuse; its exit code must fit."""
+        """The findings of `doctor` that refuse; its exit code and its evidence about links must fit."""
         done = self("doctor", "--format", "json")
         document = json.loads(done.out)
         assert (document["schema"], list(document["hosts"])) == ("bench.doctor/1", list(self.bed.hosts)), done.err
         wrong = [finding for finding in document["findings"] if finding["refuses"]]
         assert done.code == (3 if wrong else 0)
+        faulty = {link["a"] for link in document["links"]["faulty"]}
+        assert faulty <= {host for finding in wrong for host in self.bed.hosts if finding["code"] in set(LinkCode)}
         return wrong
 
     def each_host_has(self, variables: str, on: Sequence[str]) -> None:
@@ -77,6 +79,7 @@ def test_hosts_without_faults_are_listed_and_nothing_stays(testbed: Make) -> Non
     assert [line.split()[:2] for line in lines[1:4]] == [[host, "OK"] for host in bed.hosts]
     assert holds(lines[4], "cluster site", "start")
     assert [line for line in lines if line.startswith("machine")] == ["machines h[0-2]"], done.out
+    assert not [line for line in lines if line.startswith(("note", "wrong"))], "healthy links get no word"
     assert bed.processes() == []
     assert not (bed.shared / "controller" / "results").exists()
 
