@@ -22,7 +22,7 @@ from bench.controller.hosts import CommandReply
 from bench.controller.link_checks import BY_NAME, BY_NIC, BY_OTHER, Link, LinkState
 from bench.core import hostlist
 from bench.core.errors import UsageError
-from bench.probes import host as probe
+from bench.probes import links as probe
 from bench.probes.links import LinkReport, LinkRound, Target
 from bench.probes.netlink import Device
 from bench.store import runs
@@ -237,12 +237,12 @@ def _round(
     reports, silent, windows = {}, {}, {}
     for host, reply in replies.items():
         report = probe.last_report(reply.out)
-        if report is None or report.links is None:
-            silent[host] = report.problem if report is not None and report.problem else reply.last_line
+        if not isinstance(report, LinkReport):
+            silent[host] = report or reply.last_line
             continue
-        reports[host] = report.links
+        reports[host] = report
         if reply.ended_at is not None:
-            windows[host] = (reply.ended_at - report.links.seconds, reply.ended_at)
+            windows[host] = (reply.ended_at - report.seconds, reply.ended_at)
     return LinkTest(tuple(link_checks.links(reports, windows)), reports, silent)
 
 

@@ -27,10 +27,12 @@ from bench.core.errors import RefusedError
 from bench.core.seal import SECRET_VARIABLE
 from bench.core.traits import traits
 from bench.probes import host as probe
+from bench.probes import links as link_probe
 from bench.probes import versions
 from bench.store import runs
 
-_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # _SLACK_S: to log in and to start an interpreter
+_FACTS_S, _ROUND_S = 10.0, 8.0
+_SLACK_S, _ROUND_SLACK_S = 6.0, 10.0  # to log in and to start an interpreter
 _MOST_SHOWN = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.CommandReply]]
@@ -113,7 +115,7 @@ def of_hosts(
     reasons: dict[tuple[FindingCode, str], dict[str, Any]] = {}
     for host, answer in answers.items():
         report = probe.last_report(answer.out)
-        if report is not None and report.facts is not None:
+        if report is not None:
             facts[host] = report.facts
             continue
         code, own = _silence(host, answer, cluster.agent, python, package_root)
@@ -126,7 +128,7 @@ def of_hosts(
     findings += host_checks.findings(facts, wanted)
 
     def ask(questions: Mapping[str, Any], secret: str, timeout_s: float) -> Mapping[str, hosts.CommandReply]:
-        return asked({host: words(question, secret) for host, question in questions.items()}, timeout_s)
+        return asked({host: words(q, link_probe.__name__, secret) for host, q in questions.items()}, timeout_s)
 
     tested = _links(facts, wanted, ask, more_s)
     findings += link_checks.findings(tested.links, tested.reports, tested.silent)
@@ -140,7 +142,7 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         answer = hosts.run_locally(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
     this, report = replace(wanted, hosts=(me,)), probe.last_report(answer.out)
-    if report is None or report.facts is None:
+    if report is None:
         code, own = _silence(me, answer, cluster.agent, python, package_root)
         return Survey(this, {}, (PreflightFinding.of(code, (me,), **_for_hosts((me,), own)),))
     return Survey(this, {me: report.facts}, tuple(host_checks.findings({me: report.facts}, this)))
@@ -202,7 +204,7 @@ def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, mor
         return not isinstance(facts[a].addresses.get(b), str)
 
     ports = {host: (port,) for host, port in port_of.items()}
-    return links.test(_networks(facts, wanted), ports, knows, ask, _ROUND_S, _SLACK_S, more_s)
+    return links.test(_networks(facts, wanted), ports, knows, ask, _ROUND_S, _ROUND_SLACK_S, more_s)
 
 
 @contextlib.contextmanager
@@ -223,8 +225,15 @@ def _mark_in(results: Path) -> Iterator[str]:
             results.rmdir()
 
 
-def _words(cluster: Cluster, python: str, package_root: Path, question: object, secret: str = "") -> hosts.HostCommand:
-    words = [python, "-m", probe.__name__, json.dumps(question)]
+def _words(
+    cluster: Cluster,
+    python: str,
+    package_root: Path,
+    question: object,
+    module: str = probe.__name__,
+    secret: str = "",
+) -> hosts.HostCommand:
+    words = [python, "-m", module, json.dumps(question)]
     env = {**cluster.env, SECRET_VARIABLE: secret} if secret else cluster.env
     return hosts.in_rank_environment(words, cluster.setup, env, str(package_root))
 

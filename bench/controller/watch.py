@@ -21,13 +21,13 @@ from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.root_cause import FailureEvidence
 from bench.core.launcher import Blame
 from bench.core.seal import SECRET_VARIABLE
-from bench.probes import host as host_probe
+from bench.probes import links as link_probe
 from bench.probes import processes
 from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
-_ROUND_S, _SLACK_S = 4.0, 4.0  # of the test of links; the slack is for a login and the start of an interpreter
+_ROUND_S, _SLACK_S = 4.0, 7.0  # of the test of links; the slack is for a login and the start of an interpreter
 _EPHEMERAL = (32768, 60999)  # Linux's range of ports, which ranks use unless a variable limits it
 _NUM_PORTS = 2  # of which a host listens on the first that is free
 _STACKS_S = 0.3  # time in which faulthandler writes stacks, even if all CPUs are busy
@@ -65,7 +65,7 @@ class JobHosts:
 
         def ask(questions: Mapping[str, Any], secret: str, timeout_s: float) -> Mapping[str, hosts.CommandReply]:
             env = {**self.env, SECRET_VARIABLE: secret}
-            asked = {host: self._command([host_probe.__name__, json.dumps(q)], env) for host, q in questions.items()}
+            asked = {host: self._command([link_probe.__name__, json.dumps(q)], env) for host, q in questions.items()}
             return hosts.ask(self.agent, asked, timeout_s)
 
         return links.test(networks, dict.fromkeys(networks, ports), lambda a, b: True, ask, _ROUND_S, _SLACK_S)

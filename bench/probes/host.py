@@ -1,8 +1,7 @@
 """The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is JSON: a `HostQuestion` asks for facts, a `LinkRound` asks the
-host to test its links; the secret of the round is in the environment. The program answers in a fraction of a second,
-because it does not import the libraries whose versions it reports.
+The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers in a fraction of
+a second, because it does not import the libraries whose versions it reports.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 import os
 import re
 import resource
-import secrets
 import shutil
 import signal
 import socket
@@ -25,8 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.core.seal import SECRET_VARIABLE
-from bench.probes import links, machine, netlink, nvml, ports, versions
+from bench.probes import machine, netlink, nvml, ports, versions
 from bench.probes.sysfs import ROOT, read
 
 SCHEMA = "bench.host/1"
@@ -83,12 +80,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The printed line: `facts` for a HostQuestion; `links`, or the `problem`, for a LinkRound."""
+    """The printed line."""
 
+    facts: Facts
     schema: str = SCHEMA
-    facts: Facts | None = None
-    links: links.LinkReport | None = None
-    problem: str | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,14 +93,7 @@ def main(argv: Sequence[str]) -> int:
     """
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
-    if "targets" not in asked:
-        answer = HostReport(facts=facts(HostQuestion(**asked)))
-    else:
-        try:
-            secret = os.environ.get(SECRET_VARIABLE, "").encode() or secrets.token_bytes()  # without it, nobody knows
-            answer = HostReport(links=links.take_part(links.parse_round(asked), secret))
-        except OSError as error:
-            answer = HostReport(problem=error.strerror or str(error))
+    answer = HostReport(facts(HostQuestion(**asked)))
     print(json.dumps(asdict(answer)))
     return 0
 
@@ -116,8 +104,8 @@ def parse(line: str) -> HostReport | None:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
             return None
-        found = links.parse_report(plain["links"]) if plain["links"] is not None else None
-        return HostReport(SCHEMA, _facts_of(plain["facts"]), found, plain["problem"])
+        devices = tuple(map(netlink.Device.from_plain, plain["facts"]["devices"]))
+        return HostReport(Facts(**{**plain["facts"], "devices": devices}))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -126,12 +114,6 @@ def last_report(out: str) -> HostReport | None:
     """The last line that is a report; a login may print other lines before it."""
     found = (parse(line) for line in reversed(out.splitlines()))
     return next((report for report in found if report is not None), None)
-
-
-def _facts_of(plain: Mapping[str, Any] | None) -> Facts | None:
-    if plain is None:
-        return None
-    return Facts(**{**plain, "devices": tuple(map(netlink.Device.from_plain, plain["devices"]))})
 
 
 def facts(question: HostQuestion, root: Path = ROOT) -> Facts:

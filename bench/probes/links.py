@@ -1,8 +1,9 @@
-"""Test the links of this host to other hosts, in each direction and by each address.
+"""Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
-All hosts of a round run this at about the same time: each listens, connects to the others, and sends 64 KiB each way
-and single packets of several sizes. Each reports what arrived, so a lost direction shows although no connection can be
-made. Peers prove with the secret of the round that they belong to it; nobody else gets more than 16 random bytes.
+QUESTION is a `LinkRound` as JSON. All hosts of a round run this at about the same time: each listens, connects to the
+others, and sends 64 KiB each way and single packets of several sizes. Each reports what arrived, so a lost direction
+shows although no connection can be made. Peers prove with the secret of the round, which is in the environment, that
+they belong to it; nobody else gets more than 16 random bytes.
 
 The result is no measurement of the network. It states which links pass packets, up to which size, and the offsets of
 wall clocks.
@@ -13,21 +14,25 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import math
 import os
 import select
+import signal
 import socket
 import struct
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.core.seal import SealError, sealed, unsealed
+from bench.core.seal import SECRET_VARIABLE, SealError, sealed, unsealed
 from bench.probes import netlink, ports
 
+SCHEMA = "bench.links-report/1"
 NUM_BYTES = 64 << 10  # sent each way on every connection
 _SIZES = (9000, 4000, 2000, 1500, 1450, 1400, 1280, 576)  # of packets, in addition to the largest that the device takes
 _LARGEST_PACKET = 65535
@@ -120,6 +125,30 @@ class LinkReport:
     devices: tuple[netlink.Device, ...] = ()
     neighbours: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Take part in a round. An alarm ends this process if it takes too long."""
+    asked = parse_round(json.loads(argv[1]))
+    signal.alarm(math.ceil(asked.limit_s) + 2)
+    secret = os.environ.get(SECRET_VARIABLE, "").encode() or os.urandom(16)  # without it, this host meets nobody
+    answer: dict[str, Any] = {"schema": SCHEMA, "report": None, "problem": None}
+    try:
+        answer["report"] = asdict(take_part(asked, secret))
+    except OSError as error:
+        answer["problem"] = error.strerror or str(error)
+    print(json.dumps(answer))
+    return 0
+
+
+def last_report(out: str) -> LinkReport | str | None:
+    """The report in a program's output, or its problem; None without either. A login may print other lines first."""
+    for line in reversed(out.splitlines()):
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            plain = json.loads(line)
+            if plain.get("schema") == SCHEMA:
+                return str(plain["problem"]) if plain["problem"] is not None else parse_report(plain["report"])
+    return None
 
 
 def parse_round(plain: Mapping[str, Any]) -> LinkRound:
@@ -476,3 +505,7 @@ def _proc_address(text: str) -> str:
     address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

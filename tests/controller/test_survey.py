@@ -20,7 +20,7 @@ from bench.controller.messages import FindingCode
 from bench.core.errors import RefusedError
 from bench.core.seal import SECRET_VARIABLE
 from bench.probes import host as probe
-from bench.probes.links import NUM_BYTES
+from bench.probes.links import NUM_BYTES, SCHEMA
 from bench.probes.netlink import Device
 from tests.controller.test_host_checks import HOSTS, WANTED, facts_of
 from tests.facts import holds
@@ -54,7 +54,7 @@ class Hosts:
         if "targets" not in asked:
             self.saw_mark |= (Path(asked["results"]) / asked["nonce"]).exists()
             facts = facts_of(host, addresses={name: ["10.0.0.1"] for name in asked["hosts"]}, source="aa")
-            return line(asdict(probe.HostReport(facts=facts)))
+            return line(asdict(probe.HostReport(facts)))
         calls, arrivals = [], []
         for target in asked["targets"]:
             answered = {"answered": True, "answered_by": target["host"], "received_bytes": NUM_BYTES}
@@ -64,7 +64,7 @@ class Hosts:
             arrivals.append({"host": caller, "address": host, "connected": True, "received_bytes": NUM_BYTES})
         plain = {"port": 40000, "half_open": (), "devices": (), "neighbours": {}, "seconds": 0.1}
         plain |= {"calls": calls, "arrivals": arrivals}
-        return line({"schema": probe.SCHEMA, "facts": None, "links": plain, "problem": None})
+        return line({"schema": SCHEMA, "report": plain, "problem": None})
 
 
 def surveyed(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.probes import host, ports, versions
+from bench.probes import host, versions
 
 PACKAGE_ROOT = Path(host.__file__).resolve().parent.parent.parent
 HEAVY = ("torch", "mpi4py", "numpy", "psutil")
@@ -39,21 +39,12 @@ def asked(question: dict[str, object]) -> host.HostReport:
 def test_a_host_reports_its_facts_without_imports(tmp_path: Path) -> None:
     (tmp_path / "nonce").touch()
     facts = asked({"hosts": ["localhost"], "results": str(tmp_path), "nonce": "nonce", "limit_s": 30}).facts
-    assert facts is not None
     assert facts.host == socket.gethostname()
     assert (facts.software, facts.source) == (versions.software(), versions.source())
     assert (facts.results_shared, facts.results_problem, facts.mpi) == (True, None, None)
     assert facts.results_free_bytes is not None and facts.results_free_bytes > 0
     assert isinstance(facts.addresses["localhost"], list)
     assert [path.name for path in tmp_path.iterdir()] == ["nonce"]
-
-
-def test_a_round_is_answered(tmp_path: Path) -> None:
-    target = {"host": "b", "address": "localhost", "ports": [ports.free_port()], "kind": "name"}
-    question = {"me": "a", "ports": [ports.free_port()], "targets": [target], "callers": [], "limit_s": 0.3}
-    report = asked(question).links
-    assert report is not None
-    assert {(call.host, call.kind, call.error is None) for call in report.calls} == {("b", "name", False)}
 
 
 def test_another_folder_or_none_is_reported(tmp_path: Path) -> None:

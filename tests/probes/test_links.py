@@ -7,10 +7,13 @@ import errno
 import json
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +121,24 @@ def test_a_host_listens_on_the_first_free_port_and_is_found_there() -> None:
     assert found["a"].port == second and found["b"].calls[0].error is None
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
         links.take_part(LinkRound("a", (taken.getsockname()[1],), (), (), 1), SECRET)
+
+
+def test_the_program_prints_one_line_and_imports_no_library() -> None:
+    asked = round_of("a", ports.free_port(), {"b": ports.free_port()}, 0.3).to_plain()
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", links.__name__, json.dumps(asked)],
+        env={**os.environ, "PYTHONPATH": str(Path(links.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert not imported & {"numpy", "torch", "mpi4py", "psutil"}
+    report = links.last_report(f"a greeting\n{done.stdout}")
+    assert isinstance(report, LinkReport) and [call.host for call in report.calls] == ["b"]
+    assert links.last_report('{"schema": "bench.links-report/1", "report": null, "problem": "in use"}') == "in use"
+    assert links.last_report('{"schema": "bench.links-report/0"}\n[]\n3\ntext') is None
 
 
 def test_half_open_connections_to_a_port_are_read(tmp_path: Any) -> None:
