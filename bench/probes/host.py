@@ -1,7 +1,7 @@
 """The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers in a fraction of
-a second, because it does not import the libraries whose versions it reports.
+The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers in a fraction
+of a second, because it does not import the libraries whose versions it reports.
 """
 
 from __future__ import annotations
