@@ -22,11 +22,11 @@ _MOST_WRONG = 5  # lines with wrong data of each job and size in a table that is
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """`show`: columns that tables show in addition ("wire"). `all_notes`: all notes, not only the urgent ones.
+    """`show`: "wire" adds a column, and "wide" keeps all columns on a narrow terminal.
 
-    `table`: the table of the rows that are already printed. `most_lines`: a longer table is cut to the lines that a
-    reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
-    report is the summary alone.
+    `all_notes`: all notes, not only the urgent ones. `table`: the table of the rows that are already printed.
+    `most_lines`: a longer table is cut to the lines that a reader needs first. `run`: how commands name the run, for the
+    last line of the summary. `only_summary`: the report is the summary alone.
     """
 
     document: Document
@@ -95,7 +95,7 @@ class RunReport(Report):
     @cached_property
     def table_of_rows(self) -> RunTable:
         """The rows' columns, and the letters of their bounds."""
-        return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show))
+        return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show))
 
     @cached_property
     def _rows(self) -> list[TableLine]:
