@@ -25,7 +25,7 @@ class RunReport(Report):
     """`show`: "wire" adds a column, and "wide" keeps all columns on a narrow terminal.
 
     `all_notes`: all notes, not only the urgent ones. `table`: the table of the rows that are already printed.
-    `most_lines`: a longer table is cut to the lines that a reader needs first. `run`: how commands name the run, for the
+    `most_lines`: a longer table is cut to the lines that a reader needs first. `run`: how commands name the run, in the
     last line of the summary. `only_summary`: the report is the summary alone.
     """
 
