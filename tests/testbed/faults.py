@@ -87,6 +87,7 @@ class Result:
     what: str = ""
     rank: int | None = None
     host: str | None = None
+    link: str = ""
     resumed: bool | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -640,6 +641,8 @@ def _refuse(trial: Trial, result: Result) -> None:
 def _judge_words(trial: Trial, expected: Expected, result: Result, process: Remote) -> None:
     outcome = trial.outcome() or {}
     result.what, result.rank, result.host = outcome.get("what") or "", outcome.get("rank"), outcome.get("host")
+    if {"a", "b"} <= (outcome.get("facts") or {}).keys():
+        result.link = "link {a} to {b}".format(**outcome["facts"])
     if result.code == 0:
         return
     problems, said = result.problems, f" (reported: {result.what})"
@@ -688,7 +691,7 @@ def table(results: list[Result]) -> str:
     """The matrix in Markdown."""
     lines = ["| fault | engine | exit code | ended after | named | resumed |", "|---|---|---|---|---|---|"]
     for one in results:
-        name = " on ".join(filter(None, (f"rank {one.rank}" if one.rank is not None else "", one.host)))
+        name = " on ".join(filter(None, (f"rank {one.rank}" if one.rank is not None else "", one.host, one.link)))
         resumed = {None: "", True: "yes", False: "**no**"}[one.resumed]
         seconds = "" if one.seconds is None or one.code == 0 else f"{one.seconds:.1f} s"
         bad = " **(not as promised)**" if one.problems else ""
