@@ -34,7 +34,7 @@ from tests.testbed.nemesis_faults import KINDS, PORT, Active, Drawn, NotNowError
 from tests.testbed.nemesis_invariants import INVARIANTS, Observed
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 6.0
+DEADLINE_S, RESUME_DEADLINE_S = 8.0, 60.0
 LEASE_S, MARGIN_S = 10.0, 4.0  # the promise, and the slack for a busy machine
 _LIMIT_S = 100.0  # of a run: a rank may be silent for 60 s while it starts
 _RESUME_LIMIT_S = 100.0
@@ -112,15 +112,15 @@ class Scene:
         (self.folder / "bench.yaml").write_text(json.dumps({"clusters": {"c": cluster}}))  # YAML, too
         (self.folder / "scenarios" / "s.yaml").write_text(json.dumps(scenario))
 
-    def start_another(self, *words: str) -> Remote:
+    def start_another(self, *words: str, deadline_s: float = DEADLINE_S) -> Remote:
         """`python -m bench run` on the controller's host."""
         command = [sys.executable, "-m", "bench", "run", *words, "--no-plots", "--format", "json"]
-        command += ["--deadline", f"{DEADLINE_S:g}s"]
+        command += ["--deadline", f"{deadline_s:g}s"]
         return self.bed.popen(self.controller, command, env={"PYTHONPATH": f"{ROOT}:{self.site}"}, cwd=self.folder)
 
-    def start(self, *words: str) -> Remote:
+    def start(self, *words: str, deadline_s: float = DEADLINE_S) -> Remote:
         """As start_another, for the run that the faults are for."""
-        self.process = self.start_another(*words)
+        self.process = self.start_another(*words, deadline_s=deadline_s)
         return self.process
 
     def signal_controller(self, number: int) -> None:
@@ -330,7 +330,7 @@ def _resume(scene: Scene, observed: Observed) -> None:
     run = scene.run
     there = run is not None and (run / "plan.json").exists()
     words = ["--resume", f"results/{run.name}"] if run is not None and there else ["s", "--cluster", "c"]
-    again = scene.start(*words, "--no-preflight")
+    again = scene.start(*words, "--no-preflight", deadline_s=RESUME_DEADLINE_S)
     observed.resumed = True
     with contextlib.suppress(TimeoutError):
         observed.resumed_code = again.wait(_RESUME_LIMIT_S)

@@ -1,0 +1,79 @@
+"""A failure at each write, fsync and rename: what was acknowledged is kept, nothing is doubled, the run is completed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.store import injection
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT_EVERY = 6  # of the operations: a prime step of about nine trials per mode
+_MEMORY = Path("/dev/shm")  # an fsync on a disk takes much longer, and the library counts both
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The compiled library; empty without a compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return ""
+    built = tmp_path_factory.mktemp("library") / "injection.so"
+    source = Path(__file__).with_name("injection.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", str(built), str(source), "-ldl"], check=True)
+    return str(built)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def injected(library: str, place: Path, every: int) -> Any:
+    words = [sys.executable, "-m", injection.__name__, str(place / "run"), library, str(every)]
+    env = {**os.environ, "LD_PRELOAD": library, "PYTHONPATH": str(ROOT)}
+    return json.loads(subprocess.run(words, env=env, cwd=ROOT, check=True, capture_output=True).stdout)
+
+
+@pytest.mark.parametrize("every", [SHORT_EVERY, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_failure_at_any_operation_of_the_store_loses_and_doubles_nothing(
+    every: int, library: str, place: Path, missing: Callable[[str, str], NoReturn]
+) -> None:
+    if not library:
+        missing("gcc", "no C compiler")
+    found = injected(library, place, every)
+    assert found["trials"] >= len(injection.MODES) * 8
+    assert found["violations"] == []
+
+
+class Command:
+    """`bench run` of a modelled scenario, with a failure at one operation of the controller or of rank 0."""
+
+    def __init__(self, library: str, place: Path) -> None:
+        self.place, self.results = place, place / "results"
+        self._library, self._counter = library, place / "counter"
+        (place / "scenarios").mkdir()
+        (place / "bench.yaml").write_text("clusters: {c: {nodes: 2, ranks_per_node: 1, instance: p4d.24xlarge}}\n")
+        (place / "scenarios" / "s.yaml").write_text("measure: [{pattern: allreduce, sizes: [8, 64]}]\n")
+
+    def run(self, *words: str, mode: int = 0, number: int = 0) -> subprocess.CompletedProcess[str]:
+        self._counter.write_bytes(bytes(8))
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": self._library}
+        env |= {"INJECT_FOLDER": str(self.results), "INJECT_COUNTER": str(self._counter)}
+        env |= {"INJECT_MODE": str(mode), "INJECT_AT": str(number)}
+        command = [sys.executable, "-m", "bench", "run", *words, "--no-plots", "--format", "json"]
+        return subprocess.run(command, env=env, cwd=self.place, check=False, capture_output=True, text=True)
+
+    @property
+    def num_operations(self) -> int:
+        return int.from_bytes(self._counter.read_bytes(), sys.byteorder)
