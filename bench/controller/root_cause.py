@@ -127,10 +127,14 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
         return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"
+    # Hydra kills all ranks if one crashes, and a rank may crash if another is gone: either may have been the first.
+    crashed_hosts = [beat.host for beat in evidence.beats if beat.rank in evidence.crashed]
+    after = f"; {_ranks(evidence.crashed)} crashed, which may be the cause" if evidence.crashed else ""
     ranks = [beat.rank for beat in gone]
-    host = hosts[0] if len(hosts) == 1 else None
-    what = {"ranks": _ranks(ranks), "where": where, "rank_numbers": ranks}
-    return _failure(OutcomeCode.RANKS_GONE, None, host, hosts=hosts, **what)
+    host = hosts[0] if {*hosts, *crashed_hosts} == {hosts[0]} else None
+    what = {"ranks": _ranks(ranks), "where": where, "after": after}
+    facts = {"rank_numbers": ranks, "hosts": hosts, "crashed": evidence.crashed}
+    return _failure(OutcomeCode.RANKS_GONE, None, host, **what, **facts)
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:

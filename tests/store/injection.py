@@ -2,8 +2,9 @@
 
     LD_PRELOAD=LIBRARY python -m tests.store.injection FOLDER LIBRARY EVERY
 
-EVERY: 1 for all operations, 7 for every seventh. Each trial is a forked process. After its end, the run's folder must have all that was acknowledged, nothing twice, and
-another process must be able to complete the run. The output is {"trials": number, "violations": [text, ...]} as JSON.
+EVERY: 1 for all operations, 7 for every seventh. Each trial is a forked process. After its end, the run's folder must
+have all that was acknowledged and nothing twice, and another process must be able to complete the run. The output is
+{"trials": number, "violations": [text, ...]} as JSON.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ def problems(folder: Path, acknowledged: list[str], whole: bool) -> Iterator[str
         found = Counter(rows(folder, job))
         yield from (f"{job} {size} is there {num} times" for size, num in found.items() if num > 1)
         wanted = [f"{job} {size}" for size in SIZES]
-        yield from (f"{row} is lost" for row in wanted if (whole or row in acknowledged) and not found[int(row.split()[1])])
+        yield from (
+            f"{row} is lost" for row in wanted if (whole or row in acknowledged) and not found[int(row.split()[1])]
+        )
     if whole or "plan" in acknowledged or (folder / "plan.json").exists():
         try:
             if {key: value for key, value in runs.read_plan(folder).items() if key != "schema"} != PLAN:

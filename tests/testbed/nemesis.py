@@ -164,7 +164,7 @@ class Scene:
         return [f"on {process.host}: {process.words[:120]}" for process in found.values()]
 
     def attempts(self) -> dict[str, tuple[jsonl.Attempt, ...]]:
-        """What the results files hold."""
+        """The attempts in the results files."""
         found = {}
         for job in self.jobs.values():
             with contextlib.suppress(UsageError):
@@ -264,7 +264,7 @@ def attempt(plan: Plan, keep: Path | None = None) -> dict[str, Any]:
         "faults": [asdict(drawn) | _times(faults_of_run, drawn) for drawn in plan.drawn],
         "code": observed.code,
         "outcomes": {
-            job: {name: outcome.get(name) for name in ("code", "rank", "host", "what")}
+            job: {name: outcome.get(name) for name in ("code", "rank", "host", "what", "facts")}
             for job, outcome in observed.outcomes.items()
         },
         "resumed": observed.resumed_code,
@@ -412,6 +412,12 @@ def _stored(file: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def to_do(seeds: Sequence[int], stored: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The seeds that the file lacks."""
+    done = {line["seed"] for line in stored}
+    return [seed for seed in seeds if seed not in done]
+
+
 def _inside() -> None:
     """Start again in a mount namespace of its own, with a small disk that all hosts will share."""
     if _INSIDE in os.environ:
@@ -436,10 +442,10 @@ def main() -> int:
     _inside()
     args.file.parent.mkdir(parents=True, exist_ok=True)
     seeds = range(args.seed, args.seed + args.runs)
-    done = {line["seed"] for line in _stored(args.file)}
-    for seed in seeds:
+    for seed in to_do(seeds, _stored(args.file)):
         plan = draw(seed)
-        if seed in done or faults.why_not(plan.engine) is not None:
+        if (reason := faults.why_not(plan.engine)) is not None:
+            print(f"skipped  {seed} {plan.engine}: {reason}")
             continue
         line = attempt(plan, args.keep / str(seed) if args.keep else None)
         with args.file.open("a", encoding="utf-8") as file:

@@ -461,7 +461,9 @@ KINDS = {
     "rank-starved": Kind("a rank gets 4 % of its CPU", "rank", _to_rank(0), _continued, _starve, slows=True),
     "wrong-data": Kind("a rank sends wrong data", "rank", _strike("data")),
     "clock-step": Kind("a rank's clock steps back by an hour", "rank", _strike("clock")),
-    "launcher-killed": Kind("the launcher is killed", "nobody", _to_launcher(signal.SIGKILL), fatal=True, moments=_BOTH),
+    "launcher-killed": Kind(
+        "the launcher is killed", "nobody", _to_launcher(signal.SIGKILL), fatal=True, moments=_BOTH
+    ),
     "launcher-stopped": Kind("the launcher is stopped", "nobody", _to_launcher(signal.SIGSTOP), _continued, slows=True),
     "daemon-killed": Kind("the launcher's daemon on a host is killed", "host", _to_daemon(signal.SIGKILL)),
     "daemon-stopped": Kind(
