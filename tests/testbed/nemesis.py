@@ -1,6 +1,6 @@
 """The nemesis: one to three overlapping faults, drawn by a seed, against a run on three to six hosts of the testbed.
 
-    python -m tests.testbed.nemesis [--seed N] [--runs N] [--file FILE] [--keep DIR]
+    python -m tests.testbed.nemesis [--seed N] [--runs N] [--kinds REGEX] [--file FILE] [--keep DIR]
 
 After each run, four invariants are checked (nemesis_invariants.py): no row is wrong; nothing is left running; no
 innocent rank, host or link is named; `--resume` makes the run whole. Each run adds a line to FILE with its seed, its
@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -57,17 +58,17 @@ class Plan:
     drawn: tuple[Drawn, ...]
 
 
-def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+def draw(seed: int, kinds: str = "") -> Plan:
+    """The plan of a seed. `kinds`: a regex that the kinds of its faults match."""
     luck = random.Random(seed)
     engine = luck.choice(("gloo", "mpich", "mpich", "openmpi", "openmpi"))  # the ranks of Gloo start slowly
     num_hosts = luck.choice((3, 3, 3, 4) if engine == "gloo" else (3, 4, 5, 6))
     controller_apart = luck.random() < 0.5
     preflight = luck.random() < 0.25
     patterns = ("allreduce",) if engine == "gloo" or luck.random() < 0.5 else ("allreduce", "broadcast")
-    names = [name for name, kind in KINDS.items() if engine in kind.engines]
+    names = [name for name, kind in KINDS.items() if engine in kind.engines and re.search(kinds, name)]
     drawn = []
-    for name in luck.sample(names, luck.choice((1, 1, 2, 2, 3))):
+    for name in luck.sample(names, min(len(names), luck.choice((1, 1, 2, 2, 3)))):
         kind = KINDS[name]
         safe = 0 if controller_apart or not kind.spares_controller else 1
         victim = 0 if name == "port-taken" else luck.randrange(safe, num_hosts)
@@ -437,13 +438,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="the first run's seed; the next run has the next seed")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--file", type=Path, default=Path("results/nemesis.jsonl"))
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what violated runs wrote")
+    parser.add_argument(
+        "--kinds", default="", metavar="REGEX", help="draw from these kinds only, such as 'rank-|cable'"
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the files of violated runs")
     args = parser.parse_args()
     _inside()
     args.file.parent.mkdir(parents=True, exist_ok=True)
     seeds = range(args.seed, args.seed + args.runs)
     for seed in to_do(seeds, _stored(args.file)):
-        plan = draw(seed)
+        plan = draw(seed, args.kinds)
         if (reason := faults.why_not(plan.engine)) is not None:
             print(f"skipped  {seed} {plan.engine}: {reason}")
             continue
