@@ -41,7 +41,7 @@ _LIMIT_S = 100.0  # of a run: a rank may be silent for 60 s while it starts
 _RESUME_LIMIT_S = 100.0
 _SMALL, _BIG, _SAMPLES = 8, 1 << 20, 120
 _DISK_MIB = 64
-_POLL_S, _LOOK_S = 0.03, 0.25
+_POLL_S, _LOOK_S, _AGAIN_S = 0.03, 0.25, 0.2
 _INSIDE = "NEMESIS_INSIDE"  # set in the process that has mounts of its own
 
 
@@ -98,6 +98,9 @@ class Scene:
         for folder in (self.site, self.results, self.folder / "scenarios"):
             folder.mkdir()
         (self.site / "sitecustomize.py").write_text(nemesis_faults.STRIKE)
+        if any(drawn.kind == "mtu" for drawn in self.plan.drawn):
+            for host in self.hosts:  # a port passes the large segments of the kernel whatever its MTU
+                self.bed.network(host, "link set eth0 gso_max_segs 1")
         cluster = {
             "nodes": self.plan.num_hosts,
             "ranks_per_node": 1,
@@ -130,7 +133,7 @@ class Scene:
             raise NotNowError("the controller has ended")
         for process in self.bed.processes():
             with contextlib.suppress(NotNowError):
-                if process.host == self.controller and nemesis_faults._ids(process)[-1] == self.process.process:
+                if process.host == self.controller and nemesis_faults.ids_of(process)[-1] == self.process.process:
                     os.kill(process.number, number)
 
     @property
@@ -186,6 +189,7 @@ class Faults:
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._waiting = list(scene.plan.drawn)
+        self._again_s: dict[str, float] = {}  # when to try again to begin
         self._began = time.monotonic()
         self._rows_s: float | None = None
         self.active: list[Active] = []
@@ -201,9 +205,10 @@ class Faults:
         if self._rows_s is None and self._scene.measures():
             self._rows_s = self.now_s
         for drawn in list(self._waiting):
+            if self.now_s < self._again_s.get(drawn.kind, 0.0):
+                continue
             from_s = 0.0 if drawn.moment == "start" else self._rows_s
             if from_s is not None and self.now_s >= from_s + drawn.after_s:
-                self._waiting.remove(drawn)
                 self._begin(drawn)
         for active in self.active:
             if active.ended_s is not None:
@@ -218,10 +223,19 @@ class Faults:
         active = Active(drawn, self.now_s)
         try:
             KINDS[drawn.kind].begin(self._scene, active)
-        except (NotNowError, OSError, subprocess.SubprocessError, TimeoutError, KeyError) as error:
-            self.missed[drawn.kind] = f"{type(error).__name__}: {error}"
+        except NotNowError as error:
+            self.missed[drawn.kind] = str(error)
+            self._again_s[drawn.kind] = self.now_s + _AGAIN_S
             return
-        self.active.append(active)
+        except (OSError, subprocess.SubprocessError, TimeoutError, KeyError) as error:
+            self.missed[drawn.kind] = f"{type(error).__name__}: {error}"
+        else:
+            self.active.append(active)
+        self._waiting.remove(drawn)
+
+    def no_more(self) -> None:
+        """The run is over: what has not begun never will."""
+        self._waiting.clear()
 
     def end(self, active: Active) -> None:
         """End a fault."""
@@ -287,7 +301,7 @@ def _observe(scene: Scene, of_run: Faults) -> Observed:
     observed.code, observed.error = process.poll(), process.err[-1500:]
     observed.attempts, observed.outcomes = scene.attempts(), scene.outcomes()
     observed.document = _parsed(process.out)
-    of_run._waiting.clear()
+    of_run.no_more()
     observed.left = _left(scene, of_run)
     observed.struck = [(active.drawn.kind, nemesis_faults.culprits(scene, active.drawn)) for active in of_run.active]
     observed.second_measured = any(
@@ -296,7 +310,7 @@ def _observe(scene: Scene, of_run: Faults) -> Observed:
     )
     if observed.code is None or observed.left:
         _clear(scene)
-    if observed.code != EXIT_DONE or nemesis_invariants._missing(observed, observed.attempts):
+    if observed.code != EXIT_DONE or nemesis_invariants.missing_rows(observed, observed.attempts):
         _resume(scene, observed)
     return observed
 
@@ -432,6 +446,8 @@ def _inside() -> None:
 
 def main() -> int:
     """Carry out the runs that the file lacks, and print a summary of all."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background, and then also in all that it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser(
         prog="python -m tests.testbed.nemesis", description=(__doc__ or "").splitlines()[0]
     )

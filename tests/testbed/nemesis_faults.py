@@ -144,12 +144,12 @@ def _rank(scene: Scene, drawn: Drawn) -> Process:
 def _inner(scene: Scene, host: str, number: int) -> Process:
     """The process with this id on its host."""
     for process in scene.bed.processes("BENCH_JOB"):
-        if process.host == host and _ids(process)[-1] == number:
+        if process.host == host and ids_of(process)[-1] == number:
             return process
     raise NotNowError(f"process {number} of {host} is gone")
 
 
-def _ids(process: Process) -> list[int]:
+def ids_of(process: Process) -> list[int]:
     """A process's ids, from here inwards."""
     return [int(word) for word in _status(process, "NSpid")]
 

@@ -68,7 +68,7 @@ def rows_are_right(run: Observed) -> list[str]:
     if run.resumed and not run.kinds & {"run-removed", "torn-line"}:
         before = {_key(job, record) for job, record in _records(run.attempts) if record.samples is not None}
         problems += [f"{key} was lost by --resume" for key in sorted(before - set(counts))]
-    if run.code == EXIT_DONE and not run.kinds & {"torn-line"} and (missing := _missing(run, run.attempts)):
+    if run.code == EXIT_DONE and not run.kinds & {"torn-line"} and (missing := missing_rows(run, run.attempts)):
         problems.append(f"exit code 0 without {missing}")
     return problems
 
@@ -107,7 +107,7 @@ def no_innocent_is_named(run: Observed) -> list[str]:
 def resume_makes_it_whole(run: Observed) -> list[str]:
     """After the faults, `--resume` measures all that is missing."""
     wrong = {(job, record.payload_bytes) for job, record in _records(run.final_attempts) if record.verified is False}
-    missing = _missing(run, run.final_attempts)
+    missing = missing_rows(run, run.final_attempts)
     problems = [f"rows are missing at the end: {missing}"] if missing else []
     if not run.resumed:
         return problems
@@ -167,7 +167,8 @@ def _key(job: str, record: Record) -> tuple[str, str, str, int]:
     return job, record.mode, record.group, record.payload_bytes
 
 
-def _missing(run: Observed, attempts: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, int]]:
+def missing_rows(run: Observed, attempts: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, int]]:
+    """The expected rows that the results files lack."""
     there = {(job, record.payload_bytes) for job, record in _records(attempts) if record.samples is not None}
     return sorted(run.expected_rows - there)
 
