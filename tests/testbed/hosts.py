@@ -250,7 +250,7 @@ class Testbed:
         """Lines for `ip`, in the network of a host."""
         self._ip(host, *lines)
 
-    def mtu(self, host: str, size: int) -> None:
+    def port_mtu(self, host: str, size: int) -> None:
         """Drop frames above `size` bytes at the host's port of the bridge."""
         self._ip(None, f"link set {host}n0 mtu {size}")
 

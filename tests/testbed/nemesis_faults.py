@@ -336,7 +336,7 @@ def _fast_pair(scene: Scene, active: Active) -> None:
 
 
 def _mtu(size: int) -> Act:
-    return lambda scene, active: scene.bed.mtu(scene.hosts[active.drawn.victim], size)
+    return lambda scene, active: scene.bed.port_mtu(scene.hosts[active.drawn.victim], size)
 
 
 def _duplicate(verb: str) -> Act:

@@ -97,7 +97,7 @@ def no_innocent_is_named(run: Observed) -> list[str]:
         candidates = {*outcome.get("facts", {}).get("rank_numbers", ()), *outcome.get("facts", {}).get("crashed", ())}
         if candidates and run.struck and not candidates & ranks:
             problems.append(f"no rank of {sorted(candidates)} is at fault ({reported})")
-        for link in _named_links(outcome):
+        for link in _named_links(run, outcome):
             ends = [link & who.hosts for kind, who in run.struck if KINDS[kind].culprits == "host"]
             if link not in links and not any(ends):
                 problems.append(f"link {sorted(link)} is innocent ({reported})")
@@ -137,7 +137,7 @@ def has_culprit(run: Observed) -> bool:
 def culprit_named(run: Observed) -> bool:
     """Whether some outcome names a rank, a host or a link."""
     return any(
-        outcome.get("rank") is not None or outcome.get("host") is not None or any(_named_links(outcome))
+        outcome.get("rank") is not None or outcome.get("host") is not None or any(_named_links(run, outcome))
         for outcome in run.outcomes.values()
     )
 
@@ -152,11 +152,13 @@ def _failed(outcome: Mapping[str, Any]) -> bool:
     return outcome.get("what") is not None
 
 
-def _named_links(outcome: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    for name in ("links", "pairs"):
-        for link in outcome.get("facts", {}).get(name, ()):
-            ends = [link.get("sender"), link.get("receiver")] if isinstance(link, Mapping) else list(link)
-            yield frozenset(str(end) for end in ends)
+def _named_links(run: Observed, outcome: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """Links that an outcome names: its facts have the two hosts, or lists of pairs."""
+    facts = outcome.get("facts", {})
+    pairs = [*facts.get("links", ()), *facts.get("pairs", ()), (facts.get("a"), facts.get("b"))]
+    for pair in pairs:
+        if all(end in run.hosts for end in pair):
+            yield frozenset(pair)
 
 
 def _records(attempts: Mapping[str, Sequence[Attempt]]) -> Iterator[tuple[str, Record]]:
