@@ -243,8 +243,8 @@ class Testbed:
         self._ip(sender, f"neigh replace {self.address(receiver)} lladdr {_NOBODY} dev eth0 nud permanent")
 
     def unblock(self, sender: str, receiver: str) -> None:
-        """End `block`."""
-        self._ip(sender, f"neigh del {self.address(receiver)} dev eth0")
+        """End `block`, also if another call did so before."""
+        self._batch("ip", sender, [f"neigh del {self.address(receiver)} dev eth0"], check=False)
 
     def network(self, host: str, *lines: str) -> None:
         """Lines for `ip`, in the network of a host."""

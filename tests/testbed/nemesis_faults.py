@@ -317,8 +317,7 @@ def _block(scene: Scene, active: Active) -> None:
 
 def _unblock(scene: Scene, active: Active) -> None:
     for sender, receiver in _ways(scene, active.drawn):
-        with contextlib.suppress(Exception):  # two faults may have blocked the same way
-            scene.bed.unblock(sender, receiver)
+        scene.bed.unblock(sender, receiver)
 
 
 def _slow(rate: str) -> Act:
