@@ -36,9 +36,8 @@ from tests.testbed.nemesis_invariants import INVARIANTS, Observed
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S, RESUME_DEADLINE_S = 8.0, 60.0
-LEASE_S, MARGIN_S = 10.0, 4.0  # the promise, and the slack for a busy machine
+LEASE_S, MARGIN_S = 10.0, 4.0  # the promise, and the slack
 _LIMIT_S = 100.0  # of a run: a rank may be silent for 60 s while it starts
-_RESUME_LIMIT_S = 100.0
 _SMALL, _BIG, _SAMPLES = 8, 1 << 20, 120
 _DISK_MIB = 64
 _POLL_S, _LOOK_S, _AGAIN_S = 0.03, 0.25, 0.2
@@ -77,6 +76,11 @@ def draw(seed: int, kinds: str = "") -> Plan:
         after_s = 0.0 if name == "port-taken" else luck.uniform(0, 4 if moment == "start" else 1.2)
         drawn.append(Drawn(name, victim, other, moment, round(after_s, 2), round(luck.uniform(0.5, 9), 1)))
     return Plan(seed, engine, num_hosts, controller_apart, preflight, patterns, tuple(drawn))
+
+
+def load() -> float:
+    """Processes that want to run for each CPU, at least 1: so much slower is this machine."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 class Scene:
@@ -286,6 +290,7 @@ def attempt(plan: Plan, keep: Path | None = None) -> dict[str, Any]:
         "has_culprit": nemesis_invariants.has_culprit(observed),
         "culprit_named": nemesis_invariants.culprit_named(observed),
         "violations": verdicts,
+        "load": round(load(), 1),
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -295,7 +300,7 @@ def _observe(scene: Scene, of_run: Faults) -> Observed:
     process = scene.start("s", "--cluster", "c", *([] if plan.preflight else ["--no-preflight"]))
     rows = frozenset((job, size) for job in scene.jobs.values() for size in (_SMALL, _BIG))
     observed = Observed(scene.hosts, rows, _SAMPLES)
-    while process.poll() is None and of_run.now_s < _LIMIT_S:
+    while process.poll() is None and of_run.now_s < _LIMIT_S * load():
         of_run.step()
         time.sleep(_POLL_S)
     observed.code, observed.error = process.poll(), process.err[-1500:]
@@ -326,7 +331,7 @@ def _left(scene: Scene, of_run: Faults) -> list[str]:
         if of_run.over and not left:
             break
         since_s = max([ended_s, *(active.ended_s or 0.0 for active in of_run.active)])
-        if of_run.over and of_run.now_s > since_s + LEASE_S + MARGIN_S:
+        if of_run.over and of_run.now_s > since_s + LEASE_S + MARGIN_S * load():
             break
         time.sleep(_POLL_S)
     of_run.end_all()
@@ -348,7 +353,7 @@ def _resume(scene: Scene, observed: Observed) -> None:
     again = scene.start(*words, "--no-preflight", deadline_s=RESUME_DEADLINE_S)
     observed.resumed = True
     with contextlib.suppress(TimeoutError):
-        observed.resumed_code = again.wait(_RESUME_LIMIT_S)
+        observed.resumed_code = again.wait(_LIMIT_S * load())
     observed.resumed_error, observed.resumed_document = again.err[-1500:], _parsed(again.out)
     observed.resumed_attempts = scene.attempts()
     if not there:
