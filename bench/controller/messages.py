@@ -23,6 +23,7 @@ class OutcomeCode(Code):
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
     )
+    RANK_TERMINATED = "rank-terminated", "a SIGTERM ended only rank {rank} on {host}, in: {doing}"
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without last words, in: {doing}{after}"
     RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}{after}"

@@ -52,6 +52,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_stopped,
         _rank_lost_by_launcher,
         _rank_gone,
+        _rank_terminated,
         _host_cut_off,
         _rank_without_heartbeat,
         _rank_silent_longest,
@@ -147,6 +148,16 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
         and beat.host in evidence.states
         and str(beat.process) not in evidence.states[beat.host]
     ]
+
+
+def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
+    """The only rank that got a SIGTERM, if all others still run: a launcher that ends a job ends all of its ranks."""
+    ended = [beat for beat in evidence.beats if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    others = [beat for beat in evidence.beats if beat not in ended]
+    running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
+    if len(ended) != 1 or not running or len(running) < len(others):
+        return None
+    return _of_rank(OutcomeCode.RANK_TERMINATED, ended[0])
 
 
 def _host_cut_off(evidence: FailureEvidence) -> Failure | None:

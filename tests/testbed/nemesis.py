@@ -299,7 +299,7 @@ def _observe(scene: Scene, of_run: Faults) -> Observed:
     plan = scene.plan
     process = scene.start("s", "--cluster", "c", *([] if plan.preflight else ["--no-preflight"]))
     rows = frozenset((job, size) for job in scene.jobs.values() for size in (_SMALL, _BIG))
-    observed = Observed(scene.hosts, rows, _SAMPLES)
+    observed = Observed(plan.engine, scene.hosts, rows, _SAMPLES)
     while process.poll() is None and of_run.now_s < _LIMIT_S * load():
         of_run.step()
         time.sleep(_POLL_S)

@@ -91,7 +91,7 @@ class Kind:
     """How faults of a kind begin, go on (`tick`, many times a second) and end.
 
     `culprits`: who is at fault. `slows`: times of rows may change. `fatal`: the fault ends the run by itself, although
-    nobody is at fault. `moments`: when it may begin.
+    nobody is at fault. `moments`: when it may begin. `unknown_with`: engines with which the culprit cannot be known.
     """
 
     what: str
@@ -104,6 +104,7 @@ class Kind:
     engines: tuple[str, ...] = ENGINES
     moments: tuple[Literal["start", "rows"], ...] = ("rows",)
     spares_controller: bool = False
+    unknown_with: tuple[str, ...] = ()
 
 
 class NotNowError(Exception):
@@ -452,7 +453,7 @@ _BOTH: tuple[Literal["start", "rows"], ...] = ("start", "rows")
 # fmt: off
 KINDS = {
     "rank-killed": Kind("a rank is killed", "rank", _to_rank(signal.SIGKILL), moments=_BOTH),
-    "rank-crashes": Kind("a rank crashes (SIGSEGV)", "rank", _to_rank(signal.SIGSEGV)),
+    "rank-crashes": Kind("a rank crashes (SIGSEGV)", "rank", _to_rank(signal.SIGSEGV), unknown_with=("mpich",)),
     "rank-terminated": Kind("a rank gets SIGTERM", "rank", _to_rank(signal.SIGTERM)),
     "rank-raises": Kind("a rank raises an exception", "rank", _strike("raise")),
     "rank-exits": Kind("a rank exits with code 7", "rank", _strike("exit")),

@@ -28,6 +28,7 @@ class Observed:
     second controller measured at the same time. `expected_rows`: (job, payload).
     """
 
+    engine: str
     hosts: tuple[str, ...]
     expected_rows: frozenset[tuple[str, int]]
     samples_per_row: int
@@ -130,7 +131,9 @@ INVARIANTS = {
 def has_culprit(run: Observed) -> bool:
     """Whether the run failed because of a fault whose culprit can be known."""
     kinds = [KINDS[kind] for kind in run.kinds]
-    found = any(kind.culprits != "nobody" for kind in kinds) and not any(kind.fatal for kind in kinds)
+    found = any(kind.culprits != "nobody" and run.engine not in kind.unknown_with for kind in kinds) and not any(
+        kind.fatal for kind in kinds
+    )
     return found and run.code in (EXIT_MEASUREMENT, EXIT_REFUSED) and any(map(_failed, run.outcomes.values()))
 
 

@@ -37,7 +37,8 @@ def written(*records: Record) -> dict[str, tuple[Attempt, ...]]:
 
 def observed(**changes: Any) -> Observed:
     """A healthy run of three hosts, with changes."""
-    run = Observed(("h0", "h1", "h2"), frozenset({(JOB, 8), (JOB, LARGE)}), 3, attempts=written(row(), row(LARGE)))
+    rows = frozenset({(JOB, 8), (JOB, LARGE)})
+    run = Observed("mpich", ("h0", "h1", "h2"), rows, 3, attempts=written(row(), row(LARGE)))
     return replace(run, **changes)
 
 
@@ -97,6 +98,7 @@ def test_a_failed_run_has_a_culprit_unless_a_fault_without_one_ended_it() -> Non
     assert has_culprit(KILLED) and culprit_named(KILLED)
     assert not culprit_named(replace(KILLED, outcomes=failed()))
     assert not has_culprit(replace(KILLED, struck=[*KILLED.struck, ("launcher-killed", Culprits())]))
+    assert not has_culprit(replace(KILLED, struck=[("rank-crashes", VICTIM)]))  # MPICH: a crash may follow from a loss
     assert not has_culprit(replace(HEALTHY, struck=[("slow-link", VICTIM)], code=EXIT_DONE))
 
 
