@@ -152,12 +152,13 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
     """The only rank that got a SIGTERM, if all others still run: a launcher that ends a job ends all of its ranks."""
-    ended = [beat for beat in evidence.beats if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
-    others = [beat for beat in evidence.beats if beat not in ended]
+    ended = [beat for beat in evidence.beats if beat.ended is not None]
+    terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    others = [beat for beat in evidence.beats if beat.ended is None]
     running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
-    if len(ended) != 1 or not running or len(running) < len(others):
+    if len(ended) != 1 or not terminated or not running or len(running) < len(others):
         return None
-    return _of_rank(OutcomeCode.RANK_TERMINATED, ended[0])
+    return _of_rank(OutcomeCode.RANK_TERMINATED, terminated[0])
 
 
 def _host_cut_off(evidence: FailureEvidence) -> Failure | None:

@@ -97,7 +97,7 @@ class Command:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", ["kill", "no space", "broken"])
+@pytest.mark.parametrize("name", ["kill", "no space"])
 def test_a_failure_at_any_operation_of_a_run_leaves_a_run_that_is_resumed(
     name: str, library: str, tmp_path: Path, missing: Callable[[str, str], NoReturn]
 ) -> None:
