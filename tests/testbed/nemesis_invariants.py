@@ -107,7 +107,10 @@ def no_innocent_is_named(run: Observed) -> list[str]:
 
 def resume_makes_it_whole(run: Observed) -> list[str]:
     """After the faults, `--resume` measures all that is missing."""
-    wrong = {(job, record.payload_bytes) for job, record in _records(run.final_attempts) if record.verified is False}
+    # Wrong data stay in the files and in the report, also after the row was measured again.
+    wrong = "wrong-data" in run.kinds and any(
+        record.verified is False or record.failed is not None for _, record in _records(run.final_attempts)
+    )
     missing = missing_rows(run, run.final_attempts)
     problems = [f"rows are missing at the end: {missing}"] if missing else []
     if not run.resumed:
@@ -115,7 +118,7 @@ def resume_makes_it_whole(run: Observed) -> list[str]:
     allowed = (EXIT_MEASUREMENT,) if wrong else (EXIT_DONE,)
     if run.resumed_code not in allowed:
         problems.append(f"--resume ended with {run.resumed_code}: {run.resumed_error}")
-    elif run.resumed_document.get("failures"):
+    elif run.resumed_document.get("failures") and not wrong:
         problems.append(f"failures remain: {run.resumed_document['failures']}")
     return problems
 
