@@ -23,9 +23,10 @@ class OutcomeCode(Code):
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
     )
+    RANK_TERMINATED = "rank-terminated", "a SIGTERM ended only rank {rank} on {host}, in: {doing}"
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without last words, in: {doing}{after}"
-    RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}"
+    RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"

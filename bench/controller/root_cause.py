@@ -55,6 +55,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_stopped,
         _rank_lost_by_launcher,
         _rank_gone,
+        _rank_terminated,
         _host_cut_off,
         _link_broken,
         _rank_without_heartbeat,
@@ -131,10 +132,14 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
         return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"
+    # Hydra kills all ranks if one crashes, and a rank may crash if another is gone: either may have been the first.
+    crashed_hosts = [beat.host for beat in evidence.beats if beat.rank in evidence.crashed]
+    after = f"; {_ranks(evidence.crashed)} crashed, which may be the cause" if evidence.crashed else ""
     ranks = [beat.rank for beat in gone]
-    host = hosts[0] if len(hosts) == 1 else None
-    what = {"ranks": _ranks(ranks), "where": where, "rank_numbers": ranks}
-    return _failure(OutcomeCode.RANKS_GONE, None, host, hosts=hosts, **what)
+    host = hosts[0] if {*hosts, *crashed_hosts} == {hosts[0]} else None
+    what = {"ranks": _ranks(ranks), "where": where, "after": after}
+    facts = {"rank_numbers": ranks, "hosts": hosts, "crashed": evidence.crashed}
+    return _failure(OutcomeCode.RANKS_GONE, None, host, **what, **facts)
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
@@ -147,6 +152,17 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
         and beat.host in evidence.states
         and str(beat.process) not in evidence.states[beat.host]
     ]
+
+
+def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
+    """The only rank that got a SIGTERM, if all others still run: a launcher that ends a job ends all of its ranks."""
+    ended = [beat for beat in evidence.beats if beat.ended is not None]
+    terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    others = [beat for beat in evidence.beats if beat.ended is None]
+    running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
+    if len(ended) != 1 or not terminated or not running or len(running) < len(others):
+        return None
+    return _of_rank(OutcomeCode.RANK_TERMINATED, terminated[0])
 
 
 def _host_cut_off(evidence: FailureEvidence) -> Failure | None:

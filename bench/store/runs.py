@@ -320,10 +320,16 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically, so a reader never sees only a part. Other users may read it if the umask allows."""
+    """Write a file atomically, so a reader never sees only a part. Other users may read it if the umask allows.
+
+    Without the fsync, a host that loses its power can leave an empty file under the final name.
+    """
     partial = path.with_suffix(path.suffix + ".part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         partial.chmod(partial.stat().st_mode & ~0o022)
         partial.replace(path)
     except OSError as error:

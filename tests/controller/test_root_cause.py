@@ -192,6 +192,21 @@ def test_a_port_without_a_cable_on_all_hosts_is_no_pulled_cable() -> None:
     assert found(both) == (OutcomeCode.NO_CARRIER, None, "h1")
 
 
+def test_a_rank_that_crashed_is_named_beside_the_ranks_that_hydra_killed() -> None:
+    killed = replace(WELL, crashed=(1,), states={host: {} for host in ALIVE})
+    cause = root_cause.find(killed)
+    assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.RANKS_GONE, None, None)
+    assert cause.facts["rank_numbers"] == [0, 2, 3] and cause.facts["crashed"] == (1,)
+
+
+def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> None:
+    terminated = tuple(replace(beat, ended=End.of(EndCode.TERMINATED)) for beat in BEATS)
+    alone = replace(WELL, beats=(BEATS[0], terminated[1], *BEATS[2:]), states=ALIVE | {"h1": {}})
+    assert found(alone) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
+    assert root_cause.find(replace(alone, beats=terminated)) is None
+    assert root_cause.find(replace(alone, beats=(BEATS[0], *terminated[1:]))) is None
+
+
 def test_if_all_ranks_are_gone_none_is_named() -> None:
     assert root_cause._rank_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
 

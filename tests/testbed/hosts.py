@@ -38,6 +38,7 @@ from tests.testbed import agent
 HERE = Path(__file__).resolve().parent
 _NAMESPACES = ("user", "net", "uts", "ipc", "mnt")  # that a forked rank enters
 _BURST, _QUEUE_S = "128kb", 0.05
+_NOBODY = "02:00:00:00:00:01"  # an address that no device has
 _HTB = f"burst {_BURST} quantum 60000"
 
 # Switch off segmentation offload of a device (ethtool), so a large segment does not pass a small MTU in one piece.
@@ -287,6 +288,38 @@ class Testbed:
     def mend(self, host: str, nic: int | None = None) -> None:
         """Put it in again."""
         self._cables(host, nic, "up")
+
+    def block(self, sender: str, receiver: str) -> None:
+        """Lose every frame from one host to another; the way back is left as it is. Not for a testbed with a delay."""
+        self._ip(sender, f"neigh replace {self.address(receiver)} lladdr {_NOBODY} dev eth0 nud permanent")
+
+    def unblock(self, sender: str, receiver: str) -> None:
+        """End `block`, also if another call did so before."""
+        self._batch("ip", sender, [f"neigh del {self.address(receiver)} dev eth0"], check=False)
+
+    def network(self, host: str, *lines: str) -> None:
+        """Lines for `ip`, in the network of a host."""
+        self._ip(host, *lines)
+
+    def port_mtu(self, host: str, size: int) -> None:
+        """Drop frames above `size` bytes at the host's port of the bridge."""
+        self._ip(None, f"link set {host}n0 mtu {size}")
+
+    def suspend(self, host: str) -> None:
+        """Stop every process of the host, as if the machine slept; its daemon no longer answers agents."""
+        os.kill(self._inits[host], signal.SIGSTOP)
+        self._signal_all(host, signal.SIGSTOP)
+
+    def wake(self, host: str) -> None:
+        """End `suspend`."""
+        self._signal_all(host, signal.SIGCONT)
+        os.kill(self._inits[host], signal.SIGCONT)
+
+    def _signal_all(self, host: str, number: int) -> None:
+        for process in self.processes():
+            if process.host == host:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.number, number)
 
     def unreachable(self, host: str) -> None:
         """From now on no agent reaches the host; what runs there goes on."""
