@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from bench.controller.messages import OutcomeCode
+from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
 from bench.core.record import Failure
@@ -40,6 +41,7 @@ class FailureEvidence:
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be written
+    cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # of each rank, in one second when the job was late
     crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
 
 
@@ -54,6 +56,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_gone,
         _host_cut_off,
         _rank_without_heartbeat,
+        _rank_starved,
         _rank_silent_longest,
     ):
         cause = find_in(evidence)
@@ -162,6 +165,17 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
         return None
     rank = missing[0] if len(missing) == 1 else None
     return _failure(OutcomeCode.NEVER_HEARD, rank, None, ranks=_ranks(missing), rank_numbers=missing)
+
+
+def _rank_starved(evidence: FailureEvidence) -> Failure | None:
+    """The rank that got by far the smallest share of the CPU time that it needed; its peers only wait for it."""
+    found = shortages(evidence.cpu)
+    running = [beat for beat in evidence.beats if beat.rank in found]
+    if not running:
+        return None
+    beat = min(running, key=lambda beat: found[beat.rank].share)
+    short = found[beat.rank]
+    return _of_rank(OutcomeCode.RANK_STARVED, beat, share=short.share, **asdict(short))
 
 
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.controller import hosts
 from bench.controller.root_cause import FailureEvidence
+from bench.core.cpu_use import CpuUse
 from bench.core.launcher import Blame
 from bench.probes import processes, reach
 from bench.store import heartbeat
@@ -76,6 +77,7 @@ def gather(
     replies, reachability = _ask_hosts(job_id, beats, reached, "stacks" if late else "look")
     if late:
         time.sleep(_STACKS_S)
+    told = [reply.answer for reply in replies.values() if reply.answer]
     return FailureEvidence(
         num_ranks=num_ranks,
         beats=beats,
@@ -84,7 +86,13 @@ def gather(
         late=late,
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
         silent_s=silent_s,
-        states={reply.answer["host"]: reply.answer["processes"] for reply in replies.values() if reply.answer},
+        states={answer["host"]: answer["processes"] for answer in told},
+        cpu={
+            beat.rank: CpuUse(**answer["cpu"][str(beat.process)])
+            for answer in told
+            for beat in beats
+            if beat.host == answer["host"] and str(beat.process) in answer.get("cpu", {})
+        },
         unreachable=tuple(host for host, reply in replies.items() if not reply.reached),
         cut_off=_cut_off({host: reply.answer["unreachable"] for host, reply in reachability.items() if reply.answer}),
         unplugged=_unplugged({host: reply.answer["unplugged"] for host, reply in reachability.items() if reply.answer}),

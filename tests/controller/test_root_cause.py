@@ -10,6 +10,7 @@ from bench.controller import root_cause, watch
 from bench.controller.messages import OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import UNCODED, Coded
+from bench.core.cpu_use import CpuUse
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame, BlameCode
 from bench.core.record import Failure
@@ -22,6 +23,8 @@ DOING = "allreduce 64M pipelined: warm-up"
 BEATS = tuple(Heartbeat(rank, f"h{rank}", 40 + rank, DOING, 100.0 + rank) for rank in range(4))
 ALIVE = {f"h{rank}": {str(40 + rank): "sleeping"} for rank in range(4)}
 WELL = FailureEvidence(4, BEATS, states=ALIVE)
+STARVED = {rank: CpuUse(0.9, 0.1, 1.0) if rank != 2 else CpuUse(0.03, 0.97, 1.0) for rank in range(4)}
+BUSY = dict.fromkeys(range(4), CpuUse(0.03, 0.97, 1.0))
 LOST = LastWords(End.of(EndCode.LOST_CONTACT, doing="allreduce 64M", why="Connection closed by peer"), 0, "h0")
 RAISED = LastWords(End.of(EndCode.ERROR, kind="ValueError", why="no"), 1, "h1")
 UNNAMED = LastWords(End.uncoded("results cannot be written"))
@@ -65,7 +68,11 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, cut_off=("h3",)), (OutcomeCode.CUT_OFF, None, "h3")),
         (replace(WELL, beats=BEATS[:3], states=ALIVE | {"h3": {}}), (OutcomeCode.NEVER_HEARD, 3, None)),
         (
-            replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}),
+            replace(WELL, silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}, cpu=STARVED),
+            (OutcomeCode.RANK_STARVED, 2, "h2"),
+        ),
+        (
+            replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}, cpu=BUSY),
             (OutcomeCode.SILENT_LONGEST, 0, "h0"),
         ),
     ],
@@ -83,6 +90,7 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "unplugged",
         "cut off",
         "never heard",
+        "starved",
         "silent",
     ],
 )
