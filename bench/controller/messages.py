@@ -29,6 +29,10 @@ class OutcomeCode(Code):
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
+    CONTROLLER_SLEPT = (
+        "controller-slept",
+        "the controller's machine {host} was suspended for {slept_s:.0f} s: continue with --resume",
+    )
     RANK_STARVED = (
         "rank-starved",
         "rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "

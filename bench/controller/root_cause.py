@@ -6,17 +6,20 @@ therefore tried from the strongest to the weakest, and a rank's report of lost c
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from bench.controller.messages import OutcomeCode
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
 from bench.core.record import Failure
+from bench.store import lease
 from bench.store.heartbeat import Heartbeat, LastWords
 
+_SLEPT_S = lease.LAPSE_S  # then the ranks on other hosts end
 _CLEARLY_S = 1.5  # heartbeats are read once a second
 
 
@@ -40,6 +43,7 @@ class FailureEvidence:
     cut_off: tuple[str, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
+    slept_s: float = 0.0  # how long the controller's machine was suspended during the job
     no_room: str | None = None  # why the results can no longer be written
     cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # of each rank, in one second when the job was late
     crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
@@ -55,6 +59,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_lost_by_launcher,
         _rank_gone,
         _host_cut_off,
+        _controller_slept,
         _rank_without_heartbeat,
         _rank_starved,
         _rank_silent_longest,
@@ -71,9 +76,17 @@ def failure_of(words: LastWords) -> Failure:
 
 
 def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
-    """The first report by a rank about a failure of its own: reports of lost peers do not count."""
+    """The first report by a rank about a failure of its own: reports of lost peers do not count.
+
+    If a machine was suspended, or several ranks of a host were paused, only the host is named.
+    """
     causes = [words for words in evidence.reports if words.end.code not in CONSEQUENCES]
-    return failure_of(causes[0]) if causes else None
+    if not causes:
+        return None
+    first = causes[0]
+    alike = [words for words in causes if (words.end.code, words.host) == (first.end.code, first.host)]
+    whole_host = first.end.code == EndCode.SUSPENDED or (first.end.code == EndCode.PAUSED and len(alike) > 1)
+    return replace(failure_of(first), rank=None) if whole_host else failure_of(first)
 
 
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
@@ -154,6 +167,13 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
     for host in evidence.cut_off:
         return _failure(OutcomeCode.CUT_OFF, None, host)
     return None
+
+
+def _controller_slept(evidence: FailureEvidence) -> Failure | None:
+    """The controller's machine, if it was suspended for so long that ranks on other hosts lost the controller."""
+    if evidence.slept_s < _SLEPT_S:
+        return None
+    return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)
 
 
 def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:

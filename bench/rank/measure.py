@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
@@ -56,6 +58,7 @@ class Setting:
     available_bytes: int  # memory that this rank may use
     beat: Callable[[str], None]
     own_cache: bool = False
+    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # of work that needs no other rank
 
 
 class Measurer:
@@ -145,7 +148,8 @@ class Measurer:
         if self._channel.broadcast(before and any(wrong.num_wrong for wrong in before)):
             return self._records.failed(row, before, in_place) if before else ()
         if prepared:
-            prepared.arm()
+            with self._s.working():
+                prepared.arm()
         compiled, most = prepared.compiled if prepared else None, self._sets.most_batch(row.shape, in_place)
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
         one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
@@ -158,7 +162,8 @@ class Measurer:
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
         cpu = meter.use()
         self._s.beat(f"{what}: last check")
-        own = prepared.check_last() if prepared else Wrong(0)
+        with self._s.working():
+            own = prepared.check_last() if prepared else Wrong(0)
         last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
@@ -234,7 +239,8 @@ class Measurer:
             payload = row.shape.payload_bytes
             return None, Skip.of(RankSkip.NO_MEMORY, payload_bytes=payload, rank=self._rank, **facts)
         try:
-            return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
+            with self._s.working():
+                return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
         except MemoryError:
             return None, Failure.of(RankFailure.OUT_OF_MEMORY, self._rank, self._s.hosts[self._rank], **facts)
 
@@ -249,14 +255,16 @@ class Measurer:
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
         """Make one untimed call on poisoned buffers. Returns every rank's findings on rank 0."""
         if prepared:
-            prepared.verifier.prepare(prepared.buffers, 0, variation)
+            with self._s.working():
+                prepared.verifier.prepare(prepared.buffers, 0, variation)
         self._transport.sync()
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
         self._transport.sync()  # once all senders have finished, messages without a reply have arrived as well
         if prepared:
-            wrong = prepared.verifier.check(prepared.buffers, 0, variation)
+            with self._s.working():
+                wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
 

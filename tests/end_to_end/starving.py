@@ -57,7 +57,7 @@ def limit_samples(share: float) -> None:
         finally:
             unlimit(os.getpid())
 
-    sampling.take = limited
+    sampling.take = limited  # type: ignore[assignment]
 
 
 if __name__ == "__main__":
