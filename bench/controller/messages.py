@@ -29,6 +29,11 @@ class OutcomeCode(Code):
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
+    HOST_PAUSED = (
+        "host-paused",
+        "host {host} did not run for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; its "
+        "virtual machine was paused, or the job's processes were stopped",
+    )
     CONTROLLER_SLEPT = (
         "controller-slept",
         "the controller's machine {host} was suspended for {slept_s:.0f} s: continue with --resume",

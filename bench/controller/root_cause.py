@@ -9,9 +9,10 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from bench.controller.messages import OutcomeCode
+from bench.core.codes import Code
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
@@ -85,8 +86,12 @@ def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
         return None
     first = causes[0]
     alike = [words for words in causes if (words.end.code, words.host) == (first.end.code, first.host)]
-    whole_host = first.end.code == EndCode.SUSPENDED or (first.end.code == EndCode.PAUSED and len(alike) > 1)
-    return replace(failure_of(first), rank=None) if whole_host else failure_of(first)
+    facts = {name: value for name, value in first.end.facts.items() if name != "host"}
+    if first.end.code == EndCode.SUSPENDED:
+        return _failure(EndCode.SUSPENDED, None, first.host, **facts)
+    if first.end.code == EndCode.PAUSED and len(alike) > 1:
+        return _failure(OutcomeCode.HOST_PAUSED, None, first.host, **facts)
+    return failure_of(first)
 
 
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
@@ -238,7 +243,7 @@ def _of_rank(code: OutcomeCode, beat: Heartbeat, **facts: object) -> Failure:
     return _failure(code, beat.rank, beat.host, doing=beat.doing, **facts)
 
 
-def _failure(code: OutcomeCode, rank: int | None, host: str | None, **facts: object) -> Failure:
+def _failure(code: Code, rank: int | None, host: str | None, **facts: object) -> Failure:
     """A failure whose template may name the rank and the host."""
     return Failure(code.words({"rank": rank, "host": host, **facts}), rank, host, code, facts)
 

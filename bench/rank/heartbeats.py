@@ -64,7 +64,9 @@ def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, repo
     """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
     pauses = beat.pauses = PauseDetector()  # of this thread
     while not done.is_set():
-        if signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4)) is not None:
+        received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
+        # If the process is stopped and continued meanwhile, Python returns a signal that was not received.
+        if received is not None and received.si_signo == signal.SIGTERM:
             beat.end(End.of(EndCode.TERMINATED))
             os._exit(EXIT_TERMINATED)
         beat.renew_if_working()
