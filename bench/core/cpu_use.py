@@ -6,9 +6,9 @@ has no CPU: it waits in a run queue, its group is throttled (a container's CPU q
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 _LEAST_LOST_S = 0.05  # several turns of the scheduler; a short row may lose one or two by chance
 _LEAST_LOST_SHARE = 0.25  # of the interval
@@ -59,21 +59,31 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
     waited for a CPU, provided that the other ranks had no such time: it was stopped.
     """
     busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
+    all_busy = sorted(busy.values())
     needed, shares = {}, {}
     for rank, use in uses.items():
-        others_busy = [busy[other] for other in uses if other != rank]
-        stopped = spins and bool(others_busy) and median(others_busy) >= _ALWAYS_BUSY
-        needed[rank] = max(use.needed_s, use.wall_s) if stopped else use.needed_s
+        others_busy = _median_of_others(all_busy, busy[rank]) if spins else None
+        always = others_busy is not None and others_busy >= _ALWAYS_BUSY
+        needed[rank] = max(use.needed_s, use.wall_s) if always else use.needed_s
         shares[rank] = _share(use.cpu_s, needed[rank])
+    all_shares = sorted(shares.values())
     found = {}
     for rank, use in uses.items():
-        lost_s = needed[rank] - use.cpu_s
-        others = [shares[other] for other in uses if other != rank]
-        if not others or lost_s < max(_LEAST_LOST_S, _LEAST_LOST_SHARE * use.wall_s):
+        if needed[rank] - use.cpu_s < max(_LEAST_LOST_S, _LEAST_LOST_SHARE * use.wall_s):
             continue
-        if shares[rank] < _FAR_BELOW * median(others):
-            found[rank] = Shortage(use.cpu_s, needed[rank], median(others))
+        others_share = _median_of_others(all_shares, shares[rank])
+        if others_share is not None and shares[rank] < _FAR_BELOW * others_share:
+            found[rank] = Shortage(use.cpu_s, needed[rank], others_share)
     return found
+
+
+def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
+    """The median of sorted values without one that equals `own`; None if there are no others."""
+    num, place = len(ordered) - 1, bisect_left(ordered, own)
+    if num == 0:
+        return None
+    low, high = (ordered[k + (k >= place)] for k in ((num - 1) // 2, num // 2))
+    return (low + high) / 2
 
 
 def _share(part: float, whole: float) -> float:

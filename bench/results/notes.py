@@ -222,8 +222,8 @@ def _starved(rows: Iterable[Summary]) -> list[Coded]:
     """The ranks that lacked CPU time, over all rows. The rank with the smallest share is first."""
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        for rank in row.starved:
-            by_rank.setdefault((rank["rank"], rank["host"]), []).append(rank)
+        for short in row.starved:
+            by_rank.setdefault((short["rank"], short["host"]), []).append(short)
     found = []
     for (rank, host), of_rows in by_rank.items():
         cpu_s, needed_s = (sum(each[key] for each in of_rows) for key in ("cpu_s", "needed_s"))

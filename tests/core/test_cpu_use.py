@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from statistics import median
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.core import cpu_use
 from bench.core.cpu_use import CpuUse, shortages
 
 SPINNING, SLEEPING = CpuUse(0.99, 0.01, 1.0), CpuUse(0.05, 0.002, 1.0)
@@ -45,6 +50,13 @@ def test_a_rank_far_below_the_others_is_starved(uses: dict[int, CpuUse], spins: 
 )
 def test_equal_ranks_and_ranks_that_wait_for_others_are_not_starved(uses: dict[int, CpuUse], spins: bool) -> None:
     assert shortages(uses, spins) == {}
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_the_median_of_the_others(values: list[float]) -> None:
+    for place, own in enumerate(values):
+        others = values[:place] + values[place + 1 :]
+        assert cpu_use._median_of_others(sorted(values), own) == pytest.approx(median(others))
 
 
 def test_a_shortage_says_what_the_rank_and_the_others_got() -> None:
