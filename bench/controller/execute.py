@@ -40,6 +40,7 @@ _HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
 # A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
+_PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 _RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +108,7 @@ def run(
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)
-                late = silence.late() or _too_long(time.monotonic() - began, limit_s)
+                late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
             if process.returncode != 0 or _cut_short(beats):
                 printed = _printed(folder, job, log_from)
                 evidence = watch.gather(
@@ -120,7 +121,7 @@ def run(
                     late is not None,
                     silence.silent_s(),
                 )
-                evidence = replace(evidence, no_room=runs.write_error(folder))
+                evidence = replace(evidence, no_room=runs.write_error(folder), slept_s=silence.slept_s())
                 links.store(folder, job.name, evidence.links)
         finally:
             left = _end(process, job_id, hosts, well=process.returncode == 0)
@@ -147,23 +148,32 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Measures how long each rank has written no new heartbeat, by this machine's clock only."""
+    """Measures how long each rank has written no new heartbeat, by this machine's clock only.
+
+    Time in which this process did not run (Ctrl-Z, a paused machine) does not count, because the ranks may have been
+    paused, too. `paused_s`: the sum of these times.
+    """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
         self._folder, self._deadline_s = folder, deadline_s
         self._seen: dict[int, tuple[float, float]] = {}
-        self._looked = self._began = time.monotonic()
+        self._looked = self._polled = self._began = time.monotonic()
+        self._sleep_at_start_s = _machine_slept_s()
+        self.paused_s = 0.0
 
     def late(self) -> Coded | None:
         """The heartbeat timeout that has expired; None if none has."""
         now = time.monotonic()
+        if now - self._polled > _PAUSE_S:
+            self._pause(now - self._polled)
+        self._polled = now
         if now - self._looked < min(_HEARTBEATS_EVERY_S, self._deadline_s / 4):
             return None
         self._looked = now
         beats = heartbeat.read_all(self._folder)
         for beat in beats:
             if self._seen.get(beat.rank, (None,))[0] != beat.time_s:
-                self._seen[beat.rank] = (beat.time_s, now)
+                self._seen[beat.rank] = (beat.time_s, now - beat.age_s)
         if not beats:
             allowed_s = heartbeat.allowance_s(heartbeat.STARTING, self._deadline_s)
             if now - self._began <= allowed_s:
@@ -177,9 +187,25 @@ class _SilenceTimer:
         ]
         return Coded.of(OutcomeCode.SILENCE, silent_s=max(late)) if late else None
 
+    def _pause(self, seconds: float) -> None:
+        self.paused_s += seconds
+        self._began += seconds
+        self._looked += seconds
+        self._seen = {rank: (time_s, seen + seconds) for rank, (time_s, seen) in self._seen.items()}
+
+    def slept_s(self) -> float:
+        """Seconds that this machine was suspended since the job began."""
+        return _machine_slept_s() - self._sleep_at_start_s
+
     def silent_s(self) -> dict[int, float]:
         """Seconds since the last new heartbeat, for each rank that has written one."""
         return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
+
+
+def _machine_slept_s() -> float:
+    """Seconds that this machine was suspended since it booted; 0 where the clocks do not say it."""
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(boot_clock) - time.monotonic()
 
 
 def _too_long(seconds: float, limit_s: float) -> Coded | None:

@@ -30,6 +30,20 @@ class OutcomeCode(Code):
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
+    HOST_PAUSED = (
+        "host-paused",
+        "host {host} did not run for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; its "
+        "virtual machine was paused, or the job's processes were stopped",
+    )
+    CONTROLLER_SLEPT = (
+        "controller-slept",
+        "the controller's machine {host} was suspended for {slept_s:.0f} s: continue with --resume",
+    )
+    RANK_STARVED = (
+        "rank-starved",
+        "rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "
+        "{others_share:percent}), in: {doing}",
+    )
     SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first, in: {doing}"
     NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s"
     SILENCE = "silence", "no heartbeat for {silent_s:.0f} s"

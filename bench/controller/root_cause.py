@@ -6,18 +6,23 @@ therefore tried from the strongest to the weakest, and a rank's report of lost c
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.links import LinkTest
 from bench.controller.messages import LinkCode, OutcomeCode
+from bench.core.codes import Code
+from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
 from bench.core.record import Failure
+from bench.store import lease
 from bench.store.heartbeat import Heartbeat, LastWords
 
+_SLEPT_S = lease.LAPSE_S  # then the ranks on other hosts end
 _CLEARLY_S = 1.5  # heartbeats are read once a second
 
 
@@ -42,7 +47,9 @@ class FailureEvidence:
     link_causes: tuple[PreflightFinding, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
+    slept_s: float = 0.0  # how long the controller's machine was suspended during the job
     no_room: str | None = None  # why the results can no longer be written
+    cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # of each rank, in one second when the job was late
     crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
 
 
@@ -57,8 +64,10 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_gone,
         _rank_terminated,
         _host_cut_off,
+        _controller_slept,
         _link_broken,
         _rank_without_heartbeat,
+        _rank_starved,
         _rank_silent_longest,
     ):
         cause = find_in(evidence)
@@ -73,9 +82,21 @@ def failure_of(words: LastWords) -> Failure:
 
 
 def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
-    """The first report by a rank about a failure of its own: reports of lost peers do not count."""
+    """The first report by a rank about a failure of its own: reports of lost peers do not count.
+
+    If a machine was suspended, or several ranks of a host were paused, only the host is named.
+    """
     causes = [words for words in evidence.reports if words.end.code not in CONSEQUENCES]
-    return failure_of(causes[0]) if causes else None
+    if not causes:
+        return None
+    first = causes[0]
+    alike = [words for words in causes if (words.end.code, words.host) == (first.end.code, first.host)]
+    facts = {name: value for name, value in first.end.facts.items() if name != "host"}
+    if first.end.code == EndCode.SUSPENDED:
+        return _failure(EndCode.SUSPENDED, None, first.host, **facts)
+    if first.end.code == EndCode.PAUSED and len(alike) > 1:
+        return _failure(OutcomeCode.HOST_PAUSED, None, first.host, **facts)
+    return failure_of(first)
 
 
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
@@ -174,6 +195,13 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
     return None
 
 
+def _controller_slept(evidence: FailureEvidence) -> Failure | None:
+    """The controller's machine, if it was suspended for so long that ranks on other hosts lost the controller."""
+    if evidence.slept_s < _SLEPT_S:
+        return None
+    return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)
+
+
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
     """A link on which packets are lost, or an address that two machines have. A host is named if all its links are."""
     for cause in evidence.link_causes:
@@ -191,6 +219,17 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
         return None
     rank = missing[0] if len(missing) == 1 else None
     return _failure(OutcomeCode.NEVER_HEARD, rank, None, ranks=_ranks(missing), rank_numbers=missing)
+
+
+def _rank_starved(evidence: FailureEvidence) -> Failure | None:
+    """The rank that got by far the smallest share of the CPU time that it needed; its peers only wait for it."""
+    found = shortages(evidence.cpu)
+    running = [beat for beat in evidence.beats if beat.rank in found]
+    if not running:
+        return None
+    beat = min(running, key=lambda beat: found[beat.rank].share)
+    short = found[beat.rank]
+    return _of_rank(OutcomeCode.RANK_STARVED, beat, share=short.share, **asdict(short))
 
 
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
@@ -233,7 +272,7 @@ def _of_rank(code: OutcomeCode, beat: Heartbeat, **facts: object) -> Failure:
     return _failure(code, beat.rank, beat.host, doing=beat.doing, **facts)
 
 
-def _failure(code: OutcomeCode, rank: int | None, host: str | None, **facts: object) -> Failure:
+def _failure(code: Code, rank: int | None, host: str | None, **facts: object) -> Failure:
     """A failure whose template may name the rank and the host."""
     return Failure(code.words({"rank": rank, "host": host, **facts}), rank, host, code, facts)
 

@@ -19,6 +19,7 @@ from bench.controller import hosts, link_checks, links
 from bench.controller.hosts import HostCommand
 from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.root_cause import FailureEvidence
+from bench.core.cpu_use import CpuUse
 from bench.core.launcher import Blame
 from bench.core.seal import SECRET_VARIABLE
 from bench.probes import links as link_probe
@@ -100,6 +101,7 @@ def gather(
     replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s)
     if late:
         time.sleep(_STACKS_S)
+    told = [reply.answer for reply in replies.values() if reply.answer]
     return FailureEvidence(
         num_ranks=num_ranks,
         beats=beats,
@@ -108,7 +110,13 @@ def gather(
         late=late,
         crashed=tuple(beat.rank for beat in beats if heartbeat.crashed(beats_folder, beat.rank)),
         silent_s=silent_s,
-        states={reply.answer["host"]: reply.answer["processes"] for reply in replies.values() if reply.answer},
+        states={answer["host"]: answer["processes"] for answer in told},
+        cpu={
+            beat.rank: CpuUse(**answer["cpu"][str(beat.process)])
+            for answer in told
+            for beat in beats
+            if beat.host == answer["host"] and str(beat.process) in answer.get("cpu", {})
+        },
         unreachable=tuple(host for host, reply in replies.items() if not reply.reached),
         links=tested,
         link_causes=tuple(

@@ -27,6 +27,16 @@ class EndCode(Code):
         "not-finished",
         "{doing} did not finish within {within_s:.0f} s: `python -m bench doctor` tests the ports between the hosts",
     )
+    SUSPENDED = (
+        "suspended",
+        "machine {host} was suspended for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; "
+        "continue with `python -m bench run --resume`",
+    )
+    PAUSED = (
+        "paused",
+        "this process did not run for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; "
+        "its virtual machine was paused, or the process was stopped",
+    )
     CANNOT_JOIN = (
         "cannot-join",
         "rank {rank} cannot join the {num_ranks} ranks of this {library} job ({why}): {remedy}",

@@ -41,6 +41,7 @@ class Flag(StrEnum):
     THROUGH_HOST = "through-host"  # copied through the host's memory, so the figure does not describe a peer link
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
+    STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
 
 
 class StopReason(StrEnum):
@@ -134,6 +135,20 @@ class Skip(Coded):
     """Why a row was not measured."""
 
 
+@dataclass(frozen=True, slots=True)
+class StarvedRank:
+    """A rank that got too little CPU time while a row was timed, so the other ranks' times include waiting for it.
+
+    It got `cpu_s` seconds of the `needed_s` that it needed. `others_share`: the median share of the other ranks.
+    """
+
+    rank: int
+    host: str
+    cpu_s: float
+    needed_s: float
+    others_share: float
+
+
 class WrongCode(Code):
     """Where the first wrong data of a row were found."""
 
@@ -195,6 +210,7 @@ class Record:
     modelled: bool = False
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
+    starved: tuple[StarvedRank, ...] = ()
     clock_bound_s: float | None = None  # one-way: the largest error of a sample, because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # if the case has an aggressor

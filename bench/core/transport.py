@@ -177,6 +177,7 @@ class Transport(ABC):
     exits_at_once: bool = False  # must a rank end without the clean-up of Python and its libraries, once it is closed?
     notes: tuple[str, ...] = ()  # sentences: what the reader must know about how it was opened
     nobody: int | None = None  # a rank number for which messages, to or from it, complete at once
+    spins: bool = False  # does a rank that waits for others always use its CPU?
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
     place: RankInfo
     channel: Channel

@@ -1,7 +1,7 @@
 """Processes of our jobs, found by an inherited variable. No other module ends processes.
 
 `python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` works on its host and prints a JSON object.
-`stacks` asks the ranks among the processes for their stacks (SIGUSR1).
+`stacks` asks the ranks among the processes for their stacks (SIGUSR1), and measures their CPU use.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import psutil
 
+from bench.probes import cpu_time
+
 JOB_VARIABLE = "BENCH_JOB"
 _TERM_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
+_CPU_S = 1.0  # ten periods of a CPU quota
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
@@ -87,11 +91,16 @@ def _job_of(process: psutil.Process) -> str | None:
 
 
 def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
-    """Answer the controller. `ranks`: HOST:PROCESS of every rank; only those of this host are used."""
+    """Answer the controller. `ranks`: HOST:PROCESS of every rank; only those of this host are used.
+
+    The answer is that of `look`. With `stacks` it also has "cpu": {process id: fields of CpuUse} of the ranks.
+    """
     found = look(job_id)
     if verb == "stacks":
         parts = (rank.rpartition(":") for rank in ranks)
-        ask_for_stacks(job_id, [int(process) for host, _, process in parts if host == found["host"]])
+        here = [int(process) for host, _, process in parts if host == found["host"] and process in found["processes"]]
+        found["cpu"] = {str(process): asdict(use) for process, use in cpu_time.uses(here, _CPU_S).items()}
+        ask_for_stacks(job_id, here)
     if verb == "end":
         end_job(job_id)
     return found

@@ -17,10 +17,14 @@ from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_TERMINATED, A
 from bench.core.world import RankInfo
 from bench.rank import delivery
 from bench.rank.messages import RankRemark
+from bench.rank.pauses import Pause, PauseDetector
 from bench.store import heartbeat, lease
 from bench.store.heartbeat import End
 
 _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes about a thousand small files a second
+_PENDING_S = 1.0  # longer than a chunk of samples, so timed loops write no heartbeat in another thread
+_LOCK_S = 1.0  # a thread may hang in the file system while it has the lock
+_ALL_REPORT_S = 1.0  # time for the other ranks of a paused machine to report their pause, too
 _READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # between two reads of the controller's lease
 _NO_LEASE_S = 15.0  # a lease that has not appeared by then is not visible on this host
 
@@ -39,26 +43,9 @@ def with_watchdog(
     done = threading.Event()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
-    def watch() -> None:
-        while not done.is_set():
-            if signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4)) is not None:
-                beat.end(End.of(EndCode.TERMINATED))
-                os._exit(EXIT_TERMINATED)
-            silent_s = time.monotonic() - beat.when
-            if beat.within_s is not None and silent_s > beat.within_s:
-                end = End.of(EndCode.NOT_FINISHED, doing=beat.doing, within_s=beat.within_s)
-                beat.end(end)
-                report(end)
-                os._exit(EXIT_REFUSED)
-            if silent_s > heartbeat.allowance_s(beat.doing, deadline_s) and not done.is_set():
-                faulthandler.dump_traceback(all_threads=True)
-                end = End.of(EndCode.NO_PROGRESS, silent_s=silent_s, doing=beat.doing)
-                beat.end(end)
-                report(end)
-                os._exit(EXIT_MEASUREMENT)
-
-    thread = threading.Thread(target=watch, name="watchdog", daemon=True)
-    thread.start()
+    threading.Thread(target=_watch, args=(beat, deadline_s, done, report), name="watchdog", daemon=True).start()
+    if folder:
+        threading.Thread(target=_write_pending, args=(beat, done), name="heartbeats", daemon=True).start()
     if folder and me.local_rank == 0:
         path = Path(folder) / lease.NAME
         threading.Thread(target=_watch_lease, args=(path, me, beat, done, report), name="lease", daemon=True).start()
@@ -71,6 +58,61 @@ def with_watchdog(
     finally:
         done.set()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, report: Callable[[End], None]) -> None:
+    """End this rank on SIGTERM, after a long pause, or if it makes no progress."""
+    pauses = beat.pauses = PauseDetector()  # of this thread
+    while not done.is_set():
+        received = signal.sigtimedwait({signal.SIGTERM}, min(0.5, deadline_s / 4))
+        # If the process is stopped and continued meanwhile, Python returns a signal that was not received.
+        if received is not None and received.si_signo == signal.SIGTERM:
+            beat.end(End.of(EndCode.TERMINATED))
+            os._exit(EXIT_TERMINATED)
+        beat.renew_if_working()
+        end = _after_pause(pauses.tick(), beat, deadline_s) or _silent(beat, deadline_s)
+        if end is None or done.is_set():
+            continue
+        if end.code == EndCode.NO_PROGRESS:
+            faulthandler.dump_traceback(all_threads=True)
+        beat.end(end)
+        report(end)
+        if end.code == EndCode.NOT_FINISHED:
+            os._exit(EXIT_REFUSED)
+        if end.code != EndCode.NO_PROGRESS:
+            time.sleep(_ALL_REPORT_S)
+        os._exit(EXIT_MEASUREMENT)
+
+
+def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
+    """How a pause that is longer than the deadline ends this rank. A shorter pause is no silence of the rank."""
+    if pause is None:
+        return None
+    if pause.paused_s > deadline_s:
+        facts = {"paused_s": pause.paused_s, "deadline_s": deadline_s, "doing": beat.doing}
+        return End.of(pause.code, host=socket.gethostname(), **facts)
+    if pause.code == EndCode.PAUSED:  # the monotonic clock does not count the sleep of a machine
+        beat.when = min(time.monotonic(), beat.when + pause.paused_s)
+    return None
+
+
+def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
+    """How too long a time without a heartbeat ends this rank."""
+    silent_s = time.monotonic() - beat.when
+    if beat.within_s is not None and silent_s > beat.within_s:
+        return End.of(EndCode.NOT_FINISHED, doing=beat.doing, within_s=beat.within_s)
+    if silent_s > heartbeat.allowance_s(beat.doing, deadline_s):
+        return End.of(EndCode.NO_PROGRESS, silent_s=silent_s, doing=beat.doing)
+    return None
+
+
+def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
+    """Write heartbeats that came too soon after the last one, if no other follows.
+
+    A thread of its own, because a file system that hangs must not keep the watchdog from its work.
+    """
+    while not done.wait(_PENDING_S / 2):
+        beat.write_pending()
 
 
 def _watch_lease(
@@ -111,14 +153,22 @@ def end_of(error: BaseException) -> End:
 
 
 class HeartbeatWriter:
-    """Records what this rank does, and writes it to the heartbeat file at most a few times a second."""
+    """Records what this rank does, and writes it to the heartbeat file at most a few times a second.
+
+    A heartbeat that comes too soon after the last one is written by another thread, unless a newer one replaces it.
+    """
 
     def __init__(self, me: RankInfo, folder: Path | None, deadline_s: float) -> None:
         self._me, self._folder = me, folder
         self.within_s: float | None = None
+        self.pauses = PauseDetector()
         # At least eight times per deadline, for any number of ranks.
         self._between_s = min(deadline_s / 8, max(_BETWEEN_BEATS_S, me.num_ranks * _BETWEEN_RANKS_S))
+        self._pending_s = max(min(_PENDING_S, deadline_s / 4), self._between_s)
         self.doing, self.when, self._written = heartbeat.STARTING, time.monotonic(), 0.0
+        self._lock, self._pending, self._ended = threading.Lock(), False, False
+        self._work_clock: int | None = None  # counts the CPU time of the thread that does local work
+        self._work_s = 0.0
         if folder is not None:
             with contextlib.suppress(OSError):  # without a shared file system, each host has its own files
                 folder.mkdir(exist_ok=True)
@@ -133,8 +183,32 @@ class HeartbeatWriter:
 
         The watchdog ends the rank if the next call does not follow within `within_s`.
         """
-        self.doing, self.when, self.within_s = doing, time.monotonic(), within_s
+        self.doing, self.when, self.within_s, self._pending = doing, time.monotonic(), within_s, True
         if self.when - self._written > self._between_s:
+            self._write(None)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Context of work that needs no other rank, such as filling large buffers: its CPU time counts as progress."""
+        self._work_clock = time.pthread_getcpuclockid(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._work_clock = None
+            self(self.doing)
+
+    def renew_if_working(self) -> None:
+        """Renew the heartbeat if local work has used CPU time since the last call."""
+        clock = self._work_clock
+        if clock is None:
+            return
+        used_s = time.clock_gettime(clock)
+        if used_s != self._work_s:
+            self._work_s, self.when, self._pending = used_s, time.monotonic(), True
+
+    def write_pending(self) -> None:
+        """Write the newest heartbeat if it was not written, and no other was written for a second."""
+        if self._pending and time.monotonic() - self._written > self._pending_s:
             self._write(None)
 
     def end(self, end: End) -> None:
@@ -142,7 +216,17 @@ class HeartbeatWriter:
         self._write(end)
 
     def _write(self, ended: End | None) -> None:
-        if self._folder is not None:
-            beat = heartbeat.Heartbeat(self._me.rank, socket.gethostname(), os.getpid(), self.doing, time.time(), ended)
+        if self._folder is None or not self._lock.acquire(timeout=_LOCK_S):
+            return
+        try:
+            if self._ended:
+                return
+            self._pending, self._ended = False, ended is not None
+            now, when = time.monotonic(), self.when
+            age_s = now - when if ended is None else 0.0
+            host, at = socket.gethostname(), time.time() - age_s
+            beat = heartbeat.Heartbeat(self._me.rank, host, os.getpid(), self.doing, at, ended, age_s)
             heartbeat.write(self._folder, beat)
-            self._written = self.when
+            self._written = now
+        finally:
+            self._lock.release()

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _ALONE = RankInfo(0, 1, 0, 1, "direct")
 _DEADLINE_S = 300.0
 _LAST_WORDS_S = 1.0  # time for the launcher to pass on this rank's last output before the abort drops it
+_WATCHDOG_S = 2.0
 _RANK_0_FIRST_S = 10.0  # time for rank 0, perhaps on a busy machine, to report an error that all ranks found
 
 
@@ -259,6 +260,8 @@ def _with_failure_codes(process: _Process, beat: heartbeats.HeartbeatWriter) -> 
             raise
         why = first_line(error)
         if process.transport is not None and process.transport.lost_contact(error):
+            if beat.pauses.overdue:
+                time.sleep(_WATCHDOG_S)  # a rank that was paused has lost no peer; its watchdog reports the pause
             raise LostContactError.of(EndCode.LOST_CONTACT, doing=beat.doing, why=why) from error
         # The error classes of torch and CuPy differ between versions, and NCCL reports a lost peer only as text.
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():

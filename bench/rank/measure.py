@@ -7,19 +7,23 @@ A row is one size in one mode for one round of groups. Rank 0 makes every decisi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
 
 from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
 from bench.core.contention import parts, rounds
+from bench.core.cpu_use import CpuUse, shortages
 from bench.core.dtypes import dtype_of
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Round, Step
-from bench.core.record import Failure, Record, Skip
+from bench.core.record import Failure, Flag, Record, Skip, StarvedRank
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
+from bench.probes.cpu_time import CpuMeter
 from bench.rank import contention, ladder, overlap, sampling
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
@@ -54,6 +58,7 @@ class Setting:
     available_bytes: int  # memory that this rank may use
     beat: Callable[[str], None]
     own_cache: bool = False
+    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # of work that needs no other rank
 
 
 class Measurer:
@@ -143,38 +148,54 @@ class Measurer:
         if self._channel.broadcast(before and any(wrong.num_wrong for wrong in before)):
             return self._records.failed(row, before, in_place) if before else ()
         if prepared:
-            prepared.arm()
+            with self._s.working():
+                prepared.arm()
         compiled, most = prepared.compiled if prepared else None, self._sets.most_batch(row.shape, in_place)
         room, beat = max(0, _KEPT_VALUES - self._kept), lambda doing: self._s.beat(f"{what}: {doing}")
         one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         against = self._contention or self._overlap
+        meter = CpuMeter()
         if against:
             taken = against.take(row, compiled, most, room, beat)
         else:
             most = 1 if one_way else most
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
+        cpu = meter.use()
         self._s.beat(f"{what}: last check")
-        own = prepared.check_last() if prepared else Wrong(0)
-        last = self._channel.gather(against.wrong() if against and not own.num_wrong else own)
+        with self._s.working():
+            own = prepared.check_last() if prepared else Wrong(0)
+        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
-        if self._rank != 0:
+        if last is None or fresh is None:
             return ()
-        wrongs = [a if a.num_wrong else b for a, b in zip(last or [], fresh or [], strict=True)]
+        wrongs = [a if a.num_wrong else b for (a, _), b in zip(last, fresh, strict=True)]
         records = []
         for k, group in enumerate(row.round):
             self._kept += len(taken.shares[k].slowest) * len(group.ranks)
             bound_s = one_way.bound_s(group) if one_way else None
+            starved = self._starved(group, [cpu for _, cpu in last])
             group_flags: dict[str, None] = {}
             if flags is not None:
                 for rank in group.ranks:
                     group_flags |= dict.fromkeys(flags[rank])
-            records.append(
-                self._records.measured(row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention)
+            record = self._records.measured(
+                row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention
             )
+            if starved:
+                record = replace(record, starved=starved, flags=(*record.flags, Flag.STARVED_RANK))
+            records.append(record)
         return tuple(records)
+
+    def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
+        """The group's ranks that lacked CPU time while a row was timed. `uses`: of every rank of the world."""
+        found = shortages({rank: uses[rank] for rank in group.ranks}, self._transport.spins)
+        return tuple(
+            StarvedRank(rank, self._s.hosts[rank], short.cpu_s, short.needed_s, short.others_share)
+            for rank, short in found.items()
+        )
 
     # -- before timing
 
@@ -218,7 +239,8 @@ class Measurer:
             payload = row.shape.payload_bytes
             return None, Skip.of(RankSkip.NO_MEMORY, payload_bytes=payload, rank=self._rank, **facts)
         try:
-            return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
+            with self._s.working():
+                return self._transport.allocate(send_bytes, recv_bytes, num_sets, steps), None
         except MemoryError:
             return None, Failure.of(RankFailure.OUT_OF_MEMORY, self._rank, self._s.hosts[self._rank], **facts)
 
@@ -233,14 +255,16 @@ class Measurer:
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:
         """Make one untimed call on poisoned buffers. Returns every rank's findings on rank 0."""
         if prepared:
-            prepared.verifier.prepare(prepared.buffers, 0, variation)
+            with self._s.working():
+                prepared.verifier.prepare(prepared.buffers, 0, variation)
         self._transport.sync()
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
         self._transport.sync()  # once all senders have finished, messages without a reply have arrived as well
         if prepared:
-            wrong = prepared.verifier.check(prepared.buffers, 0, variation)
+            with self._s.working():
+                wrong = prepared.verifier.check(prepared.buffers, 0, variation)
         return self._channel.gather(wrong)
 
 

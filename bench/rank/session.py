@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,6 +35,9 @@ class ReportProgress(Protocol):
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Called between batches, never in a timed region."""
+
+    def working(self) -> AbstractContextManager[None]:
+        """Context of work that needs no other rank: its CPU time counts as progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,9 @@ def open_case(
     world = world_of(hosts)
     cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
-    setting = measure.Setting(case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache)
+    setting = measure.Setting(
+        case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache, beat.working
+    )
     remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
     remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
     remarks += [*doubts, *_limits(case, pattern, world, opened.num_cpus)]

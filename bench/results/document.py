@@ -80,6 +80,7 @@ class Summary:
     enqueue_fraction: float | None = None  # the share of that time until the last call was issued; median over samples
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
+    starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from bench.core.record import Flag
 # The mark beside a figure, the most serious first, with its few words in the legend below every table.
 MARKS = {
     "!": "above a hard bound",
+    "c": "a rank lacked CPU time",
     "*": "not converged",
     "?": "no 95 % interval",
     "~": "drift or warm-up",
@@ -37,6 +38,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.CONTRADICTS:    ("", "contradicts another row of this run"),
     Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
+    Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }
 # fmt: on
@@ -54,6 +56,11 @@ class NoteCode(Code):
     SLOW_RANK = (
         "slow-rank",
         "SLOW: rank {rank} ({place}), {row}: {rate}, {behind:percent} below the median of {num}, robust z {z:.1f}",
+    )
+    STARVED_RANK = (
+        "starved-rank",
+        "STARVED: rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "
+        "{others_share:percent}) in {num:n row}: their times include waiting for it",
     )
     CONTRADICTION = "contradiction", "CONTRADICTION {sentence}"
     SKIPPED = "skipped", "skipped {row}: {reason}"
@@ -91,6 +98,7 @@ SUMMARIES = {
     NoteCode.WARNING: ("{num} warnings", "the first: {text}"),
     NoteCode.THROTTLED: ("THROTTLED: {num} GPUs", "the first: {gpu} of {host}, {reasons:list}"),
     NoteCode.SLOW_RANK: ("SLOW: {num} ranks", "the slowest: rank {rank} ({place}), {behind:percent} below the median"),
+    NoteCode.STARVED_RANK: ("STARVED: {num} ranks", "the most: rank {rank} on {host}, {share:percent}"),
     NoteCode.CONTRADICTION: ("{num} contradictions between rows", "the largest: {sentence}"),
     NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from bench.core.codes import Coded, fill
@@ -34,6 +35,7 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
     rows = document.summaries
     found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
     found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
+    found += _starved(rows)
     found += [*contradictions(document.conflicts), *skips(document.skipped)]
     found += [*_bounds(rows, letters), *_flags(rows), *_overheads(document.headers.values()), *_floors(rows)]
     if not document.spreads and any(not (row.modelled or row.imported) for row in rows):
@@ -216,6 +218,21 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
     }
 
 
+def _starved(rows: Iterable[Summary]) -> list[Coded]:
+    """The ranks that lacked CPU time, over all rows. The rank with the smallest share is first."""
+    by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for short in row.starved:
+            by_rank.setdefault((short["rank"], short["host"]), []).append(short)
+    found = []
+    for (rank, host), of_rows in by_rank.items():
+        cpu_s, needed_s = (sum(each[key] for each in of_rows) for key in ("cpu_s", "needed_s"))
+        others_share = median(each["others_share"] for each in of_rows)
+        facts = {"rank": rank, "host": host, "cpu_s": cpu_s, "needed_s": needed_s, "share": cpu_s / needed_s}
+        found.append(Coded.of(NoteCode.STARVED_RANK, num=len(of_rows), others_share=others_share, **facts))
+    return sorted(found, key=lambda note: float(note.facts["share"]))
+
+
 # -- how to read the figures
 
 
@@ -301,8 +318,12 @@ def _sampled(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _stragglers(rows: Iterable[Summary]) -> list[Coded]:
-    """How often each rank (of three or more) was the slowest in isolated calls, and whether that rank changed."""
+    """How often each rank (of three or more) was the slowest in isolated calls, and whether that rank changed.
+
+    Rows with a starved rank are left out, because the slowest ranks only waited for it.
+    """
     rows = [row for row in rows if row.mode == "isolated" and row.group == "world" and len(row.slowest_counts) > 2]
+    rows = [row for row in rows if not row.starved]
     counts: Counter[int] = Counter()
     for row in rows:
         counts.update({rank: number for rank, number in enumerate(row.slowest_counts) if number})

@@ -206,7 +206,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         p95_s=seconds["p95_s"],
         p99_s=seconds["p99_s"],
         last_arriver_s=times.last_arriver_s,
-        slowest_rank=times.slowest_rank,
+        slowest_rank=None if record.starved else times.slowest_rank,  # it only waited for the starved rank
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
         bound_bytes_per_s=bound.bytes_per_s if bound else None,
@@ -240,6 +240,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         enqueue_fraction=times.enqueue_fraction,
         compared=record.compared,
         first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
+        starved=tuple(asdict(rank) for rank in record.starved),
     )
 
 

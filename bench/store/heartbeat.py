@@ -27,7 +27,10 @@ class End(Coded):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A rank's last heartbeat. `doing`: text such as "allreduce 1M isolated: warm-up". `ended`: None while it runs."""
+    """A rank's last heartbeat. `doing`: text such as "allreduce 1M isolated: warm-up". `ended`: None while it runs.
+
+    `age_s`: how old the heartbeat was when it was written.
+    """
 
     rank: int
     host: str
@@ -35,6 +38,7 @@ class Heartbeat:
     doing: str
     time_s: float
     ended: End | None = None
+    age_s: float = 0.0
 
     @property
     def ended_well(self) -> bool:

@@ -13,7 +13,7 @@ Schema history (the `schema` key of each header line):
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
   bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
-                    of a row (until 5: in a flag "wrong: ...")
+                    of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time
 
 A file can be read without any other file. A launch that completes an earlier one appends its own header; records belong
 to the header above them. A truncated line (the process was killed, the disk was full) is skipped with a warning. Any
@@ -35,7 +35,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, StarvedRank, WrongData
 from bench.core.remarks import CodedRemark
 from bench.store import line_schema, older
 
@@ -166,6 +166,9 @@ def _fields(record: Record) -> dict[str, Any]:
     """The line of a record, without unknown and empty fields."""
     held = ((name, getattr(record, name)) for name in _OF_RECORD)
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
+    told.pop("starved")
+    if record.starved:
+        told["starved"] = [asdict(rank) for rank in record.starved]
     if record.skipped is not None:
         told["skipped"] = asdict(record.skipped)
     if record.failed is not None:
@@ -300,6 +303,7 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
     for name, kind in _PARTS.items():
         if values.get(name) is not None:
             values[name] = _made(kind, values[name])
+    values["starved"] = tuple(_made(StarvedRank, rank) for rank in values.get("starved", ()))
     try:
         contention = values.get("contention")
         if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):

@@ -19,7 +19,7 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.core.inventory import Adapter, Gpu, NvLink, Path
 from bench.core.links import NodeLinks
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Skip, WrongData
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Skip, StarvedRank, WrongData
 from bench.core.remarks import CodedRemark
 
 MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
@@ -173,6 +173,7 @@ _RANGES: dict[str, Shape] = {
     "mode": mode,
     **dict.fromkeys(("alone_s", "product_alone_s", "product_s"), each(positive, 1)),
     "rates_bytes_per_s": each(number, 1),
+    "needed_s": positive,
     "numa_node": whole(-1),
     "temperature_c": signed,
     "gpus": whole(1),
@@ -242,10 +243,8 @@ def _of_part(part: str) -> Shape:
     return values(inner) if found[1] == "Mapping" else each(inner)
 
 
-_KINDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (NvLink, Gpu, Adapter, Path, Failure, Skip, WrongData, Contention, OverlapSamples, CodedRemark)
-}
+_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples)
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (NvLink, Gpu, Adapter, Path, CodedRemark, *_OF_RECORDS)}
 _REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))
 _NODE = keys(
     **dict.fromkeys(("host", "product", "cpu_model", "governor", "container", "rack"), text),

@@ -77,7 +77,7 @@ class Mpi(Transport):
         be built; AbsentError with the ranks that sent no first byte.
         """
         self._alignment_bytes = options.alignment_bytes
-        self.sync_method = options.sync
+        self.sync_method, self.spins = options.sync, not options.oversubscribed
         # Built before MPI_Init, because not every MPI allows starting a process (the compiler) later.
         built, compiler = (None, "--loop python was given") if options.loop == "python" else _mpi_loop.build()
         if options.oversubscribed:

@@ -7,16 +7,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
+import pytest
 
 from bench.controller import execute
 from bench.controller.messages import OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
 from bench.core.ends import EndCode
-from bench.store import lease, runs
+from bench.store import heartbeat, lease, runs
 from bench.store.heartbeat import End, Heartbeat, LastWords
 from tests.controller.test_batch import job
 from tests.facts import holds
@@ -53,6 +56,31 @@ def test_a_ranks_report_comes_before_the_launchers_words_and_those_before_its_ex
     reported = execute._explain(2, None, FailureEvidence(2, reports=(words,)), tmp_path, job("a"))
     assert reported is not None and (reported.code, reported.rank, reported.host) == ("cannot-join", None, None)
     assert str(log) in reported.what
+
+
+def test_time_in_which_the_controller_did_not_run_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now_s=100.0, asleep_s=0.0, CLOCK_MONOTONIC=1)
+    clock.monotonic = lambda: clock.now_s
+    clock.clock_gettime = lambda _: clock.now_s + clock.asleep_s
+    monkeypatch.setattr(execute, "time", clock)
+    heartbeat.write(tmp_path, replace(BEATS[0], age_s=0.4))
+    timer = execute._SilenceTimer(tmp_path, 6.0)
+
+    def polls(seconds: float) -> Coded | None:
+        for _ in range(int(seconds)):
+            clock.now_s += 1.0
+            late = timer.late()
+        return late
+
+    assert polls(3) is None
+    clock.now_s += 60.0  # a paused machine, or Ctrl-Z
+    clock.asleep_s += 30.0
+    assert polls(2) is None and timer.silent_s()[0] == pytest.approx(3.4)
+    assert timer.paused_s == pytest.approx(61.0) and timer.slept_s() == pytest.approx(30.0)
+    late = polls(3)
+    assert late is not None and late.code == OutcomeCode.SILENCE
 
 
 SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from bench.controller.host_checks import PreflightFinding
 from bench.controller.messages import LinkCode, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import UNCODED, Coded
+from bench.core.cpu_use import CpuUse
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame, BlameCode
 from bench.core.record import Failure
@@ -23,8 +25,14 @@ DOING = "allreduce 64M pipelined: warm-up"
 BEATS = tuple(Heartbeat(rank, f"h{rank}", 40 + rank, DOING, 100.0 + rank) for rank in range(4))
 ALIVE = {f"h{rank}": {str(40 + rank): "sleeping"} for rank in range(4)}
 WELL = FailureEvidence(4, BEATS, states=ALIVE)
+STARVED = {rank: CpuUse(0.9, 0.1, 1.0) if rank != 2 else CpuUse(0.03, 0.97, 1.0) for rank in range(4)}
+BUSY = dict.fromkeys(range(4), CpuUse(0.03, 0.97, 1.0))
 LOST = LastWords(End.of(EndCode.LOST_CONTACT, doing="allreduce 64M", why="Connection closed by peer"), 0, "h0")
 RAISED = LastWords(End.of(EndCode.ERROR, kind="ValueError", why="no"), 1, "h1")
+BREAK = {"paused_s": 60.0, "deadline_s": 20.0, "doing": DOING}
+SUSPENDED = LastWords(End.of(EndCode.SUSPENDED, host="h1", **BREAK), 1, "h1")
+PAUSED = LastWords(End.of(EndCode.PAUSED, host="h2", **BREAK), 2, "h2")
+GONE = LastWords(End.of(EndCode.CONTROLLER_GONE, silent_s=10.0), 0, "h0")
 UNNAMED = LastWords(End.uncoded("results cannot be written"))
 KILLED = Coded.of(BlameCode.KILLED, signal=9)
 
@@ -55,6 +63,10 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
     ("evidence", "cause"),
     [
         (replace(WELL, reports=(LOST, RAISED)), (EndCode.ERROR, 1, "h1")),
+        (replace(WELL, reports=(LOST, SUSPENDED)), (EndCode.SUSPENDED, None, "h1")),
+        (replace(WELL, reports=(LOST, PAUSED)), (EndCode.PAUSED, 2, "h2")),
+        (replace(WELL, reports=(LOST, PAUSED, replace(PAUSED, rank=3))), (OutcomeCode.HOST_PAUSED, None, "h2")),
+        (replace(WELL, reports=(GONE,), slept_s=60.0), (OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname())),
         (replace(WELL, reports=(LOST,), no_room="no space left"), (OutcomeCode.NOT_WRITABLE, None, None)),
         (replace(WELL, reports=(UNNAMED,)), (UNCODED, None, None)),
         (replace(WELL, reports=(LOST,), unreachable=("h2",)), (OutcomeCode.HOST_UNREACHABLE, 2, "h2")),
@@ -82,12 +94,20 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         ),
         (replace(WELL, beats=BEATS[:3], states=ALIVE | {"h3": {}}), (OutcomeCode.NEVER_HEARD, 3, None)),
         (
-            replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}),
+            replace(WELL, silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}, cpu=STARVED),
+            (OutcomeCode.RANK_STARVED, 2, "h2"),
+        ),
+        (
+            replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}, cpu=BUSY),
             (OutcomeCode.SILENT_LONGEST, 0, "h0"),
         ),
     ],
     ids=[
         "reported",
+        "suspended",
+        "paused",
+        "host paused",
+        "controller slept",
         "no room",
         "reported without a rank",
         "host away",
@@ -103,6 +123,7 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "all links of a host",
         "a link and a stopped rank",
         "never heard",
+        "starved",
         "silent",
     ],
 )

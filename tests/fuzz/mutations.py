@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.__main__ import main
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, WrongData
+from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, StarvedRank, WrongData
 from bench.store import jsonl
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
@@ -176,6 +176,7 @@ def _kinds(modelled: bool) -> list[bytes]:
         _record(1 << 20, contention=contention, samples=Samples(seconds)),
         _record(1 << 20, overlap=overlap, samples=Samples(seconds)),
         _record(1 << 21, verified=False, num_wrong=3, first_wrong=wrong, flags=("wrong-data",)),
+        _record(1 << 21, starved=(StarvedRank(1, "host1", 0.03, 1.0, 0.98),), flags=("starved-rank",)),
         _record(1 << 21, skipped=Skip("no-gpu", {"host": "host1"}, "host1 has no GPU")),
         _record(1 << 22, failed=Failure("it hung", 1, "host1", "timeout", {"seconds": 3})),
         _record(1 << 22, reported={"busbw_bytes_per_s": 1e9, "mean_s": 1e-3}),

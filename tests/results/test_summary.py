@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from bench.core.codes import Coded
 from bench.core.links import Bound
-from bench.core.record import Failure, Header, Record, Samples, Skip
-from bench.results import summary
+from bench.core.record import Failure, Flag, Header, Record, Samples, Skip, StarvedRank
+from bench.results import notes, summary
 from bench.results.messages import NoteCode
 
 Make = Callable[..., Any]
@@ -132,6 +132,21 @@ def test_the_slowest_rank_is_strictly_slowest_in_more_than_half(a_header: Make, 
     assert slowest(0, 30) is None  # all alike: none is slowest
     assert slowest(5, 5) is None  # too few samples
     assert slowest(30, 30, case=("allreduce", "--order", "reverse")) == 1  # member 2 of 3, 2, 1, 0
+
+
+def test_a_starved_rank_is_named_and_the_ranks_that_wait_for_it_are_not(a_header: Make, a_record: Make) -> None:
+    waits, starved = (2e-3,) * 30, (1e-3,) * 30  # a starved rank arrives last and does not wait
+    samples = Samples(waits, (waits, starved, starved))
+    record = a_record(samples=samples, num_ranks=3)
+    assert summary.summarise("job", a_header(), record).slowest_rank == 0
+    shortage = StarvedRank(1, "h1", 0.03, 1.0, 0.98)
+    record = replace(record, starved=(shortage,), flags=(Flag.STARVED_RANK,))
+    found = summary.document([("job", a_header(), [record, replace(record, payload_bytes=8)])])
+    assert all(row.slowest_rank is None and row.starved == (asdict(shortage),) for row in found.summaries)
+    noted = {note.code: note.facts for note in notes.notes(found, {})}
+    assert NoteCode.STRAGGLERS not in noted and NoteCode.SLOWEST_RANK not in noted
+    told = noted[NoteCode.STARVED_RANK]
+    assert (told["rank"], told["host"], told["num"], told["share"]) == (1, "h1", 2, pytest.approx(0.03))
 
 
 def test_of_two_ranks_none_is_called_the_slowest(a_header: Make, a_record: Make) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.errors import MeasurementError, UsageError
-from bench.core.record import Failure, Header, Record, Samples, Skip
+from bench.core.record import Failure, Header, Record, Samples, Skip, StarvedRank
 from bench.core.skips import SkipCode
 from bench.store import jsonl, older
 
@@ -166,6 +166,20 @@ def test_the_slowest_ranks_times_are_not_written_twice(tmp_path: Path, a_header:
     jsonl.Writer(path, a_header()).append(record)
     assert "seconds" not in json.loads(path.read_text(encoding="utf-8").splitlines()[1])["samples"]
     assert jsonl.read(path).attempts[0].records == (record,)
+
+
+def test_a_starved_rank_is_read_back_as_it_was_written(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    path = tmp_path / "x.jsonl"
+    starved, equal = a_record(starved=(StarvedRank(1, "h1", 0.03, 1.0, 0.98),)), a_record()
+    jsonl.Writer(path, a_header()).append(starved, equal)
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert "starved" in lines[1] and "starved" not in lines[2]
+    records = jsonl.read(path).attempts[0].records
+    assert (records[0].starved, records[1].starved) == (starved.starved, ())
+    lines[1]["starved"][0]["needed_s"] = 0
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"x.jsonl:2.*needed_s"):
+        jsonl.read(path)
 
 
 def test_what_is_known_of_clocks_after_the_last_row_takes_the_place_of_what_was_at_first(

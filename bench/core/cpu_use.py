@@ -1,0 +1,90 @@
+"""Which ranks got too little CPU time, from the CPU time of all ranks in the same interval.
+
+A rank that waits for others, whether it spins or sleeps, is not short of CPU time. A starved rank is ready to run but
+has no CPU: it waits in a run queue, its group is throttled (a container's CPU quota), or it is stopped for moments.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_LEAST_LOST_S = 0.05  # several turns of the scheduler; a short row may lose one or two by chance
+_LEAST_LOST_SHARE = 0.25  # of the interval
+# A starved rank gets less than this fraction of the share that the others get. Equal ranks on too few CPUs get shares
+# of 1 to 2 at worst: n + 1 ranks on n CPUs.
+_FAR_BELOW = 0.25
+_ALWAYS_BUSY = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """CPU time of one rank, all its threads together, in an interval of `wall_s` seconds.
+
+    `waited_s`: seconds in which its threads were ready to run but had no CPU; 0 if the kernel does not report them.
+    """
+
+    cpu_s: float
+    waited_s: float
+    wall_s: float
+
+    @property
+    def needed_s(self) -> float:
+        """The CPU time that the rank would have used if it had never waited for a CPU."""
+        return self.cpu_s + self.waited_s
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A rank that got too little CPU time: `cpu_s` of the `needed_s` seconds that it needed.
+
+    `others_share`: the share of their needed CPU time that the other ranks got (median).
+    """
+
+    cpu_s: float
+    needed_s: float
+    others_share: float
+
+    @property
+    def share(self) -> float:
+        """The share of the needed CPU time that the rank got."""
+        return self.cpu_s / self.needed_s
+
+
+def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shortage]:
+    """The starved ranks of one interval. None is starved if all ranks lack CPU time alike, as on a busy machine.
+
+    `spins`: a rank that waits for others uses its CPU. Then a rank also needs the time in which it neither ran nor
+    waited for a CPU, provided that the other ranks had no such time: it was stopped.
+    """
+    busy = {rank: _share(use.needed_s, use.wall_s) for rank, use in uses.items()}
+    all_busy = sorted(busy.values())
+    needed, shares = {}, {}
+    for rank, use in uses.items():
+        others_busy = _median_of_others(all_busy, busy[rank]) if spins else None
+        always = others_busy is not None and others_busy >= _ALWAYS_BUSY
+        needed[rank] = max(use.needed_s, use.wall_s) if always else use.needed_s
+        shares[rank] = _share(use.cpu_s, needed[rank])
+    all_shares = sorted(shares.values())
+    found = {}
+    for rank, use in uses.items():
+        if needed[rank] - use.cpu_s < max(_LEAST_LOST_S, _LEAST_LOST_SHARE * use.wall_s):
+            continue
+        others_share = _median_of_others(all_shares, shares[rank])
+        if others_share is not None and shares[rank] < _FAR_BELOW * others_share:
+            found[rank] = Shortage(use.cpu_s, needed[rank], others_share)
+    return found
+
+
+def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
+    """The median of sorted values without one that equals `own`; None if there are no others."""
+    num, place = len(ordered) - 1, bisect_left(ordered, own)
+    if num == 0:
+        return None
+    low, high = (ordered[k + (k >= place)] for k in ((num - 1) // 2, num // 2))
+    return (low + high) / 2
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole > 0 else 1.0

@@ -1,0 +1,64 @@
+"""CPU time of processes, and the time that their threads waited for a CPU, as the Linux kernel counts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from bench.core.cpu_use import CpuUse
+
+_Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, ready to run but without a CPU)
+
+
+class CpuMeter:
+    """Measures the CPU use of this process from the meter's construction to `use`. A reading takes 10 us per thread.
+
+    Without /proc/PID/schedstat (other systems, some sandboxes) the time waited for a CPU is 0.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._cpu_s, self._threads = time.monotonic(), time.process_time(), _threads("self")
+
+    def use(self) -> CpuUse:
+        """The CPU use so far."""
+        wall_s, cpu_s = time.monotonic() - self._began, time.process_time() - self._cpu_s
+        _, waited_s = _between(self._threads, _threads("self"))
+        return CpuUse(cpu_s, waited_s, wall_s)
+
+
+def uses(processes: Iterable[int], seconds: float) -> dict[int, CpuUse]:
+    """The CPU use of other processes of this host in the next `seconds`. Processes that cannot be read are left out."""
+    before = {process: _threads(process) for process in processes}
+    began = time.monotonic()
+    time.sleep(seconds)
+    wall_s = time.monotonic() - began
+    found = {}
+    for process, threads in before.items():
+        now = _threads(process)
+        if threads and now:
+            found[process] = CpuUse(*_between(threads, now), wall_s)
+    return found
+
+
+def _threads(process: int | str) -> _Threads:
+    found = {}
+    folder = Path(f"/proc/{process}/task")
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(folder):  # noqa: PTH208  # three times as fast as iterdir
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                on_cpu, waited, *_ = (folder / thread / "schedstat").read_bytes().split()
+                found[thread] = (int(on_cpu), int(waited))
+    return found
+
+
+def _between(before: _Threads, after: _Threads) -> tuple[float, float]:
+    """Seconds (on a CPU, waited) of all threads. Threads that ended in between are missing."""
+    cpu_ns = waited_ns = 0
+    for thread, (on_cpu, waited) in after.items():
+        cpu_before, waited_before = before.get(thread, (0, 0))
+        cpu_ns += max(0, on_cpu - cpu_before)
+        waited_ns += max(0, waited - waited_before)
+    return cpu_ns * 1e-9, waited_ns * 1e-9

@@ -1,0 +1,65 @@
+"""Pauses of this process: its machine slept or was paused, or the process was stopped.
+
+Time in which a process could not run is no silence, and a rank that wakes up after a long pause has not lost a peer.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+
+from bench.core.ends import EndCode
+
+_LEAST_S = 2.0  # four ticks; a busy machine delays a thread less
+# A thread that waits for Python's lock wakes up 200 times a second to ask for it. A paused thread does not wake up.
+_MOST_WAKE_UPS_PER_S = 20.0
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # unlike the monotonic clock, it counts sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of `paused_s` seconds. SUSPENDED: the machine slept, by its clocks. PAUSED: this process did not run."""
+
+    code: EndCode
+    paused_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    monotonic_s: float
+    boot_s: float
+    wake_ups: int  # of this thread, so far
+
+    @classmethod
+    def now(cls) -> _Tick:
+        wake_ups = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        return cls(time.monotonic(), time.clock_gettime(_BOOT_CLOCK), wake_ups)
+
+
+class PauseDetector:
+    """Finds pauses in the ticks of one thread, which sleeps at most 0.5 s between two of them."""
+
+    def __init__(self) -> None:
+        self._last = _Tick.now()
+
+    def tick(self) -> Pause | None:
+        """The pause since the last tick; None if there was none."""
+        last = self._last
+        self._last = now = _Tick.now()
+        return _pause_between(last, now)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the next tick is so late that there may have been a pause. Any thread may ask."""
+        return time.clock_gettime(_BOOT_CLOCK) - self._last.boot_s > _LEAST_S
+
+
+def _pause_between(last: _Tick, now: _Tick) -> Pause | None:
+    took_s = now.monotonic_s - last.monotonic_s
+    slept_s = now.boot_s - last.boot_s - took_s
+    if slept_s > _LEAST_S:
+        return Pause(EndCode.SUSPENDED, slept_s)
+    if took_s > _LEAST_S and now.wake_ups - last.wake_ups < _MOST_WAKE_UPS_PER_S * took_s:
+        return Pause(EndCode.PAUSED, took_s)
+    return None
