@@ -21,16 +21,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.controller import root_cause, watch
+from bench.controller import connections, root_cause, watch
 from bench.controller.jobs import Job
-from bench.controller.messages import ControllerError, OutcomeCode
+from bench.controller.keeper import LEASE_VARIABLE
+from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
-from bench.core.secret_values import resolved
-from bench.core.wire import SECRET_VARIABLE
+from bench.core.remarks import CodedRemark
+from bench.core.secret_values import SECRET_VARIABLE, resolved
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, lease, runs
@@ -51,7 +52,7 @@ class Outcome:
 
     `what` (text), `code` and `facts` give the failure; `what` is None if the job succeeded. `exit_code` is the
     launcher's. `rank` and `host` are those that caused the failure, if known. `refused`: the ranks refused to measure
-    before the first row.
+    before the first row. `remarks`: connections to hosts that were lost and restored.
     """
 
     job: str
@@ -63,6 +64,7 @@ class Outcome:
     refused: bool = False
     code: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[CodedRemark, ...] = ()
 
     def failed(self, failure: Failure) -> Outcome:
         """This outcome, changed to a failed one with this failure."""
@@ -119,12 +121,14 @@ def run(
                     late is not None,
                     silence.silent_s(),
                 )
-                evidence = replace(evidence, no_room=runs.write_error(folder))
+                evidence = replace(evidence, no_room=runs.write_error(folder), connections=connections.reported(beats))
         finally:
             left = _end(process, job_id, hosts, well=process.returncode == 0)
             with contextlib.suppress(OSError):
                 log.write(watch.stacks(beats).encode())
-    outcome = Outcome(job.name, process.returncode, time.monotonic() - began)
+    remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(beats)]
+    restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
+    outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
     failure = _explain(process.returncode, late, evidence, folder, job)
     shutil.rmtree(beats, ignore_errors=True)  # a rank that no host reaches any more may still write there
     if failure is None:
@@ -221,7 +225,8 @@ def _start(
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # hosts.py passes these variables to the other hosts, because a login there does not set them.
     env["BENCH_PYTHON"] = sys.executable
-    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, "PYTHONPATH"])
+    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, LEASE_VARIABLE, "PYTHONPATH"])
+    env[LEASE_VARIABLE] = str((runs.heartbeat_folder(folder, job.name) / lease.NAME).resolve())
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.controller.messages import OutcomeCode
+from bench.controller.messages import ConnectionCode, OutcomeCode
+from bench.core.codes import Coded
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
 from bench.core.record import Failure
@@ -40,6 +41,7 @@ class FailureEvidence:
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be written
+    connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
     crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
 
 
@@ -49,6 +51,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _reported_by_a_rank,
         _disk_full,
         _host_out_of_reach,
+        _connection_lost,
         _rank_stopped,
         _rank_lost_by_launcher,
         _rank_gone,
@@ -84,6 +87,14 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
         still_there = f"; its {_ranks(ranks)} may still run there" if ranks else ""
         rank = ranks[0] if len(ranks) == 1 else None
         return _failure(OutcomeCode.HOST_UNREACHABLE, rank, host, still_there=still_there, ranks=ranks)
+    return None
+
+
+def _connection_lost(evidence: FailureEvidence) -> Failure | None:
+    """The host whose connection was not restored: the ranks there did not fail by themselves."""
+    for found in evidence.connections:
+        if found.code != ConnectionCode.RESTORED:
+            return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from bench.core.errors import RefusedError
 
 FROM_ENVIRONMENT = "from-environment"
+SECRET_VARIABLE = "BENCH_SECRET"  # seals what a job's ranks send each other; the controller sets it for each job
 MASK = "(masked)"
 
 # Words of a variable's name, between underscores. IB_PKEY, RKEY and MKEY are ordinary settings; so is PWD alone.

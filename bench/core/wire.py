@@ -21,7 +21,6 @@ import numpy as np
 
 from bench.core.errors import MeasurementError
 
-SECRET_VARIABLE = "BENCH_SECRET"  # the controller sets it for each job
 _PACKAGE = "bench."
 _TAG = "@"  # the only key of a JSON object that encodes a value other than plain JSON
 _DIGEST_BYTES = 32

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.core import wire
+from bench.core import secret_values, wire
 from bench.core.channel import Channel
 from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Round, Step
@@ -261,7 +261,7 @@ class TorchChannel(Channel):
 
 def secret() -> bytes:
     """What only the ranks of this run know; empty if they were started by hand without it."""
-    return os.environ.get(wire.SECRET_VARIABLE, "").encode()
+    return os.environ.get(secret_values.SECRET_VARIABLE, "").encode()
 
 
 def _sound_size(num_bytes: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.core.wire import SECRET_VARIABLE
+from bench.core.secret_values import SECRET_VARIABLE
 from tests.end_to_end.conftest import environment
 
 pytestmark = [pytest.mark.alone, pytest.mark.torch]
