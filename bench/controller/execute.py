@@ -31,7 +31,7 @@ from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
 from bench.core.remarks import CodedRemark
-from bench.core.secret_values import SECRET_VARIABLE, resolved
+from bench.core.secret_values import SECRET_VARIABLE, masked_file, resolved, secrets_of
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, lease, runs
@@ -126,6 +126,7 @@ def run(
             left = _end(process, job_id, hosts, well=process.returncode == 0)
             with contextlib.suppress(OSError):
                 log.write(watch.stacks(beats).encode())
+            _mask(folder, job, log_from)
     remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(beats)]
     restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
     outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
@@ -308,6 +309,15 @@ def _printed(folder: Path, job: Job, start: int) -> str:
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
+
+
+def _mask(folder: Path, job: Job, log_from: int) -> None:
+    """Mask secrets in what this attempt has printed: in the log from byte `log_from` on, and in a tool's output."""
+    known = (*secrets_of(job.env), *secrets_of(job.factors))
+    with contextlib.suppress(OSError):
+        masked_file(runs.log_file(folder, job.name), known, log_from)
+        if job.tool:
+            masked_file(runs.output_file(folder, job.name), known)
 
 
 def _explain(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.core.errors import RefusedError
-from bench.core.secret_values import MASK, masked, masked_plain, masked_text, resolved, secrets_of
+from bench.core.secret_values import MASK, masked, masked_file, masked_plain, masked_text, resolved, secrets_of
 
 SECRET = """
 NCCL_PASS GLOO_PWD FI_PASSKEY UCX_COOKIE NCCL_BEARER HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY MY_PASSWORD
@@ -78,3 +80,17 @@ def test_a_reference_takes_its_value_from_the_environment(monkeypatch: pytest.Mo
     monkeypatch.delenv("OWN")
     with pytest.raises(RefusedError, match="OWN"):
         resolved({"OWN": "from-environment"})
+
+
+def test_a_log_is_masked_in_place_from_the_given_byte(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    kept = b"hunter22 of an earlier attempt \xff\n"
+    log.write_bytes(
+        kept + b"rank 0: hunter22 \xfe\n" + b"12.5 GB/s\n" * 200_000 + b"HF_TOKEN=abc\nline-one\nline-two\n"
+    )
+    masked_file(log, ["hunter22", "line-one\nline-two"], len(kept))
+    left = log.read_bytes()
+    mask = MASK.encode()
+    assert left.startswith(kept + b"rank 0: " + mask + b" \xfe\n")
+    assert left.endswith(b"GB/s\nHF_TOKEN=" + mask + b"\n" + mask + b"\n" + mask + b"\n")
+    assert left.count(b"12.5 GB/s\n") == 200_000
