@@ -1,8 +1,8 @@
 """Run one command on many hosts, and restore a connection to a host if it is lost.
 
 The command of a job of the controller (BENCH_JOB is set) runs under a keeper on its host (controller/keeper.py) if it
-has the form `PYTHON -m MODULE ...`. If the agent's process ends first, the command goes on, and a new agent asks for the
-rest of its output. Other commands end with their agent.
+has the form `PYTHON -m MODULE ...`. If the agent's process ends first, the command goes on, and a new agent asks for
+the rest of its output. Other commands end with their agent.
 
 Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
 folder, where the controller reads it.

@@ -122,7 +122,7 @@ def test_a_connection_whose_launcher_is_gone_is_named(talking: subprocess.Popen[
     talking.stdout.readline()
     agent = psutil.Process(talking.pid).children()[0]
     for process in processes.of_job(str(tmp_path)):
-        if keeper.__name__ in process.cmdline() and process.ppid() == 1:
+        if keeper.__name__ in process.cmdline() and os.getsid(process.pid) == process.pid:
             process.kill()
     agent.kill()
     talking.stdout.read()

@@ -21,15 +21,15 @@ LAUNCHERS = {"gloo": "torchrun", "mpi": "mpirun"}
 
 
 class Run:
-    """A run of some seconds over two hosts with one rank each."""
+    """A run over two hosts with one rank each. 5,000 iterations take some seconds."""
 
-    def __init__(self, bed: Testbed, transport: str, seconds: float) -> None:
+    def __init__(self, bed: Testbed, transport: str, iterations: int) -> None:
         self.bed = bed
-        row = {"pattern": "allreduce", "transport": transport, "sizes": [8, 1 << 20], "mode": "isolated"}
+        row = {"pattern": "allreduce", "transport": transport, "sizes": [8], "mode": "isolated"}
         self.folder = site.make(
             bed,
-            [{**row, "iterations": 100_000}],
-            {"max_seconds": seconds},
+            [{**row, "iterations": iterations}],
+            {"max_seconds": 60},
             ranks_per_node=1,
             launcher=LAUNCHERS[transport],
             env=faults._SHARING,
@@ -64,9 +64,9 @@ class Run:
 
 
 def test_a_lost_connection_is_restored_and_the_job_goes_on(testbed: Callable[..., Testbed]) -> None:
-    run = Run(testbed(2), "gloo", 6)
+    run = Run(testbed(2), "gloo", 5000)
     run.kill_agents("h1")
-    assert run.controller.wait(60) == 0, run.controller.err
+    assert run.controller.wait(100) == 0, run.controller.err
     outcome = run.outcome()
     (remark,) = outcome["remarks"]
     print(remark["text"])
@@ -77,7 +77,7 @@ def test_a_lost_connection_is_restored_and_the_job_goes_on(testbed: Callable[...
 
 @pytest.mark.slow
 def test_connections_to_all_hosts_are_lost_twice(testbed: Callable[..., Testbed]) -> None:
-    run = Run(testbed(2), "gloo", 12)
+    run = Run(testbed(2), "gloo", 15_000)
     for _ in range(2):
         for host in run.bed.hosts:
             run.kill_agents(host)
@@ -90,7 +90,7 @@ def test_connections_to_all_hosts_are_lost_twice(testbed: Callable[..., Testbed]
 
 @pytest.mark.slow
 def test_a_host_that_stays_out_of_reach_is_named(testbed: Callable[..., Testbed]) -> None:
-    run = Run(testbed(2), "gloo", 60)
+    run = Run(testbed(2), "gloo", 100_000)
     run.bed.unreachable("h1")
     run.kill_agents("h1")
     began = time.monotonic()
