@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench.controller import hosts, keeper
+from bench.controller import keeper
 from bench.controller.messages import ConnectionCode
 from bench.core.codes import Coded
 
@@ -30,11 +29,12 @@ _RESTORE_S = 15.0  # how long a lost connection may take to be restored
 _ATTEMPT_S, _BETWEEN_S = 7.0, 0.5  # one attempt (ssh itself gives up after 5 s), and the pause before the next
 _UNREACHABLE = 255  # exit code of ssh
 _CHUNK = 1 << 16
+Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]  # host, command, its stdout -> its agent
 
 
-def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
+def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
     """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0."""
-    running = [Connection(host, node, words, env) for node, host in enumerate(names)]
+    running = [Connection(host, node, words, env, start) for node, host in enumerate(names)]
     code, deadline = 0, float("inf")
     while running and time.monotonic() < deadline:
         for connection in list(running):
@@ -54,10 +54,10 @@ def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str,
 class Connection:
     """The connection to one host, and the exit code of the command that runs there."""
 
-    def __init__(self, host: str, node: int, words: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, host: str, node: int, words: Sequence[str], env: Mapping[str, str], start: Start) -> None:
         self.host = host
+        self._start_on = start
         self._env, self._node = env, node
-        self._agent = hosts.agent_words(shlex.split(env.get("BENCH_AGENT", "")), host)
         words = [word.replace("{node}", str(node)) for word in words]
         self._keeper = [words[0], "-m", keeper.__name__] if words[1:2] == ["-m"] and env.get("BENCH_JOB") else []
         self._read, self._data = 0, b""  # bytes of output that were read, and those of them in an incomplete frame
@@ -68,7 +68,7 @@ class Connection:
         if self._keeper:
             self._start(*self._keeper, "start", str(node), *words)
         else:
-            self._process = self._started(words, None)
+            self._process = start(host, words, None)
 
     def poll(self) -> int | None:
         """Pass on new output. Returns the command's exit code once it has ended."""
@@ -92,14 +92,11 @@ class Connection:
         if self._process is not None:
             self._process.terminate()
 
-    def _started(self, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
-        return hosts.started(self._agent, hosts.with_environment(f"exec {shlex.join(words)}", self._env), out)
-
     def _start(self, *words: str) -> None:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         self._pipe, self._began_s, self._found, self._data = reading, time.monotonic(), False, b""
-        self._process = self._started(words, writing)
+        self._process = self._start_on(self.host, words, writing)
         os.close(writing)
 
     def _stop(self) -> None:

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from bench.controller import connections
 from bench.core.launcher import SSH
 from bench.core.secret_values import resolved
 
@@ -140,8 +141,13 @@ def _input(given: str) -> int:
     return descriptor
 
 
-def started(agent: Sequence[str], command: HostCommand, out: int | None = None) -> subprocess.Popen[bytes]:
-    """Start a command on a host. `out`: where its stdout goes; None: to this process's."""
+def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
+    """Start a command on a host, with the variables and set-up lines of this process's environment.
+
+    `out`: where its stdout goes; None: to this process's.
+    """
+    agent = agent_words(shlex.split(os.environ.get("BENCH_AGENT", "")), host)
+    command = with_environment(f"exec {shlex.join(words)}", os.environ)
     given = _input(command.given)
     try:
         return subprocess.Popen([*agent, shlex.join(command.words)], stdin=given, stdout=out)
@@ -166,6 +172,4 @@ if __name__ == "__main__":
         _as_ssh(sys.argv[2:], os.environ)
     if sys.argv[2:3] != ["--"] or len(sys.argv) < 4:
         raise SystemExit("bench: error: usage: python -m bench.controller.hosts HOST,HOST -- COMMAND ...")
-    from bench.controller import connections  # it imports this module
-
-    sys.exit(connections.run_everywhere(sys.argv[1].split(","), sys.argv[3:], os.environ))
+    sys.exit(connections.run_everywhere(sys.argv[1].split(","), sys.argv[3:], os.environ, _start_on))

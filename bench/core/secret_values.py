@@ -96,7 +96,8 @@ def masked_file(path: Path, secrets: Iterable[str] = (), start: int = 0) -> None
     known = {line for secret in secrets for line in secret.splitlines() if len(line) >= _SHORTEST}
     with path.open("r+b") as file:
         file.seek(start)
-        written, changed = start, []
+        written = start
+        changed: list[bytes] = []
         while lines := file.readlines(_BLOCK):
             text = b"".join(lines).decode(errors="surrogateescape")
             masked = masked_text(text, known)
