@@ -80,11 +80,12 @@ def main(args: argparse.Namespace) -> int:
     software = {host: facts.software for host, facts in hosts.items() if facts is not None}
     if not hosts and not any(planned.site.launchers[job.launcher].remote for job in jobs):
         nodes, software = {socket.gethostname(): machine.facts()}, {socket.gethostname(): versions.software()}
+    here = None if args.model else cluster.instance  # a modelled cluster may have other nodes than this machine
     if args.load:
         if cluster.hosts:
             raise UsageError("--load copies on this machine only: omit --cluster, or run it on each host")
         nodes = {host: _loaded(node, cluster.python or sys.executable) for host, node in nodes.items()}
-    return _report(cluster.name, hosts, findings, _machines(nodes, software, own or cluster.instance), args)
+    return _report(cluster.name, hosts, findings, _machines(nodes, software, own or here), args)
 
 
 def _instance(name: str | None) -> str | None:

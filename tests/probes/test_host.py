@@ -25,7 +25,7 @@ def asked(question: dict[str, object]) -> host.HostReport:
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

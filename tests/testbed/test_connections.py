@@ -71,7 +71,7 @@ def test_a_lost_connection_is_restored_and_the_job_goes_on(testbed: Callable[...
     (remark,) = outcome["remarks"]
     print(remark["text"])
     assert (remark["code"], remark["facts"]["host"]) == (ConnectionCode.RESTORED, "h1")
-    assert outcome["what"] is None
+    assert (outcome["exit_code"], outcome["what"]) == (0, None)
     run.wait(lambda: not run.bed.processes("BENCH_JOB"), 10)
 
 
