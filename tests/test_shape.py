@@ -44,8 +44,10 @@ HOMES = {
     "matplotlib": ("figures/",),
     "subprocess": (
         "controller/batch.py",
+        "controller/connections.py",
         "controller/execute.py",
         "controller/hosts.py",
+        "controller/keeper.py",
         "probes/",
         "transports/_mpi_loop.py",
         "transports/_mpi_cuda_check.py",

@@ -21,16 +21,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.controller import links, root_cause, watch
+from bench.controller import connections, links, root_cause, watch
 from bench.controller.jobs import Job
-from bench.controller.messages import ControllerError, OutcomeCode
+from bench.controller.keeper import LEASE_VARIABLE
+from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
+from bench.core.remarks import CodedRemark
 from bench.core.seal import SECRET_VARIABLE
-from bench.core.secret_values import resolved
+from bench.core.secret_values import masked_file, resolved, secrets_of
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, lease, runs
@@ -52,7 +54,7 @@ class Outcome:
 
     `what` (text), `code` and `facts` give the failure; `what` is None if the job succeeded. `exit_code` is the
     launcher's. `rank` and `host` are those that caused the failure, if known. `refused`: the ranks refused to measure
-    before the first row.
+    before the first row. `remarks`: connections to hosts that were lost and restored.
     """
 
     job: str
@@ -64,6 +66,7 @@ class Outcome:
     refused: bool = False
     code: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[CodedRemark, ...] = ()
 
     def failed(self, failure: Failure) -> Outcome:
         """This outcome, changed to a failed one with this failure."""
@@ -121,13 +124,21 @@ def run(
                     late is not None,
                     silence.silent_s(),
                 )
-                evidence = replace(evidence, no_room=runs.write_error(folder), slept_s=silence.slept_s())
+                evidence = replace(
+                    evidence,
+                    no_room=runs.write_error(folder),
+                    slept_s=silence.slept_s(),
+                    connections=connections.reported(beats),
+                )
                 links.store(folder, job.name, evidence.links)
         finally:
             left = _end(process, job_id, hosts, well=process.returncode == 0)
             with contextlib.suppress(OSError):
                 log.write(watch.stacks(beats).encode())
-    outcome = Outcome(job.name, process.returncode, time.monotonic() - began)
+            _mask(folder, job, log_from)
+    remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(beats)]
+    restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
+    outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
     failure = _explain(process.returncode, late, evidence, folder, job)
     shutil.rmtree(beats, ignore_errors=True)  # a rank that no host reaches any more may still write there
     if failure is None:
@@ -249,7 +260,8 @@ def _start(
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # hosts.py passes these variables to the other hosts, because a login there does not set them.
     env["BENCH_PYTHON"] = sys.executable
-    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, "PYTHONPATH"])
+    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, LEASE_VARIABLE, "PYTHONPATH"])
+    env[LEASE_VARIABLE] = str((runs.heartbeat_folder(folder, job.name) / lease.NAME).resolve())
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(
@@ -331,6 +343,15 @@ def _printed(folder: Path, job: Job, start: int) -> str:
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")
+
+
+def _mask(folder: Path, job: Job, log_from: int) -> None:
+    """Mask secrets in what this attempt has printed: in the log from byte `log_from` on, and in a tool's output."""
+    known = (*secrets_of(job.env), *secrets_of(job.factors))
+    with contextlib.suppress(OSError):
+        masked_file(runs.log_file(folder, job.name), known, log_from)
+        if job.tool:
+            masked_file(runs.output_file(folder, job.name), known)
 
 
 def _explain(

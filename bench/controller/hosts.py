@@ -8,6 +8,8 @@ standard input.
     python -m bench.controller.hosts h0,h1 -- COMMAND ...     COMMAND on every host at once; {node} in it is 0, 1, ...
     python -m bench.controller.hosts --as-ssh HOST WORDS ...  called by MPI in place of ssh (launchers/agent.sh)
 
+The first form keeps the ranks' launchers running if a connection is lost (controller/connections.py).
+
 Both read BENCH_AGENT (the agent's words), BENCH_CARRY (names of variables to pass on) and BENCH_SETUP (shell lines to
 run first on the host). A login on another host has none of the caller's variables.
 """
@@ -18,11 +20,11 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from bench.controller import connections
 from bench.core.launcher import SSH
 from bench.core.secret_values import resolved
 
@@ -30,8 +32,6 @@ MARK = "bench-reached"
 MOST_AT_ONCE = 64
 NO_INPUT = 97  # exit code on the host if the agent passed no standard input
 _LAST_LINE = "# bench: end of the variables"
-_OTHERS_GRACE_S = 10.0  # how long the command may still run on the other hosts after it failed on one
-_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,36 +151,18 @@ def _input(given: str) -> int:
     return descriptor
 
 
-def _started(agent: Sequence[str], command: HostCommand) -> subprocess.Popen[bytes]:
+def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
+    """Start a command on a host, with the variables and set-up lines of this process's environment.
+
+    `out`: where its stdout goes; None: to this process's.
+    """
+    agent = agent_words(shlex.split(os.environ.get("BENCH_AGENT", "")), host)
+    command = with_environment(f"exec {shlex.join(words)}", os.environ)
     given = _input(command.given)
     try:
-        return subprocess.Popen([*agent, shlex.join(command.words)], stdin=given)
+        return subprocess.Popen([*agent, shlex.join(command.words)], stdin=given, stdout=out)
     finally:
         os.close(given)
-
-
-def run_everywhere(hosts: Sequence[str], words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0."""
-    agent = shlex.split(env.get("BENCH_AGENT", ""))
-    running = []
-    for node, host in enumerate(hosts):
-        asked = with_environment(f"exec {shlex.join(_of_node(words, node))}", env)
-        running.append(_started(agent_words(agent, host), asked))
-    code, deadline = 0, float("inf")
-    while running and time.monotonic() < deadline:
-        for process in [process for process in running if process.poll() is not None]:
-            running.remove(process)
-            if process.returncode and not code:
-                code = process.returncode if process.returncode > 0 else 128 - process.returncode
-                deadline = time.monotonic() + _OTHERS_GRACE_S
-        time.sleep(_POLL_S)
-    for process in running:
-        process.terminate()
-    return code
-
-
-def _of_node(words: Sequence[str], node: int) -> list[str]:
-    return [word.replace("{node}", str(node)) for word in words]
 
 
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
@@ -200,4 +182,4 @@ if __name__ == "__main__":
         _as_ssh(sys.argv[2:], os.environ)
     if sys.argv[2:3] != ["--"] or len(sys.argv) < 4:
         raise SystemExit("bench: error: usage: python -m bench.controller.hosts HOST,HOST -- COMMAND ...")
-    sys.exit(run_everywhere(sys.argv[1].split(","), sys.argv[3:], os.environ))
+    sys.exit(connections.run_everywhere(sys.argv[1].split(","), sys.argv[3:], os.environ, _start_on))

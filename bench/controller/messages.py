@@ -62,6 +62,20 @@ class OutcomeCode(Code):
     TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result of any requested size; its output is in {output}"
 
 
+class ConnectionCode(Code):
+    """What happened to the connection to a host while a job ran there."""
+
+    RESTORED = (
+        "connection-restored",
+        "the connection to host {host} was lost and restored after {seconds:.1f} s; its ranks went on",
+    )
+    LOST = "connection-lost", "the connection to host {host} was lost and could not be restored within {seconds:.0f} s"
+    LAUNCHER_GONE = (
+        "connection-launcher-gone",
+        "the connection to host {host} was lost, and the launcher there had ended when the host answered again",
+    )
+
+
 class AllocationCode(Code):
     """How a Slurm allocation ended, or why it never started."""
 

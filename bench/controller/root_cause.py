@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.links import LinkTest
-from bench.controller.messages import LinkCode, OutcomeCode
-from bench.core.codes import Code
+from bench.controller.messages import ConnectionCode, LinkCode, OutcomeCode
+from bench.core.codes import Code, Coded
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
@@ -50,6 +50,7 @@ class FailureEvidence:
     slept_s: float = 0.0  # how long the controller's machine was suspended during the job
     no_room: str | None = None  # why the results can no longer be written
     cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # of each rank, in one second when the job was late
+    connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
     crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
 
 
@@ -59,6 +60,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _reported_by_a_rank,
         _disk_full,
         _host_out_of_reach,
+        _connection_lost,
         _rank_stopped,
         _rank_lost_by_launcher,
         _rank_gone,
@@ -110,6 +112,14 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
         still_there = f"; its {_ranks(ranks)} may still run there" if ranks else ""
         rank = ranks[0] if len(ranks) == 1 else None
         return _failure(OutcomeCode.HOST_UNREACHABLE, rank, host, still_there=still_there, ranks=ranks)
+    return None
+
+
+def _connection_lost(evidence: FailureEvidence) -> Failure | None:
+    """The host whose connection was not restored: the ranks there did not fail by themselves."""
+    for found in evidence.connections:
+        if found.code != ConnectionCode.RESTORED:
+            return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
     return None
 
 

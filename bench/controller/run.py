@@ -158,6 +158,8 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
         dead |= dict.fromkeys(silent.intersection(job.hosts), job.name)
         outcomes[job.name] = asdict(outcome)
         _store(folder, outcomes, outcome.what)
+        for remark in outcome.remarks:
+            say(f"    note: {remark.text}")
         if outcome.what is not None:
             say(f"    FAILED: {outcome.what}")
     return _ran(folder, outcomes)

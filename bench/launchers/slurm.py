@@ -22,7 +22,8 @@ from bench.core.world import RankInfo, World
 from bench.launchers._variables import check_one_line, checked, long_options, rendezvous, whole
 
 # Ports for the rendezvous are above those of most registered services, and below Linux's ephemeral ports (from 32768).
-_FIRST_PORT, _NUM_PORTS = 20000, 12000
+# Each job has _PORTS_OF_JOB of them, which its steps use in turn.
+_FIRST_PORT, _PORTS_OF_JOB, _NUM_JOBS = 20000, 31, 387
 # slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
 _LAST_STEP = 0xFFFFFFF0
 # Options that only a step accepts (srun(1)); the pyxis plug-in's --container-* are such options, too.
@@ -189,12 +190,19 @@ def first_host(nodelist: str) -> str:
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """The step's first host, and a port that depends on job and step, so jobs on one host use different ports."""
+    """The step's first host and a port.
+
+    Two jobs on one host have different ports unless their ids differ by a multiple of _NUM_JOBS. Ports that Slurm
+    reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because Slurm gives them to no other step.
+    """
     nodelist = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST")
     if not nodelist or "SLURM_JOB_ID" not in env:
         return None
-    number = whole(env, "SLURM_JOB_ID", "srun") * 31 + whole(env, "SLURM_STEP_ID", "srun")
-    return first_host(nodelist), _FIRST_PORT + number % _NUM_PORTS
+    reserved = re.match(r"\d+", env.get("SLURM_STEP_RESV_PORTS", ""), re.ASCII)
+    if reserved:
+        return first_host(nodelist), int(reserved[0])
+    job, step = whole(env, "SLURM_JOB_ID", "srun"), whole(env, "SLURM_STEP_ID", "srun")
+    return first_host(nodelist), _FIRST_PORT + job % _NUM_JOBS * _PORTS_OF_JOB + step % _PORTS_OF_JOB
 
 
 LAUNCHER = Slurm()

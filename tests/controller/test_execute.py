@@ -19,6 +19,7 @@ from bench.controller.messages import OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
 from bench.core.ends import EndCode
+from bench.core.secret_values import MASK
 from bench.store import heartbeat, lease, runs
 from bench.store.heartbeat import End, Heartbeat, LastWords
 from tests.controller.test_batch import job
@@ -133,3 +134,10 @@ def test_a_job_that_ended_well_is_left_alone(tmp_path: Path) -> None:
     finally:
         sleeping.kill()
         sleeping.wait()
+
+
+def test_secrets_that_a_job_printed_are_masked_after_it(tmp_path: Path) -> None:
+    log = runs.log_file(tmp_path, "a")
+    log.write_text("earlier: hunter22\nrank 0: hunter22\n")
+    execute._mask(tmp_path, replace(job("a"), env={"HF_TOKEN": "hunter22"}), len("earlier: hunter22\n"))
+    assert log.read_text() == f"earlier: hunter22\nrank 0: {MASK}\n"

@@ -6,12 +6,18 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from bench.controller import hosts
+from bench.controller import connections, hosts, keeper
+from bench.controller.messages import ConnectionCode
+from bench.probes import processes
+from bench.store import lease
 
+ROOT = Path(__file__).resolve().parents[2]
 SECRET = "hunter2-'quoted'\nand a second line"
 # A login on a host: no variables, the command as one word, and, as with ssh, a process that waits with it in its words.
 AGENT = ("env", "-i", f"PATH={os.environ['PATH']}", "sh", "-c", 'sh -c "$1"; exit $?', "{host}")
@@ -72,3 +78,53 @@ def test_an_agent_without_input_ends_with_a_sentence_that_names_the_option() -> 
     reply = hosts.run_locally(hosts.HostCommand(asked.words), 20)
     assert reply.exit_code == hosts.NO_INPUT and hosts.MARK in reply.out
     assert "docker exec -i" in reply.err and "kubectl exec -i" in reply.err
+
+
+TALK = """
+import sys, time
+for number in range(20):
+    print("line", number, flush=True)
+    time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+@pytest.fixture
+def talking(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A job of the controller on two hosts. Each prints lines for 2 s and ends with code 3."""
+    (tmp_path / "talk.py").write_text(TALK)
+    own = {
+        "BENCH_AGENT": shlex.join(AGENT),
+        "BENCH_CARRY": "BENCH_JOB,BENCH_LEASE,PYTHONPATH",
+        "BENCH_JOB": str(tmp_path),
+        "BENCH_LEASE": str(tmp_path / lease.NAME),
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+    }
+    words = [sys.executable, "-m", "bench.controller.hosts", "a,b", "--", sys.executable, "-m", "talk"]
+    with subprocess.Popen(words, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def test_a_lost_connection_loses_and_doubles_no_line(talking: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert talking.stdout is not None
+    first = [talking.stdout.readline() for _ in range(6)]
+    agents = psutil.Process(talking.pid).children()
+    agents[0].kill()
+    lines = [*first, *talking.stdout]
+    assert sorted(lines) == sorted(2 * [f"line {number}\n" for number in range(20)])
+    assert talking.wait(30) == 3
+    (lost,) = connections.reported(tmp_path)
+    assert lost.code == ConnectionCode.RESTORED and lost.facts["host"] in ("a", "b")
+
+
+def test_a_connection_whose_launcher_is_gone_is_named(talking: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert talking.stdout is not None
+    talking.stdout.readline()
+    agent = psutil.Process(talking.pid).children()[0]
+    for process in processes.of_job(str(tmp_path)):
+        if keeper.__name__ in process.cmdline() and os.getsid(process.pid) == process.pid:
+            process.kill()
+    agent.kill()
+    talking.stdout.read()
+    assert talking.wait(30) == 255
+    assert {found.code for found in connections.reported(tmp_path)} <= {ConnectionCode.LAUNCHER_GONE}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from bench.core import secret_values
 from bench.core.errors import RefusedError
-from bench.core.secret_values import MASK, masked, masked_plain, masked_text, resolved, secrets_of
+from bench.core.secret_values import MASK, masked, masked_file, masked_plain, masked_text, resolved, secrets_of
 
 SECRET = """
 NCCL_PASS GLOO_PWD FI_PASSKEY UCX_COOKIE NCCL_BEARER HF_TOKEN WANDB_API_KEY AWS_SECRET_ACCESS_KEY MY_PASSWORD
@@ -78,3 +81,13 @@ def test_a_reference_takes_its_value_from_the_environment(monkeypatch: pytest.Mo
     monkeypatch.delenv("OWN")
     with pytest.raises(RefusedError, match="OWN"):
         resolved({"OWN": "from-environment"})
+
+
+def test_a_log_is_masked_in_place_from_the_given_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secret_values, "_BLOCK", 4096)
+    log = tmp_path / "job.log"
+    kept, rows, mask = b"hunter22 of an earlier attempt \xff\n", b"12.5 GB/s\n" * 2000, MASK.encode()
+    log.write_bytes(kept + rows + b"rank 0: hunter22 \xfe\n" + rows + b"HF_TOKEN=abc\nline-one\nline-two\n")
+    masked_file(log, ["hunter22", "line-one\nline-two"], len(kept))
+    left = kept + rows + b"rank 0: " + mask + b" \xfe\n" + rows + b"HF_TOKEN=" + mask + 2 * (b"\n" + mask) + b"\n"
+    assert log.read_bytes() == left

@@ -17,7 +17,7 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.launcher import Launcher, LaunchSite
 from bench.core.world import RankInfo, World
-from bench.launchers import mpirun
+from bench.launchers import mpirun, slurm
 from bench.rank import placement
 from tests.facts import holds
 
@@ -366,3 +366,14 @@ def test_the_real_torchrun_starts_ranks_and_each_finds_its_place(
     words = named("torchrun").command([str(script), str(tmp_path)], World(1, 2), LaunchSite(python=sys.executable), {})
     said = ranks_started(words, tmp_path, {})
     assert [each["place"] for each in said] == [[rank, 2, rank, 2, "torchrun"] for rank in range(2)]
+
+
+def test_ports_of_slurm_jobs_that_may_share_a_host_differ() -> None:
+    jobs = [(job, step) for job in range(1000, 1387) for step in range(31)]
+    ports = set()
+    for job, step in jobs:
+        met = slurm._meeting({**STEP, "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
+        assert met is not None and 20000 <= met[1] < 32768
+        ports.add(met[1])
+    assert len(ports) == len(jobs)
+    assert slurm._meeting({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == ("n3", 12000)

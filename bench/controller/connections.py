@@ -1,0 +1,203 @@
+"""Run one command on many hosts, and restore a connection to a host if it is lost.
+
+The command of a job of the controller (BENCH_JOB is set) runs under a keeper on its host (controller/keeper.py) if it
+has the form `PYTHON -m MODULE ...`. If the agent's process ends first, the command goes on, and a new agent asks for
+the rest of its output. Other commands end with their agent.
+
+Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
+folder, where the controller reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bench.controller import keeper
+from bench.controller.messages import ConnectionCode
+from bench.core.codes import Coded
+
+NAME = "connections.jsonl"
+_OTHERS_GRACE_S = 10.0  # how long the command may still run on the other hosts after it failed on one
+_POLL_S = 0.05
+_RESTORE_S = 15.0  # how long a lost connection may take to be restored
+_ATTEMPT_S, _BETWEEN_S = 7.0, 0.5  # one attempt (ssh itself gives up after 5 s), and the pause before the next
+_UNREACHABLE = 255  # exit code of ssh
+_CHUNK = 1 << 16
+Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]  # host, command, its stdout -> its agent
+
+
+def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
+    """Run a command on all hosts in parallel. Returns the exit code of the first host that fails, else 0."""
+    running = [Connection(host, node, words, env, start) for node, host in enumerate(names)]
+    code, deadline = 0, float("inf")
+    while running and time.monotonic() < deadline:
+        for connection in list(running):
+            ended = connection.poll()
+            if ended is None:
+                continue
+            running.remove(connection)
+            if ended and not code:
+                code = ended if ended > 0 else 128 - ended
+                deadline = time.monotonic() + _OTHERS_GRACE_S
+        time.sleep(_POLL_S)
+    for connection in running:
+        connection.close()
+    return code
+
+
+class Connection:
+    """The connection to one host, and the exit code of the command that runs there."""
+
+    def __init__(self, host: str, node: int, words: Sequence[str], env: Mapping[str, str], start: Start) -> None:
+        self.host = host
+        self._start_on = start
+        self._env, self._node = env, node
+        words = [word.replace("{node}", str(node)) for word in words]
+        self._keeper = [words[0], "-m", keeper.__name__] if words[1:2] == ["-m"] and env.get("BENCH_JOB") else []
+        self._read, self._data = 0, b""  # bytes of output that were read, and those of them in an incomplete frame
+        self._found = self._ever_found = False  # whether this connection, and any, reached the keeper
+        self._lost_s: float | None = None
+        self._code: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._keeper:
+            self._start(*self._keeper, "start", str(node), *words)
+        else:
+            self._process = start(host, words, None)
+
+    def poll(self) -> int | None:
+        """Pass on new output. Returns the command's exit code once it has ended."""
+        if self._process is None:
+            return self._attach()
+        if not self._keeper:
+            return self._process.poll()
+        ended = self._process.poll()  # before the output is read: then nothing is missed
+        self._pass_on()
+        if self._code is not None:
+            if ended is None:  # its agent ends by itself
+                return None
+            self._stop()
+            return self._code
+        if ended is not None or (self._lost_s is not None and not self._found and self._attempt_is_late()):
+            return self._lose(ended)
+        return None
+
+    def close(self) -> None:
+        """End the agent."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def _start(self, *words: str) -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        self._pipe, self._began_s, self._found, self._data = reading, time.monotonic(), False, b""
+        self._process = self._start_on(self.host, words, writing)
+        os.close(writing)
+
+    def _stop(self) -> None:
+        """Give up the current agent and what it still has to say: the keeper sends that again."""
+        os.close(self._pipe)
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def _attempt_is_late(self) -> bool:
+        return time.monotonic() - self._began_s > _ATTEMPT_S
+
+    def _lose(self, ended: int | None) -> int | None:
+        """React to an agent that ended before the command. Returns the exit code if the connection is given up."""
+        self._stop()
+        if not self._ever_found:
+            return ended or _UNREACHABLE  # the command never started there
+        if self._lost_s is None:
+            self._lost_s = self._began_s = time.monotonic()
+            self._began_s -= _BETWEEN_S
+        return None
+
+    def _attach(self) -> int | None:
+        """Try again after a pause. Returns the exit code if the connection could not be restored in time."""
+        now = time.monotonic()
+        assert self._lost_s is not None
+        if now - self._lost_s > _RESTORE_S:
+            self._report(ConnectionCode.LOST, seconds=now - self._lost_s)
+            return _UNREACHABLE
+        if now - self._began_s >= _BETWEEN_S:
+            self._start(*self._keeper, "attach", str(self._node), str(self._read))
+        return None
+
+    def _pass_on(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._pipe, _CHUNK):
+                self._data += chunk
+        if not self._found:
+            before, start, self._data = self._data.partition(keeper.START)
+            if not start:
+                self._data = before
+                return
+            _write(1, before)  # a login or set-up lines printed it
+            self._found = self._ever_found = True
+        while (frame := self._frame()) is not None:
+            self._handle(*frame)
+        if self._lost_s is not None and self._code is None:
+            self._restored()
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        """The next complete frame."""
+        size = keeper.FRAME.size
+        if len(self._data) < size:
+            return None
+        kind, length = keeper.FRAME.unpack(self._data[:size])
+        if len(self._data) < size + length:
+            return None
+        data = self._data[size : size + length]
+        self._data = self._data[size + length :]
+        self._read += size + length
+        return kind, data
+
+    def _handle(self, kind: int, data: bytes) -> None:
+        if kind == keeper.GONE:
+            if self._lost_s is not None:
+                self._report(ConnectionCode.LAUNCHER_GONE)
+            self._code = _UNREACHABLE
+            return
+        if kind == keeper.EXIT:
+            if self._lost_s is not None:
+                self._restored()
+            code = int(data)
+            self._code = code if code >= 0 else 128 - code
+        else:
+            _write(kind, data)
+
+    def _restored(self) -> None:
+        assert self._lost_s is not None
+        self._report(ConnectionCode.RESTORED, seconds=time.monotonic() - self._lost_s)
+        self._lost_s = None
+
+    def _report(self, code: ConnectionCode, **facts: object) -> None:
+        found = Coded.of(code, host=self.host, **facts)
+        _write(2, f"bench: note: {found.text}\n".encode())
+        lease_file = self._env.get(keeper.LEASE_VARIABLE)
+        if lease_file:
+            line = json.dumps({"code": found.code, "facts": dict(found.facts), "text": found.text})
+            with contextlib.suppress(OSError), Path(lease_file).with_name(NAME).open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+
+
+def reported(folder: Path) -> tuple[Coded, ...]:
+    """What happened to the connections of a job, from its heartbeat folder."""
+    try:
+        lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
+        return tuple(Coded(**json.loads(line)) for line in lines)
+    except (OSError, ValueError, TypeError):
+        return ()
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
