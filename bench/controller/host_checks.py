@@ -16,7 +16,6 @@ from bench.core.codes import UNCODED, Code, Coded
 from bench.core.inventory import MIN_LOCKED_BYTES
 from bench.core.traits import traits
 from bench.probes.host import Facts
-from bench.probes.ports import PeerReply
 
 _MIB = 1 << 20
 _MIN_RESULTS_BYTES = 16 * _MIB
@@ -26,11 +25,6 @@ _MIN_SHM_RANK_BYTES = 16 * _MIB
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
 _MOST_NAMED = 4
-_CLOCK_S = 1.0
-_OPEN = "open the ports above 1023 between the hosts in both directions (cables, routes, firewall)"
-
-Reach = Mapping[str, Mapping[str, PeerReply]]  # [a][b]: the reply of b when a tried to connect
-_Failed = dict[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +39,11 @@ class NamedNic:
     def among(self, facts: Facts) -> bool:
         """Whether the host with these facts has the device."""
         known = (*facts.interfaces, *(facts.adapters if self.adapter else ()))
-        return any(name.startswith(self.name) if self.begins else name == self.name for name in known)
+        return any(map(self.matches, known))
+
+    def matches(self, name: str) -> bool:
+        """Whether a device with this name is meant."""
+        return name.startswith(self.name) if self.begins else name == self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,85 +238,3 @@ def named_hosts(hosts: Sequence[str]) -> str:
     listed = ", ".join(hosts[:_MOST_NAMED])
     more = f" and {len(hosts) - _MOST_NAMED} more" if len(hosts) > _MOST_NAMED else ""
     return f"host{'s' if len(hosts) > 1 else ''} {listed}{more}"
-
-
-# -- connections and clocks between hosts
-
-
-def connection_findings(reached: Reach, silent: Mapping[str, str]) -> list[PreflightFinding]:
-    """Findings about connections and clocks: first unreachable hosts, then pairs, then clocks.
-
-    `silent`: hosts that could not test their connections, and why.
-    """
-    found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
-    failed: _Failed = {}
-    for a, peers in reached.items():
-        for b, reply in peers.items():
-            if reply.error and b not in silent:
-                failed[a, b] = reply.error
-    cut, rest = _whole_hosts(reached, failed)
-    return [*found, *cut, *_pairs(rest), *_clocks(reached)]
-
-
-def _whole_hosts(reached: Reach, failed: _Failed) -> tuple[list[PreflightFinding], _Failed]:
-    """(findings about hosts that no other host reaches or that reach no other, failures that these do not explain)."""
-    found: list[PreflightFinding] = []
-    explained: set[tuple[str, str]] = set()
-    for host in reached:
-        inward = [pair for pair in failed if pair[1] == host]
-        outward = [pair for pair in failed if pair[0] == host]
-        num_tried = sum(host in peers for peers in reached.values())
-        no_way_in = 1 < num_tried == len(inward)
-        no_way_out = 1 < len(reached[host]) == len(outward)
-        if no_way_in:
-            explained |= set(inward)
-        if no_way_out:
-            explained |= set(outward)
-        if no_way_in:
-            facts: dict[str, Any] = {"why": failed[inward[0]], "remedy": _OPEN}
-            found.append(PreflightFinding.of(FindingCode.NOBODY_CONNECTS, (host,), **facts))
-        elif no_way_out:
-            facts = {"why": failed[outward[0]], "remedy": _OPEN}
-            found.append(PreflightFinding.of(FindingCode.CONNECTS_TO_NOBODY, (host,), **facts))
-    return found, {pair: why for pair, why in failed.items() if pair not in explained}
-
-
-def _pairs(failed: _Failed) -> list[PreflightFinding]:
-    found = []
-    for (a, b), why in failed.items():
-        facts: dict[str, Any] = {"a": a, "b": b, "why": why, "remedy": _OPEN}
-        if (b, a) not in failed:
-            found.append(PreflightFinding.of(FindingCode.NOT_CONNECTED, (a, b), **facts))
-        elif a < b:
-            found.append(PreflightFinding.of(FindingCode.NEITHER_CONNECTED, (a, b), **facts))
-    more = len(found) - _MOST_NAMED
-    if more > 0:
-        return [*found[:_MOST_NAMED], PreflightFinding.of(FindingCode.MORE_PAIRS, (), num=more)]
-    return found
-
-
-def _clocks(reached: Reach) -> list[PreflightFinding]:
-    """Findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
-
-    Half of the round trip is the error of a difference, and is subtracted first.
-    """
-    off: dict[str, list[float]] = {}
-    seen: Counter[str] = Counter()
-    for a, peers in reached.items():
-        for b, reply in peers.items():
-            if reply.clock_offset_s is None or reply.round_trip_s is None:
-                continue
-            seen.update((a, b))
-            if abs(reply.clock_offset_s) - reply.round_trip_s / 2 > _CLOCK_S:
-                off.setdefault(b, []).append(reply.clock_offset_s)
-                off.setdefault(a, []).append(-reply.clock_offset_s)
-    wrong = [host for host in reached if 2 * len(off.get(host, ())) > seen[host]]
-    if len(wrong) == 2 and len(reached) == 2:  # either of the two may be right
-        facts: dict[str, Any] = {"a": wrong[0], "b": wrong[1], "apart_s": abs(off[wrong[0]][0])}
-        return [PreflightFinding.of(FindingCode.CLOCKS_APART, wrong, **facts)]
-    found = []
-    for host in wrong:
-        off_s = abs(sorted(off[host])[len(off[host]) // 2])
-        direction = "ahead of" if off[host][0] > 0 else "behind"
-        found.append(PreflightFinding.of(FindingCode.CLOCK_OFF, (host,), off_s=off_s, direction=direction))
-    return found

@@ -36,11 +36,21 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CommandReply:
-    """A host's reply. `exit_code` is None if the command timed out or the agent could not be started."""
+    """A host's reply. `exit_code` is None if the command timed out or the agent could not be started.
+
+    `ended_at`: when the reply came, by this machine's monotonic clock.
+    """
 
     exit_code: int | None
     out: str
     err: str
+    ended_at: float | None = None
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its standard error; its exit code if that is empty."""
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        return lines[-1] if lines else f"exit code {self.exit_code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +133,7 @@ def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[s
         return CommandReply(None, "", f"no answer within {timeout_s:.0f} s")
     except OSError as error:
         return CommandReply(None, "", f"{words[0]}: {error.strerror}")
-    return CommandReply(done.returncode, done.stdout, done.stderr)
+    return CommandReply(done.returncode, done.stdout, done.stderr, time.monotonic())
 
 
 def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:

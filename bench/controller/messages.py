@@ -23,9 +23,10 @@ class OutcomeCode(Code):
         "rank-stopped",
         "rank {rank} on {host} is stopped (by a stop signal or a debugger), in: {doing}",
     )
+    RANK_TERMINATED = "rank-terminated", "a SIGTERM ended only rank {rank} on {host}, in: {doing}"
     RANK_LOST = "rank-lost", "{who} {how}{doing}"
     RANK_GONE = "rank-gone", "rank {rank} on {host} ended without last words, in: {doing}{after}"
-    RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}"
+    RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
@@ -280,11 +281,6 @@ class FindingCode(Code):
         "not-tried",
         "host {host} could not test its ports ({why}): check what happened to it since its first answer",
     )
-    NOBODY_CONNECTS = "nobody-connects", "no other host can connect to host {host} ({why}): {remedy}"
-    CONNECTS_TO_NOBODY = "connects-to-nobody", "host {host} cannot connect to any other host ({why}): {remedy}"
-    NOT_CONNECTED = "not-connected", "host {a} cannot connect to host {b} ({why}): {remedy}"
-    NEITHER_CONNECTED = "neither-connected", "hosts {a} and {b} cannot connect to each other ({why}): {remedy}"
-    MORE_PAIRS = "more-pairs", "{num:n more pair} of hosts cannot connect"
     CLOCKS_APART = (
         "clocks-apart",
         "the clocks of hosts {a} and {b} are {apart_s:.1f} s apart: set them with chrony or ntpd",
@@ -329,3 +325,70 @@ class FindingCode(Code):
         "{named} has another version of the suite than this machine: copy this checkout to it",
     )
     PROBE_FAILED = "probe-failed", "{named} could not answer ({why}): run `{command}` there to see why"
+
+
+class LinkCode(Code):
+    """What is wrong with a link between two hosts, or with all links of a host. "Tried" names what the probe used."""
+
+    NOBODY_CONNECTS = (
+        "nobody-connects",
+        "no other host can connect to host {host} ({why}; tried port {port} of {address}): {remedy}",
+    )
+    CONNECTS_TO_NOBODY = (
+        "connects-to-nobody",
+        "host {host} cannot connect to any other host ({why}; tried port {port} of {address}): {remedy}",
+    )
+    HOST_UNHEARD = (
+        "host-unheard",
+        "no packet of host {host} reaches another host, but theirs reach {host} (tried TCP and UDP): {remedy}",
+    )
+    HOST_HEARS_NOTHING = (
+        "host-hears-nothing",
+        "no packet of another host reaches host {host}, but its own reach them (tried TCP and UDP): {remedy}",
+    )
+    ONE_WAY = (
+        "one-way-link",
+        "host {a} cannot reach host {b} by {address} ({b} reaches {a}; tried TCP and UDP port {port}): {remedy}",
+    )
+    NOT_CONNECTED = (
+        "not-connected",
+        "host {a} cannot connect to host {b} by {address} ({why}; tried TCP port {port}): {remedy}",
+    )
+    NEITHER_CONNECTED = (
+        "neither-connected",
+        "hosts {a} and {b} cannot connect to each other ({why}; tried port {port} of {address}): {remedy}",
+    )
+    PARTITION = (
+        "partition",
+        "no packet passes between {first} and {second} (tried TCP and UDP): {remedy}",
+    )
+    MORE_PAIRS = "more-pairs", "the same holds for {num:n more pair} of hosts"
+    STALLS = (
+        "link-stalls",
+        "only {received_bytes} of {num_bytes} bytes from host {a} arrive at host {b} by {address}, though short "
+        "messages do (tried TCP port {port}): check the MTU of the path",
+    )
+    SMALL_MTU = (
+        "small-mtu",
+        "packets of {lost} bytes from host {a} do not arrive at host {b} by {address}, those of {largest} do, and both "
+        "hosts have MTU {mtu} (tried UDP port {port}): set the same MTU on every switch of the path",
+    )
+    SMALL_MTU_OF_HOST = (
+        "small-mtu-of-host",
+        "packets of {lost} bytes do not pass between host {host} and any other host, those of {largest} do, and the "
+        "hosts have MTU {mtu} (tried UDP): correct the MTU of its switch port",
+    )
+    MTU_DIFFERS = "mtu-differs", "MTU {mtu} on {named} ({devices:list 4}), but {usual} on {others}: set one MTU"
+    DUPLICATE_ADDRESS = (
+        "duplicate-address",
+        "{named} have the same address {address} (MAC {macs:list}): give each its own",
+    )
+    ADDRESS_TAKEN = (
+        "address-taken",
+        "another machine has the address {address} of host {b}: host {a} finds it at {mac}, but the host's own devices "
+        "have {own:list}. Give one of them another address",
+    )
+    OTHER_HOST_ANSWERS = (
+        "other-host-answers",
+        "host {other} answers at {address}, where host {a} looks for host {b}: correct DNS or /etc/hosts on {a}",
+    )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.config.clusters import Cluster
-from bench.controller import batch
+from bench.controller import batch, links
 from bench.controller.jobs import Job, JobSpec, Site, job_of
 from bench.controller.messages import ControllerError
 from bench.controller.run import RunContext, RunResult, run_jobs
@@ -41,8 +41,9 @@ def retest(folder: Path, asked: RetestPlan, reasons: Sequence[str], context: Run
         )
     for job in jobs:
         context.say(f"again: {job.name}: {job.num_rows} rows on {job.world.num_nodes} nodes")
-    context.check(jobs)
+    tested = context.check(jobs)
     with run_lock.held(folder):
+        links.store(folder, links.BEFORE, tested)
         return _again(jobs, folder, asked, hosts, reasons, context)
 
 

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.controller.messages import OutcomeCode
+from bench.controller.host_checks import PreflightFinding
+from bench.controller.links import LinkTest
+from bench.controller.messages import LinkCode, OutcomeCode
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.launcher import Blame
 from bench.core.record import Failure
@@ -24,9 +26,9 @@ class FailureEvidence:
     """Evidence about a failed job.
 
     `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
-    processes. `cut_off`: hosts that no other host can reach over the network. `unplugged`: for each host, devices that
-    have no carrier there but have one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the
-    controller's clock.
+    processes. `links`: the test of the links between hosts after the failure, and `link_causes` its findings that may
+    have caused it, the strongest first. `unplugged`: for each host, devices that have no carrier there but have one on
+    other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
     num_ranks: int
@@ -36,7 +38,8 @@ class FailureEvidence:
     states: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unreachable: tuple[str, ...] = ()
     late: bool = True  # whether the controller ended the job after a timeout
-    cut_off: tuple[str, ...] = ()
+    links: LinkTest = field(default_factory=LinkTest)
+    link_causes: tuple[PreflightFinding, ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     no_room: str | None = None  # why the results can no longer be written
@@ -52,7 +55,9 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _rank_stopped,
         _rank_lost_by_launcher,
         _rank_gone,
+        _rank_terminated,
         _host_cut_off,
+        _link_broken,
         _rank_without_heartbeat,
         _rank_silent_longest,
     ):
@@ -127,10 +132,14 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
         return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"
+    # Hydra kills all ranks if one crashes, and a rank may crash if another is gone: either may have been the first.
+    crashed_hosts = [beat.host for beat in evidence.beats if beat.rank in evidence.crashed]
+    after = f"; {_ranks(evidence.crashed)} crashed, which may be the cause" if evidence.crashed else ""
     ranks = [beat.rank for beat in gone]
-    host = hosts[0] if len(hosts) == 1 else None
-    what = {"ranks": _ranks(ranks), "where": where, "rank_numbers": ranks}
-    return _failure(OutcomeCode.RANKS_GONE, None, host, hosts=hosts, **what)
+    host = hosts[0] if {*hosts, *crashed_hosts} == {hosts[0]} else None
+    what = {"ranks": _ranks(ranks), "where": where, "after": after}
+    facts = {"rank_numbers": ranks, "hosts": hosts, "crashed": evidence.crashed}
+    return _failure(OutcomeCode.RANKS_GONE, None, host, **what, **facts)
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
@@ -145,11 +154,31 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
     ]
 
 
+def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
+    """The only rank that got a SIGTERM, if all others still run: a launcher that ends a job ends all of its ranks."""
+    ended = [beat for beat in evidence.beats if beat.ended is not None]
+    terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    others = [beat for beat in evidence.beats if beat.ended is None]
+    running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
+    if len(ended) != 1 or not terminated or not running or len(running) < len(others):
+        return None
+    return _of_rank(OutcomeCode.RANK_TERMINATED, terminated[0])
+
+
 def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
-    for host in sorted(evidence.unplugged, key=lambda host: host not in evidence.cut_off):
+    cut_off = [cause.hosts[0] for cause in evidence.link_causes if cause.code == LinkCode.NOBODY_CONNECTS]
+    for host in sorted(evidence.unplugged, key=lambda host: host not in cut_off):
         return _failure(OutcomeCode.NO_CARRIER, None, host, devices=list(evidence.unplugged[host]))
-    for host in evidence.cut_off:
+    for host in cut_off:
         return _failure(OutcomeCode.CUT_OFF, None, host)
+    return None
+
+
+def _link_broken(evidence: FailureEvidence) -> Failure | None:
+    """A link on which packets are lost, or an address that two machines have. A host is named if all its links are."""
+    for cause in evidence.link_causes:
+        host = cause.hosts[0] if len(cause.hosts) == 1 else None
+        return Failure(cause.what, None, host, cause.code, cause.facts)
     return None
 
 

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bench.controller import batch, continued, execute, hosts, survey, tool_results
+from bench.controller import batch, continued, execute, hosts, links, survey, tool_results
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
+from bench.controller.links import LinkTest
 from bench.controller.messages import OutcomeCode
 from bench.core.contention import rounds
 from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
@@ -55,25 +56,30 @@ class RunContext:
     config: Path | None = None
     share_hosts: bool = False
 
-    def check(self, jobs: Sequence[Job]) -> None:
-        """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings."""
+    def check(self, jobs: Sequence[Job]) -> LinkTest:
+        """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings.
+
+        Returns the test of the links between the hosts, which the run keeps.
+        """
         for job in jobs:
             resolved(job.env)  # raises an error for a reference without a value
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
-            return
+            return LinkTest()
         note = survey.waiting_note(self.site.cluster)
         if note is not None:
             self.say(note)
         found = survey.ask(self.site, jobs, self.results, self.package_root)
         for finding in survey.refuse(found, self.site.cluster.name):
             self.say(finding.what)
+        return found.links
 
 
 def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
     """Run every job of a plan in a new folder. Rows measured before an error or an interrupt are kept."""
-    context.check(plan.jobs)
+    tested = context.check(plan.jobs)
     folder = runs.create(context.results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, plan.to_plain(scenario_text))
+    links.store(folder, links.BEFORE, tested)
     if batch.needed(plan.jobs, os.environ):
         try:
             return _submit(plan.jobs, folder, context)
@@ -88,7 +94,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
     """Measure the rows of a run's plan that its files do not have. Raises RefusedError if the run is in use."""
     with run_lock.held(folder):
         jobs = _incomplete(folder, context)
-        context.check(jobs)
+        links.store(folder, links.BEFORE, context.check(jobs))
         if not batch.needed(jobs, os.environ):
             return run_jobs(jobs, folder, context)
     return _submit(jobs, folder, context)  # the controller inside the allocation takes the lock

@@ -1,4 +1,4 @@
-"""Ask the hosts of a cluster for facts before anything starts, then test the connections between them.
+"""Ask the hosts of a cluster for facts before anything starts, then test the links between them.
 
 rank/preflight.py checks what only ranks can see.
 """
@@ -11,25 +11,28 @@ import re
 import secrets
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.config.clusters import Cluster
-from bench.controller import host_checks, hosts, preflight
+from bench.controller import host_checks, hosts, link_checks, links, preflight
 from bench.controller.host_checks import NamedNic, PreflightFinding, Wanted
 from bench.controller.jobs import Job, LocalMachine, Site
+from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.messages import FindingCode
 from bench.core import hostlist
 from bench.core.errors import RefusedError
+from bench.core.seal import SECRET_VARIABLE
 from bench.core.traits import traits
 from bench.probes import host as probe
-from bench.probes import ports, versions
+from bench.probes import links as link_probe
+from bench.probes import versions
 from bench.store import runs
 
-_FACTS_S, _ROUND_S, _SLACK_S = 10.0, 8.0, 6.0  # _SLACK_S: to log in and to start an interpreter
-_AT_ONCE = 64  # hosts that test each other's ports in one batch; every batch includes the first host
+_FACTS_S, _ROUND_S = 10.0, 8.0
+_SLACK_S, _ROUND_SLACK_S = 6.0, 10.0  # to log in and to start an interpreter
 _MOST_SHOWN = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.CommandReply]]
@@ -37,11 +40,12 @@ Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.Comm
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Replies of all hosts, and the findings. `facts` has the hosts that answered."""
+    """Replies of all hosts, and the findings. `facts` has the hosts that answered; `links`: the links between them."""
 
     wanted: Wanted
     facts: Mapping[str, probe.Facts]
     findings: tuple[PreflightFinding, ...]
+    links: LinkTest = field(default_factory=LinkTest)
 
 
 def waiting_note(cluster: Cluster) -> str | None:
@@ -86,12 +90,23 @@ def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
     return tuple(found)
 
 
-def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, agent_ask: Ask | None = None) -> Survey:
-    """Ask all hosts in parallel. `python`, `package_root`: the interpreter and the suite's folder on each host."""
+def of_hosts(
+    wanted: Wanted,
+    cluster: Cluster,
+    python: str,
+    package_root: Path,
+    agent_ask: Ask | None = None,
+    more_s: float = 0.0,
+) -> Survey:
+    """Ask all hosts in parallel. `python`, `package_root`: the interpreter and the suite's folder on each host.
+
+    `more_s`: how long to test more links than the first pass does (controller/links.py).
+    """
     asked = agent_ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion(wanted.hosts, wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
+        question = replace(question, among=links.port_range(wanted.env))
         first = replace(question, port=wanted.port)
         questions = {host: asdict(question if number else first) for number, host in enumerate(wanted.hosts)}
         answers = asked({host: words(q) for host, q in questions.items()}, _FACTS_S + _SLACK_S)
@@ -99,8 +114,8 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
     silent: dict[tuple[FindingCode, str], list[str]] = {}
     reasons: dict[tuple[FindingCode, str], dict[str, Any]] = {}
     for host, answer in answers.items():
-        report = _report(answer)
-        if report is not None and report.facts is not None:
+        report = probe.last_report(answer.out)
+        if report is not None:
             facts[host] = report.facts
             continue
         code, own = _silence(host, answer, cluster.agent, python, package_root)
@@ -111,8 +126,13 @@ def of_hosts(wanted: Wanted, cluster: Cluster, python: str, package_root: Path, 
     for key, named in silent.items():
         findings.append(PreflightFinding.of(key[0], named, **_for_hosts(named, reasons[key])))
     findings += host_checks.findings(facts, wanted)
-    findings += _connections(facts, wanted, words, asked)
-    return Survey(wanted, facts, tuple(findings))
+
+    def ask(questions: Mapping[str, Any], secret: str, timeout_s: float) -> Mapping[str, hosts.CommandReply]:
+        return asked({host: words(q, link_probe.__name__, secret) for host, q in questions.items()}, timeout_s)
+
+    tested = _links(facts, wanted, ask, more_s)
+    findings += link_checks.findings(tested.links, tested.reports, tested.silent)
+    return Survey(wanted, facts, tuple(findings), tested)
 
 
 def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root: Path) -> Survey:
@@ -121,17 +141,19 @@ def of_this_machine(wanted: Wanted, cluster: Cluster, python: str, package_root:
     with _mark_in(Path(wanted.results)) as nonce:
         question = probe.HostQuestion((), wanted.mpirun, None, wanted.results, nonce, _FACTS_S, wanted.node)
         answer = hosts.run_locally(_words(cluster, python, package_root, asdict(question)), _FACTS_S + _SLACK_S)
-    this, report = replace(wanted, hosts=(me,)), _report(answer)
-    if report is None or report.facts is None:
+    this, report = replace(wanted, hosts=(me,)), probe.last_report(answer.out)
+    if report is None:
         code, own = _silence(me, answer, cluster.agent, python, package_root)
         return Survey(this, {}, (PreflightFinding.of(code, (me,), **_for_hosts((me,), own)),))
     return Survey(this, {me: report.facts}, tuple(host_checks.findings({me: report.facts}, this)))
 
 
-def ask(site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, node: bool = False) -> Survey:
+def ask(
+    site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, node: bool = False, more_s: float = 0.0
+) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: also ask for the hosts' hardware.
+    `node`: also ask for the hosts' hardware. `more_s`: how long to test more links than the first pass does.
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
@@ -139,7 +161,7 @@ def ask(site: Site, jobs: Sequence[Job], results: Path, package_root: Path, *, n
     found = preflight.local_findings(cluster, real, site)
     python = cluster.python or machine.python
     if needs.hosts:
-        survey = of_hosts(needs, cluster, python, package_root)
+        survey = of_hosts(needs, cluster, python, package_root, more_s=more_s)
     elif found or any(site.launchers[job.launcher].remote for job in jobs):
         survey = Survey(needs, {}, ())
     else:
@@ -160,46 +182,29 @@ def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
     raise error
 
 
-def _connections(
-    facts: Mapping[str, probe.Facts], wanted: Wanted, words: Callable[[object], hosts.HostCommand], asked: Ask
-) -> list[PreflightFinding]:
-    """Test connections: every host listens, and connects to the hosts of its batch whose names it can resolve.
+def _networks(facts: Mapping[str, probe.Facts], wanted: Wanted) -> dict[str, HostNetwork]:
+    """The networks of the hosts that answered."""
+    found = {}
+    for host, own in facts.items():
+        resolved = [other.addresses.get(host, ()) for other in facts.values()]
+        addresses = dict.fromkeys(address for each in resolved if not isinstance(each, str) for address in each)
+        nics = tuple(d.name for d in own.devices if any(nic.matches(d.name) for nic in wanted.devices))
+        found[host] = HostNetwork(tuple(own.devices), tuple(addresses), nics)
+    return found
 
-    A batch is the first host, where ranks meet, and at most _AT_ONCE - 1 others. With more hosts there are several
-    batches, and pairs of hosts in different batches are not tested.
-    """
-    names = list(facts)
-    if len(names) < 2:
-        return []
-    reached: dict[str, Mapping[str, ports.PeerReply]] = {host: {} for host in names}
-    silent: dict[str, str] = {}
-    meeting = wanted.hosts[0]
+
+def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, more_s: float) -> links.LinkTest:
+    """Test the links between the hosts that answered, on the rendezvous port and on ports as ranks use them."""
     port_of = {host: own.free_port for host, own in facts.items()}
-    if wanted.port is not None and meeting in facts and facts[meeting].port_taken is None:
-        port_of[meeting] = wanted.port
-    others = names[1:]
-    for begin in range(0, len(others), _AT_ONCE - 1):
-        turn = [names[0], *others[begin : begin + _AT_ONCE - 1]]
-        nonce = secrets.token_hex(8)
-        peers = {a: {b: port_of[b] for b in turn if a != b and _knows(facts[a], b)} for a in turn}
-        questions = {
-            a: probe.Round(a, port_of[a], peers[a], tuple(b for b in turn if a in peers[b]), nonce, _ROUND_S)
-            for a in turn
-        }
-        answers = asked({a: words(asdict(question)) for a, question in questions.items()}, _ROUND_S + _SLACK_S)
-        for host, answer in answers.items():
-            report = _report(answer)
-            if report is None:
-                silent[host] = _last_line(answer)
-            elif report.problem is not None:
-                silent[host] = report.problem
-            else:
-                reached[host] = {**reached[host], **report.reached}
-    return host_checks.connection_findings(reached, silent)
+    first = wanted.hosts[0]
+    if wanted.port is not None and first in facts and facts[first].port_taken is None:
+        port_of[first] = wanted.port
 
+    def knows(a: str, b: str) -> bool:
+        return not isinstance(facts[a].addresses.get(b), str)
 
-def _knows(facts: probe.Facts, host: str) -> bool:
-    return not isinstance(facts.addresses.get(host), str)
+    ports = {host: (port,) for host, port in port_of.items()}
+    return links.test(_networks(facts, wanted), ports, knows, ask, _ROUND_S, _ROUND_SLACK_S, more_s)
 
 
 @contextlib.contextmanager
@@ -220,15 +225,17 @@ def _mark_in(results: Path) -> Iterator[str]:
             results.rmdir()
 
 
-def _words(cluster: Cluster, python: str, package_root: Path, question: object) -> hosts.HostCommand:
-    words = [python, "-m", probe.__name__, json.dumps(question)]
-    return hosts.in_rank_environment(words, cluster.setup, cluster.env, str(package_root))
-
-
-def _report(answer: hosts.CommandReply) -> probe.HostReport | None:
-    """The last line that is a report; a login may print other lines before it."""
-    found = (probe.parse(line) for line in reversed(answer.out.splitlines()))
-    return next((report for report in found if report is not None), None)
+def _words(
+    cluster: Cluster,
+    python: str,
+    package_root: Path,
+    question: object,
+    module: str = probe.__name__,
+    secret: str = "",
+) -> hosts.HostCommand:
+    words = [python, "-m", module, json.dumps(question)]
+    env = {**cluster.env, SECRET_VARIABLE: secret} if secret else cluster.env
+    return hosts.in_rank_environment(words, cluster.setup, env, str(package_root))
 
 
 def _silence(
@@ -238,7 +245,7 @@ def _silence(
 
     The facts have the placeholder `_HOST` in place of the host's name.
     """
-    why = _without(host, _last_line(answer))
+    why = _without(host, answer.last_line)
     if hosts.MARK not in answer.out:
         words = _without(host, " ".join(hosts.agent_words(agent, host)))
         if answer.exit_code == 0:
@@ -267,8 +274,3 @@ def _for_hosts(named: Sequence[str], facts: Mapping[str, str]) -> dict[str, Any]
     if len(named) == 1:
         return {**{name: text.replace(_HOST, named[0]) for name, text in facts.items()}, "named": f"host {named[0]}"}
     return {**facts, "named": f"each of {len(named)} hosts ({hostlist.compress(named)})"}
-
-
-def _last_line(answer: hosts.CommandReply) -> str:
-    lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
-    return lines[-1] if lines else f"exit code {answer.exit_code}"

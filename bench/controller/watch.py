@@ -6,6 +6,7 @@ controller/root_cause.py finds the root cause in the evidence.
 from __future__ import annotations
 
 import json
+import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.controller import hosts
+from bench.controller import hosts, link_checks, links
+from bench.controller.hosts import HostCommand
+from bench.controller.links import HostNetwork, LinkTest
 from bench.controller.root_cause import FailureEvidence
 from bench.core.launcher import Blame
-from bench.probes import processes, reach
+from bench.core.seal import SECRET_VARIABLE
+from bench.probes import links as link_probe
+from bench.probes import processes
 from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
+_ROUND_S, _SLACK_S = 4.0, 7.0  # of the test of links; the slack is for a login and the start of an interpreter
+_EPHEMERAL = (32768, 60999)  # Linux's range of ports, which ranks use unless a variable limits it
+_NUM_PORTS = 2  # of which a host listens on the first that is free
 _STACKS_S = 0.3  # time in which faulthandler writes stacks, even if all CPUs are busy
 
 
@@ -29,7 +37,8 @@ _STACKS_S = 0.3  # time in which faulthandler writes stacks, even if all CPUs ar
 class JobHosts:
     """The hosts of a job, and how to reach them. If no host is named, ranks run here or a scheduler starts them.
 
-    `python`, `setup` and `env` are those of the ranks.
+    `python`, `setup` and `env` are those of the ranks. `networks`: as the hosts reported them before the run.
+    `passed`: ordered pairs of hosts between which packets passed then.
     """
 
     hosts: tuple[str, ...] = ()
@@ -38,16 +47,31 @@ class JobHosts:
     python: str = sys.executable
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    networks: Mapping[str, HostNetwork] = field(default_factory=dict)
+    passed: frozenset[tuple[str, str]] = frozenset()
 
     def ask(self, module: str, words: Mapping[str, Sequence[str]]) -> dict[str, ProbeReply]:
         """Run a probe on each host. `words`: the probe's arguments for each host."""
-        run = [self.python, "-m", module]
-        asked = {
-            host: hosts.in_rank_environment([*run, *words[host]], self.setup, self.env, str(self.package_root))
-            for host in self.hosts
-        }
+        asked = {host: self._command([module, *words[host]], self.env) for host in self.hosts}
         answers = hosts.ask(self.agent, asked, _ASK_S)
         return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
+
+    def test_links(self, first: Sequence[str]) -> LinkTest:
+        """Test the links between the hosts. Of more than links.AT_ONCE hosts, those in `first` come first."""
+        order = [*(host for host in first if host in self.hosts), *(host for host in self.hosts if host not in first)]
+        networks = {host: self.networks.get(host, HostNetwork()) for host in order[: links.AT_ONCE]}
+        low, high = links.port_range(self.env) or _EPHEMERAL
+        ports = random.sample(range(low, high + 1), min(_NUM_PORTS, high + 1 - low))
+
+        def ask(questions: Mapping[str, Any], secret: str, timeout_s: float) -> Mapping[str, hosts.CommandReply]:
+            env = {**self.env, SECRET_VARIABLE: secret}
+            asked = {host: self._command([link_probe.__name__, json.dumps(q)], env) for host, q in questions.items()}
+            return hosts.ask(self.agent, asked, timeout_s)
+
+        return links.test(networks, dict.fromkeys(networks, ports), lambda a, b: True, ask, _ROUND_S, _SLACK_S)
+
+    def _command(self, words: Sequence[str], env: Mapping[str, str]) -> HostCommand:
+        return hosts.in_rank_environment([self.python, "-m", *words], self.setup, env, str(self.package_root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +97,7 @@ def gather(
     Evidence from ranks and hosts has the hosts' own names, which may differ from the names in `hosts:`.
     """
     beats = heartbeat.read_all(beats_folder)
-    replies, reachability = _ask_hosts(job_id, beats, reached, "stacks" if late else "look")
+    replies, tested = _ask_hosts(job_id, beats, reached, "stacks" if late else "look", silent_s)
     if late:
         time.sleep(_STACKS_S)
     return FailureEvidence(
@@ -86,34 +110,28 @@ def gather(
         silent_s=silent_s,
         states={reply.answer["host"]: reply.answer["processes"] for reply in replies.values() if reply.answer},
         unreachable=tuple(host for host, reply in replies.items() if not reply.reached),
-        cut_off=_cut_off({host: reply.answer["unreachable"] for host, reply in reachability.items() if reply.answer}),
-        unplugged=_unplugged({host: reply.answer["unplugged"] for host, reply in reachability.items() if reply.answer}),
+        links=tested,
+        link_causes=tuple(
+            link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
+        ),
+        unplugged=_unplugged(
+            {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}
+        ),
     )
 
 
 def _ask_hosts(
-    job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str
-) -> tuple[dict[str, ProbeReply], dict[str, ProbeReply]]:
-    """(each host's reply about processes of the job, each host's reply about which other hosts it can reach)."""
+    job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str, silent_s: Mapping[int, float]
+) -> tuple[dict[str, ProbeReply], LinkTest]:
+    """(each host's reply about processes of the job, the test of the links between hosts)."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
-        return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, {}
+        return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, LinkTest()
+    silent = sorted(beats, key=lambda beat: -silent_s.get(beat.rank, 0.0))
     with ThreadPoolExecutor(2) as pool:
         replies = pool.submit(reached.ask, processes.__name__, dict.fromkeys(reached.hosts, (verb, job_id, *ranks)))
-        others = {host: [other for other in reached.hosts if other != host] for host in reached.hosts}
-        reachability = pool.submit(reached.ask, reach.__name__, others)
-        return replies.result(), reachability.result()
-
-
-def _cut_off(unreachable: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """Hosts that no other host reaches although the others reach each other."""
-    cut = []
-    for host in unreachable:
-        others = [other for other in unreachable if other != host]
-        whole = len(others) > 1 and not any(b in unreachable[a] for a in others for b in others if a != b)
-        if whole and all(host in unreachable[other] for other in others):
-            cut.append(host)
-    return tuple(cut)
+        tested = pool.submit(reached.test_links, list(dict.fromkeys(beat.host for beat in silent)))
+        return replies.result(), tested.result()
 
 
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -13,8 +13,9 @@ TILE = 64  # matrix orders are multiples of this, for tensor cores and whole cac
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Sizes in bytes of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`; sorted, without duplicates.
+    """Return the sizes in bytes of `begin:end:factor` (default factor 2) or of a list `8,1K,1M`, sorted, each once.
 
+    The end of a range is always one of its sizes: `8:1M:4` ends with 512K and 1M.
     Raises UsageError for an empty or falling range, a factor below 2, or an invalid size.
     """
     if ":" not in text:
@@ -26,11 +27,17 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     factor = parts[2] if len(parts) == 3 else "2"
     if not factor.isdecimal() or int(factor) < 2:
         raise UsageError(f"sizes {text!r}: the factor {factor!r} must be a whole number of 2 or more")
-    return geometric(begin, end, int(factor))
+    return _to_the_end(begin, end, int(factor))
+
+
+def _to_the_end(begin: int, end: int, factor: int) -> tuple[int, ...]:
+    """Return begin, begin * factor, ... below the end, and the end, in bytes."""
+    sizes = geometric(begin, end, factor)
+    return sizes if sizes[-1] == end else (*sizes, end)
 
 
 def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
-    """begin, begin*factor, ... up to end (bytes)."""
+    """Return begin, begin * factor, ... that are not above the end, in bytes, as nccl-tests counts them."""
     if end < begin:
         raise UsageError(f"sizes end ({format_size(end)}) before they begin ({format_size(begin)})")
     sizes = []
@@ -44,7 +51,7 @@ def format_sizes(sizes: Sequence[int]) -> str:
     """The shortest text that `parse_sizes` reads back as the same sizes."""
     if len(sizes) >= 3:
         factor = sizes[1] // sizes[0]
-        if factor >= 2 and geometric(sizes[0], sizes[-1], factor) == tuple(sizes):
+        if factor >= 2 and _to_the_end(sizes[0], sizes[-1], factor) == tuple(sizes):
             return f"{format_size(sizes[0])}:{format_size(sizes[-1])}:{factor}"
     return ",".join(format_size(size) for size in sizes)
 

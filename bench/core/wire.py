@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import enum
-import hashlib
-import hmac
 import json
 import math
 import sys
@@ -21,10 +19,8 @@ import numpy as np
 
 from bench.core.errors import MeasurementError
 
-SECRET_VARIABLE = "BENCH_SECRET"  # the controller sets it for each job
 _PACKAGE = "bench."
 _TAG = "@"  # the only key of a JSON object that encodes a value other than plain JSON
-_DIGEST_BYTES = 32
 _NUMBERS = "biuf"  # kinds of numpy's types whose bytes are numbers
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -44,23 +40,6 @@ def decoded(data: bytes) -> Any:
         return _value(json.loads(data))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise WireError(f"a rank sent a message that cannot be read ({type(error).__name__}: {error})") from None
-
-
-def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """The HMAC-SHA256 of the bytes, then the bytes. `context`: sender and number of the message, against replays."""
-    return _digest(data, secret, context) + data
-
-
-def unsealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """The bytes of a sealed message, without the HMAC. Raises WireError if the sender does not know the secret."""
-    digest, rest = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    if not hmac.compare_digest(digest, _digest(rest, secret, context)):
-        raise WireError("a message came from a process that does not know the secret of this run")
-    return rest
-
-
-def _digest(data: bytes, secret: bytes, context: bytes) -> bytes:
-    return hmac.digest(secret, len(context).to_bytes(4, "big") + context + data, hashlib.sha256)
 
 
 def _plain(value: Any) -> Any:

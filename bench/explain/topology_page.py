@@ -84,7 +84,7 @@ def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named
 
 def _without_links(named: str | None) -> Assessment:
     if named is None or named not in instances():
-        return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(AssessmentCode.TOPOLOGY_WITHOUT_LINKS))
+        return Assessment(ResultVerdict.NORMAL_IF, Coded.of(AssessmentCode.TOPOLOGY_WITHOUT_LINKS))
     peer = instance(named).links.peer
     if peer in _BY_NVLINK:
         why = Coded.of(AssessmentCode.TOPOLOGY_LACKS_NVLINK, instance=named)

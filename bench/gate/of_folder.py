@@ -24,7 +24,7 @@ from bench.gate.rows import published_figure
 from bench.gate.rules import GateFault, Rules
 from bench.results import collect, output
 from bench.results.document import Document
-from bench.store import runs
+from bench.store import run_lock, runs
 
 _PUBLICATION = "publication.yaml"  # the rules of `bench lint`
 _MOST_REASONS = 32  # most reasons of nodes that a retest stores
@@ -36,7 +36,11 @@ def now() -> str:
 
 
 def judged(args: argparse.Namespace) -> gates.GateResult:
-    """The verdict on `args.run`. Raises UsageError for bad rules and for a run that does not exist."""
+    """Return the verdict on `args.run`.
+
+    Raises UsageError for bad rules and for a run that does not exist, RefusedError for a run that is still measured.
+    """
+    run_lock.check_free(collect.find(args.run, args.results))
     return _judged(args)[0]
 
 

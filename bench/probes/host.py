@@ -1,8 +1,7 @@
 """The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is JSON: a `HostQuestion` asks for facts, a `Round` asks the
-host to listen and connect. The program answers in a fraction of a second, because it does not import the libraries
-whose versions it reports.
+The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers in a fraction
+of a second, because it does not import the libraries whose versions it reports.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.probes import machine, nvml, ports, versions
+from bench.probes import machine, netlink, nvml, ports, versions
 from bench.probes.sysfs import ROOT, read
 
 SCHEMA = "bench.host/1"
@@ -37,7 +36,8 @@ class HostQuestion:
     """A question for facts. `results`: the run's folder, where the controller has put an empty file `nonce`.
 
     `mpirun`: the command that starts the ranks, if they use one. `port`: the rendezvous port, for the host that will
-    listen there. `node`: also return the facts of the hardware.
+    listen there. `node`: also return the facts of the hardware. `among`: the first and the last
+    port that the run may use, if it has a range.
     """
 
     hosts: tuple[str, ...] = ()
@@ -47,18 +47,7 @@ class HostQuestion:
     nonce: str = ""
     limit_s: float = 10.0
     node: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """Listen on `port` for `callers`, connect to `peers` (name -> port), as the host that the controller calls `me`."""
-
-    me: str
-    port: int
-    peers: Mapping[str, int]
-    callers: tuple[str, ...]
-    nonce: str
-    limit_s: float
+    among: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +75,15 @@ class Facts:
     interfaces: Sequence[str] = ()  # network devices, by name
     adapters: Sequence[str] = ()  # RDMA devices, by name
     node: Mapping[str, Any] | None = None  # machine.facts(), if asked for
+    devices: Sequence[netlink.Device] = ()  # network devices that are up, with their addresses
 
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The printed line: `facts` for a HostQuestion; `reached`, or the `problem`, for a Round."""
+    """The printed line."""
 
+    facts: Facts
     schema: str = SCHEMA
-    facts: Facts | None = None
-    reached: Mapping[str, ports.PeerReply] = field(default_factory=dict)
-    problem: str | None = None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,14 +93,7 @@ def main(argv: Sequence[str]) -> int:
     """
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
-    if "peers" not in asked:
-        answer = HostReport(facts=facts(HostQuestion(**asked)))
-    else:
-        try:
-            r = Round(**asked)
-            answer = HostReport(reached=ports.exchange(r.port, r.peers, r.callers, r.me, r.nonce, r.limit_s))
-        except OSError as error:
-            answer = HostReport(problem=error.strerror or str(error))
+    answer = HostReport(facts(HostQuestion(**asked)))
     print(json.dumps(asdict(answer)))
     return 0
 
@@ -123,11 +104,16 @@ def parse(line: str) -> HostReport | None:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
             return None
-        reported = Facts(**plain["facts"]) if plain["facts"] is not None else None
-        reached = {name: ports.PeerReply(**peer) for name, peer in plain["reached"].items()}
-        return HostReport(SCHEMA, reported, reached, plain["problem"])
+        devices = tuple(map(netlink.Device.from_plain, plain["facts"]["devices"]))
+        return HostReport(Facts(**{**plain["facts"], "devices": devices}))
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def last_report(out: str) -> HostReport | None:
+    """The last line that is a report; a login may print other lines before it."""
+    found = (parse(line) for line in reversed(out.splitlines()))
+    return next((report for report in found if report is not None), None)
 
 
 def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
@@ -141,7 +127,7 @@ def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
         mpi=_mpi(question.mpirun),
         addresses=ports.resolve(question.hosts),
         own_addresses=ports.resolve([socket.gethostname()])[socket.gethostname()],
-        free_port=ports.free_port(),
+        free_port=ports.free_port(question.among),
         port_taken=None if question.port is None else ports.taken(question.port),
         results_shared=None if folder is None else (folder / question.nonce).exists(),
         results_problem=None if folder is None else _not_writable(folder),
@@ -155,6 +141,7 @@ def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
         interfaces=_names(root / "sys/class/net"),
         adapters=adapters,
         node=machine.facts(root) if question.node else None,
+        devices=netlink.devices(),
     )
 
 

@@ -11,6 +11,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.results import summary
 from bench.results.document import Document
+from bench.results.headline import NamedRun
 from bench.store import jsonl, runs
 
 
@@ -30,6 +31,19 @@ def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warni
     runs_read = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     found = summary.document(runs_read, notes=[Coded.uncoded(text) for text in (*warnings, *doubts)])
     return replace(found, failures=(*found.failures, *_failures(outcomes)))
+
+
+def named(path: Path) -> NamedRun:
+    """Return how commands name a run: its folder or file, and the scenario and cluster of its plan if it has one."""
+    if not path.is_dir():
+        return NamedRun(str(path))
+    try:
+        plan = runs.read_plan(path)
+    except UsageError:  # rows can be shown without a plan
+        return NamedRun(str(path))
+    cluster = plan.get("cluster")
+    named = cluster.get("name") if isinstance(cluster, Mapping) else None
+    return NamedRun(str(path), str(plan.get("scenario") or ""), str(named or ""))
 
 
 def nothing(path: Path) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench.core.codes import Code
+from bench.core.codes import Code, OptionalPartsCode
 from bench.core.record import Flag
 
 # The mark beside a figure, the most serious first, with its few words in the legend below every table.
@@ -108,6 +108,37 @@ FOLDED = {
     NoteCode.FLOOR: "latency floor",
     NoteCode.ENQUEUE: "call overhead",
 }
+
+
+class HeadlineCode(OptionalPartsCode):
+    """The lines of the summary that comes before a run's tables."""
+
+    MACHINE = (
+        "machine",
+        "<imported?imported; ><modelled?MODELLED, nothing was measured; ><{num_nodes:n node}><, {instance}>"
+        "<: {each}><; {ranks}>",
+    )
+    TRANSPORT = (
+        "transport",
+        "{transport}: <best bandwidth {busbw} ({busbw_row})><, {bound_share:percent} of {bound}>"
+        "<both?; ><smallest latency {latency} ({latency_row})><, floor {floor}>",
+    )
+    MORE_TRANSPORTS = "more-transports", "{num} more transports: {transports:list}"
+    TRUST = (
+        "trust",
+        "<WRONG DATA in {num_wrong:n row}; ><FAILED: {num_failed:n row or job}; >{num_converged} of {num} figures "
+        "converged ({share:percent})<; {num_contradictions:n contradiction} between rows>; {launches:n launch}",
+    )
+    MODELLED = "modelled", "none of the {num} figures is measured"
+    IMPORTED = "imported", "{num} figures as another tool printed them, without samples or intervals"
+    NEXT_WRONG = "next-wrong", "next: linkbench report {run} --notes  (which rank received wrong data)"
+    NEXT_IMPORTED = "next-imported", "next: linkbench explain {run}  (is this normal, and what may be wrong?)"
+    NEXT_FAILED = "next-failed", "next: linkbench run --resume {run}  (measure what failed)"
+    NEXT_MODELLED = "next-modelled", "next: {command}  (on that cluster: measure it)"
+    NEXT_SLOW = "next-slow", "next: linkbench diagnose {run}  (which host, GPU or link is slow)"
+    NEXT_OPEN = "next-not-converged", "next: {command}  (again, when nothing else runs on this machine)"
+    NEXT_SINGLE = "next-single-launch", "next: {command} --launches 5  (how much do launches differ?)"
+    NEXT_PUBLISH = "next-publish", "next: linkbench lint {run}  (may these figures be published?)"
 
 
 class ConflictCode(Code):

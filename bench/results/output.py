@@ -42,6 +42,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that add columns and notes to the tables of a run."""
     words = "additional columns: wire, the rate through a node's NICs"
     parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
+    parser.add_argument("--wide", action="append_const", dest="show", const="wide", help="all columns, on any terminal")
     words = f"all rows on the terminal; a table of more than {MOST_LINES} lines is cut to one screen, in a file never"
     parser.add_argument("--all", action="store_true", help=words)
     parser.add_argument("--notes", action="store_true", help="all notes below the tables instead of the urgent ones")
@@ -55,7 +56,9 @@ def most_lines(args: argparse.Namespace) -> int | None:
 
 def show(report: Report, args: argparse.Namespace) -> None:
     """Write a report in the format that was asked for. Raises UsageError when the file cannot be written."""
-    emit(plugins.load("format", args.format).render(report), args)
+    on_terminal = args.output is None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
+    emit(plugins.load("format", args.format).render(report, width), args)
 
 
 def emit(text: str, args: argparse.Namespace) -> None:

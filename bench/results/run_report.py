@@ -12,6 +12,7 @@ from bench.core.record import Header
 from bench.results import derived_tables, notes, text
 from bench.results.document import Document, Summary
 from bench.results.formats.table import TextTable, comments, render_blocks
+from bench.results.headline import NamedRun, headline
 from bench.results.run_table import Layout, RunTable, TableLine
 from bench.results.table import Block, Lines, Report
 
@@ -21,10 +22,11 @@ _MOST_WRONG = 5  # lines with wrong data of each job and size in a table that is
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """`show`: columns that tables show in addition ("wire"). `all_notes`: all notes, not only the urgent ones.
+    """`show`: "wire" adds a column, and "wide" keeps all columns on a narrow terminal.
 
-    `table`: the table of the rows that are already printed. `most_lines`: a longer table is cut to the lines that a
-    reader needs first.
+    `all_notes`: all notes, not only the urgent ones. `table`: the table of the rows that are already printed.
+    `most_lines`: a longer table is cut to the lines that a reader needs first. `run`: how commands name the run, in the
+    last line of the summary. `only_summary`: the report is the summary alone.
     """
 
     document: Document
@@ -32,9 +34,15 @@ class RunReport(Report):
     all_notes: bool = False
     table: RunTable | None = None
     most_lines: int | None = None
+    run: NamedRun | None = None
+    only_summary: bool = False
 
     def blocks(self) -> Iterable[Block]:
-        """What was run, how to read the columns, the rows, derived tables, notes."""
+        """Yield the summary, what was run, how to read the columns, the rows, derived tables, notes."""
+        if summary := self.summary():
+            yield Lines(summary, title="Summary")
+        if self.only_summary:
+            return
         yield from self.head()
         document, rows = self.document, self._rows
         if document.spreads:
@@ -48,6 +56,11 @@ class RunReport(Report):
                 rows = first
             yield self.table_of_rows.table(rows)
         yield from self.after()
+
+    def summary(self) -> list[str]:
+        """Return the lines of the summary; a summary that is shown alone begins with the run's name."""
+        lines = [line.text for line in headline(self.document, self.run)]
+        return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
         """What was chosen, and the facts in which all jobs agree."""
@@ -64,6 +77,9 @@ class RunReport(Report):
     def data(self) -> Mapping[str, Any]:
         """The whole document; `notes` in words, their codes beside them."""
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
+        found["summary"] = [
+            {"code": line.code, "facts": line.facts, "text": line.text} for line in headline(self.document, self.run)
+        ]
         found["notes"] = [note.text for note in self.document.notes]
         found["note_codes"] = [{"code": note.code, "facts": note.facts} for note in self.document.notes]
         return found
@@ -79,7 +95,7 @@ class RunReport(Report):
     @cached_property
     def table_of_rows(self) -> RunTable:
         """The rows' columns, and the letters of their bounds."""
-        return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show))
+        return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show))
 
     @cached_property
     def _rows(self) -> list[TableLine]:

@@ -26,7 +26,8 @@ class Layout:
 
     `grouped`: rows are of several groups, whose longest name has `widest` letters. `like`: the tool whose statistics
     are shown, empty for ours. `imported`: the rows are from another tool's log. `wire`: the rate through a node's NICs
-    is shown, too. `products`: all rows are products of matrices, which move nothing.
+    is shown, too. `products`: all rows are products of matrices, which move nothing. `wide`: a narrow terminal leaves
+    out no column.
     """
 
     modes: Sequence[str]
@@ -36,9 +37,10 @@ class Layout:
     imported: bool = False
     wire: bool = False
     products: bool = False
+    wide: bool = False
 
     @classmethod
-    def of(cls, document: Document, wire: bool = False) -> Layout:
+    def of(cls, document: Document, wire: bool = False, wide: bool = False) -> Layout:
         """The layout that shows all rows of a document."""
         rows = document.summaries
         likes = {text.like(header) for header in document.headers.values()}
@@ -51,6 +53,7 @@ class Layout:
             imported=bool(rows) and all(row.imported for row in rows),
             wire=wire,
             products=bool(rows) and all(row.pattern == PATTERN for row in rows),
+            wide=wide,
         )
 
 
@@ -80,10 +83,13 @@ class RunTable:
             self._columns += self._of_mode(mode)
         wrong = Column("#wrong", lambda line: text.wrong(line.by_mode.values()), width=8)
         self._columns.append(wrong)
+        if layout.wide:
+            self._columns = [replace(column, leave_out=0) for column in self._columns]
 
     def table(self, lines: Sequence[TableLine]) -> Table:
         """Lines below the headings of their jobs."""
-        return Table(self._columns, lines, section=lambda line: line.heading, gap=1)
+        columns = [_kept_if_it_differs(column, lines) for column in self._columns]
+        return Table(columns, lines, section=lambda line: line.heading, gap=1)
 
     def reading(self) -> list[str]:
         """How to read the columns, one sentence each."""
@@ -149,12 +155,20 @@ class RunTable:
 
 
 _GROUP_TITLES = ("group", "from>to")
+_IDENTIFYING = ("type", "redop", "root")
+
+
+def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
+    """Keep a column on a narrow terminal if lines of the same size may differ in nothing else."""
+    if column.title not in _IDENTIFYING or len({column.cell(line) for line in lines}) < 2:
+        return column
+    return replace(column, leave_out=0)
 
 
 def _common(layout: Layout) -> list[Column]:
     """What the modes of a line have in common."""
     size = Column("size", lambda line: _size(line.first), unit="(B)", width=10)
-    count = Column("count", lambda line: _count(line.first), unit="(elements)", width=10)
+    count = Column("count", lambda line: _count(line.first), unit="(elements)", width=10, leave_out=7)
     if layout.grouped and layout.imported:
         count = Column("from>to", lambda line: group_names(line.groups), width=_COPY_GROUP_WIDTH)
     elif layout.grouped:
@@ -162,9 +176,9 @@ def _common(layout: Layout) -> list[Column]:
     return [
         size,
         count,
-        Column("type", lambda line: _type(line.first), width=8),
-        Column("redop", lambda line: line.first.reduce_op or NOTHING, width=5),
-        Column("root", lambda line: NOTHING if line.first.root is None else str(line.first.root), width=4),
+        Column("type", lambda line: _type(line.first), width=8, leave_out=6),
+        Column("redop", lambda line: line.first.reduce_op or NOTHING, width=5, leave_out=8),
+        Column("root", lambda line: NOTHING if line.first.root is None else str(line.first.root), width=4, leave_out=9),
     ]
 
 
@@ -212,17 +226,17 @@ def _isolated(mode: str) -> list[Column]:
     p99, most = (_figure(title, mode, 7, _seconds(f"{title}_s"), us) for title in ("p99", "max"))
     return [
         _time(mode),
-        _figure("ci95", mode, 16, lambda row: text.interval(row.ci_low_s, row.ci_high_s), us),
-        _figure("p95", mode, 7, _seconds("p95_s"), us),
+        replace(_figure("ci95", mode, 16, lambda row: text.interval(row.ci_low_s, row.ci_high_s), us), leave_out=2),
+        replace(_figure("p95", mode, 7, _seconds("p95_s"), us), leave_out=3),
         replace(p99, wide=True),
         replace(most, wide=True),
-        _figure("floor", mode, 7, _seconds("floor_s"), us),
+        replace(_figure("floor", mode, 7, _seconds("floor_s"), us), leave_out=4),
     ]
 
 
 def _rates(mode: str) -> list[Column]:
     return [
-        _figure("algbw", mode, 7, lambda row: text.gigabytes(row.algbw_bytes_per_s), "(GB/s)"),
+        replace(_figure("algbw", mode, 7, lambda row: text.gigabytes(row.algbw_bytes_per_s), "(GB/s)"), leave_out=5),
         _figure("busbw", mode, 7, lambda row: text.gigabytes(row.busbw_bytes_per_s), "(GB/s)"),
     ]
 

@@ -39,7 +39,8 @@ class Column:
     """`cell`: the text of a row's cell. `group`: a heading over neighbouring columns; `unit`: a second title line.
 
     `width`: least number of characters. An `optional` column is left out if all its cells are empty; a `wide` one is
-    shown only where lines may be long (Markdown). A `wrapped` last column continues on further lines.
+    shown only where lines may be long (Markdown). A `wrapped` last column continues on further lines. `leave_out`: a
+    terminal that is too narrow leaves out the columns with the largest number first; 0: always shown.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Column:
     optional: bool = False
     wide: bool = False
     wrapped: bool = False
+    leave_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Writer:
     def __init__(self, path: Path, header: Header) -> None:
         """Open or continue the file and write the header. Raises MeasurementError if that fails."""
         self._path = path
-        self._write(_headed(header), fresh_line=_ends_torn(path))
+        self._write(_headed(header))
 
     def append(self, *records: Record) -> None:
         """Write records, up to _AT_ONCE per fsync. Raises MeasurementError if the disk is full."""
@@ -94,8 +94,9 @@ class Writer:
         """Write the state of each host's GPUs after the last row. Raises MeasurementError if the disk is full."""
         self._write({"type": "end", "gpus": gpus})
 
-    def _write(self, *lines: Mapping[str, Any], fresh_line: bool = False) -> None:
-        data = ("\n" * fresh_line + "".join(map(_line, lines))).encode()
+    def _write(self, *lines: Mapping[str, Any]) -> None:
+        # After a truncated line, the new lines would be unreadable, too.
+        data = ("\n" * _ends_torn(self._path) + "".join(map(_line, lines))).encode()
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:

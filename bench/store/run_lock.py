@@ -60,6 +60,21 @@ def held(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
+def check_free(folder: Path) -> None:
+    """Raise RefusedError if a controller is measuring in a run's folder: its rows are not complete yet."""
+    try:
+        file = os.open(folder / _NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # no controller of this version has used the folder
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise RefusedError.of(RunLockError.IN_USE, folder=str(folder), **_holder(file)) from None
+    finally:
+        os.close(file)
+
+
 def _sign(file: int) -> None:
     """Write who holds the lock. Errors, such as a full disk, are ignored here."""
     user = str(os.getuid())

@@ -3,6 +3,7 @@
 results/<run id>/plan.json      the plan
 results/<run id>/outcomes.json  how each job ended
 results/<run id>/retests.json   measurements repeated after a failed gate, and why
+results/<run id>/links.json     the tests of the links between hosts, before the run and after failed jobs
 results/<run id>/<job>.jsonl    header and records
 results/<run id>/<job>.log      stderr and stdout of the ranks
 results/<run id>/<job>.out      stdout of another tool's job
@@ -28,6 +29,7 @@ from bench.core.remarks import CodedRemark, RemarkCode
 from bench.store import folder_schema, jsonl, ownership
 
 PLAN_SCHEMA = "bench.plan/1"
+LINKS_SCHEMA = "bench.links/1"
 _HEAD_BYTES = 4096  # the type of a line of a results file is in its first _HEAD_BYTES
 _OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in plans without remarks
 
@@ -208,6 +210,23 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
     return retests
 
 
+def write_links(folder: Path, links: Mapping[str, Any]) -> None:
+    """Write the tests of the links between hosts (plain data)."""
+    _write_whole(folder / "links.json", json.dumps({"schema": LINKS_SCHEMA, **links}, indent=1) + "\n")
+
+
+def read_links(folder: Path) -> dict[str, Any]:
+    """The tests of the links between hosts; empty if there were none, or if the file is broken or of another version.
+
+    They are evidence, and no figure depends on them.
+    """
+    try:
+        found = json.loads((folder / "links.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and found.get("schema") == LINKS_SCHEMA else {}
+
+
 def has_results(path: Path) -> bool:
     """Whether this is a results file or a folder with one. The `.jsonl` of other tools has no `type` in its lines."""
     if path.is_dir():
@@ -302,10 +321,16 @@ def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[s
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file atomically, so a reader never sees only a part. Other users may read it if the umask allows."""
+    """Write a file atomically, so a reader never sees only a part. Other users may read it if the umask allows.
+
+    Without the fsync, a host that loses its power can leave an empty file under the final name.
+    """
     partial = path.with_suffix(path.suffix + ".part")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         partial.chmod(partial.stat().st_mode & ~0o022)
         partial.replace(path)
     except OSError as error:

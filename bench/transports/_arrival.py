@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from bench.core import wire
+from bench.core import seal, wire
 from bench.core.errors import AbsentError, RefusedError
 from bench.core.world import RankInfo
 
@@ -88,7 +88,7 @@ def over_store(
 
 
 def _write(store: Any, key: str, content: Mapping[str, Any], secret: bytes) -> None:
-    store.set(key, wire.sealed(wire.encoded(content), secret, key.encode()).hex())
+    store.set(key, seal.sealed(wire.encoded(content), secret, key.encode()).hex())
 
 
 def _read(store: Any, key: str, secret: bytes) -> Any:
@@ -96,7 +96,7 @@ def _read(store: Any, key: str, secret: bytes) -> Any:
         data = bytes.fromhex(store.get(key).decode())
     except ValueError:
         data = b""
-    return wire.decoded(wire.unsealed(data, secret, key.encode()))
+    return wire.decoded(seal.unsealed(data, secret, key.encode()))
 
 
 def _await_verdict(store: Any, place: RankInfo, limit_s: float, secret: bytes) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.core import wire
+from bench.core import seal, wire
 from bench.core.channel import Channel
 from bench.core.errors import NotInstalledError, RefusedError
 from bench.core.program import Collective, Exchange, Group, Message, Round, Step
@@ -247,10 +247,10 @@ class TorchChannel(Channel):
 
     def _sealed(self, value: Any, sender: int) -> bytes:
         self._number += 1
-        return wire.sealed(wire.encoded(value), self._secret, self._context(sender))
+        return seal.sealed(wire.encoded(value), self._secret, self._context(sender))
 
     def _unsealed(self, data: bytes, sender: int) -> Any:
-        return wire.decoded(wire.unsealed(data, self._secret, self._context(sender)))
+        return wire.decoded(seal.unsealed(data, self._secret, self._context(sender)))
 
     def _context(self, sender: int) -> bytes:
         return f"{sender}/{self._number}".encode()
@@ -261,7 +261,7 @@ class TorchChannel(Channel):
 
 def secret() -> bytes:
     """What only the ranks of this run know; empty if they were started by hand without it."""
-    return os.environ.get(wire.SECRET_VARIABLE, "").encode()
+    return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
 
 def _sound_size(num_bytes: int) -> int:

@@ -313,3 +313,15 @@ def test_nodes_that_cannot_have_held_the_ranks_give_no_verdict(
     assert page["bound"] is None and not page["reasons"] and len(page["possible"]) == len(page["others"]) == 1
     exit_code, page = json_page(tmp_path, capsys, text, *options, "2")
     assert exit_code == 0 and page["standing_code"] == "far-too-low"
+
+
+def test_a_low_result_fails_only_if_asked(tmp_path: Path, capsys: Out) -> None:
+    expected = {20.0: [0, 1, 1], 230.0: [0, 0, 0]}
+    for rate, exit_codes in expected.items():
+        text = log(curve("allreduce", 8, rate), "NVIDIA A100-SXM4-40GB")
+        options = ("--instance", "p4d.24xlarge")
+        found = [text_page(tmp_path, capsys, text, *options)[0]]
+        found += [text_page(tmp_path, capsys, text, *options, "--fail-on", word)[0] for word in ("low", "unjudged")]
+        assert found == exit_codes, rate
+    unknown = log(curve("allreduce", 8, 20.0, sizes=(8, 64)))
+    assert [text_page(tmp_path, capsys, unknown, "--fail-on", word)[0] for word in ("low", "unjudged")] == [0, 1]

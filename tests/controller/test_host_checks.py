@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from bench.controller import host_checks
 from bench.controller.host_checks import NamedNic, Wanted
 from bench.controller.messages import FindingCode
 from bench.probes.host import Facts
-from bench.probes.ports import PeerReply
 
 GIB = 1 << 30
 HOSTS = ("h0", "h1", "h2")
@@ -236,79 +234,3 @@ def test_hosts_on_one_machine_have_no_other_finding() -> None:
 def test_with_a_named_interface_the_hosts_own_name_does_not_matter() -> None:
     wanted = replace(WANTED, env={"GLOO_SOCKET_IFNAME": "eth0"})
     assert findings(wanted, h1={"own_addresses": ["127.0.1.1"]}) == []
-
-
-# -- connections and clocks between hosts
-
-FOUR = ("h0", "h1", "h2", "h3")
-
-
-def reach(pairs: Iterable[tuple[str, str]] = (), clocks: dict[str, float] | None = None) -> host_checks.Reach:
-    """Every host asked every other; directed `pairs` timed out; `clocks`: seconds that a host is ahead."""
-    failed = set(pairs)
-    ahead = {host: (clocks or {}).get(host, 0.0) for host in FOUR}
-    return {
-        a: {
-            b: PeerReply("timed out") if (a, b) in failed else PeerReply(None, ahead[b] - ahead[a], 0.001)
-            for b in FOUR
-            if b != a
-        }
-        for a in FOUR
-    }
-
-
-def between(reached: host_checks.Reach) -> list[tuple[str, tuple[str, ...]]]:
-    """Codes and hosts of what is found."""
-    return [(finding.code, finding.hosts) for finding in host_checks.connection_findings(reached, {})]
-
-
-def test_hosts_that_reach_each_other_have_no_findings() -> None:
-    assert between(reach()) == []
-
-
-def test_a_pulled_cable_is_one_finding() -> None:
-    failed = [(a, b) for a in FOUR for b in FOUR if a != b and "h2" in (a, b)]
-    [finding] = host_checks.connection_findings(reach(failed), {})
-    assert (finding.code, finding.hosts, finding.refuses) == (FindingCode.NOBODY_CONNECTS, ("h2",), True)
-    assert finding.facts["why"] == "timed out"
-
-
-def test_two_pulled_cables_are_two_findings() -> None:
-    failed = [(a, b) for a in FOUR for b in FOUR if a != b and {"h2", "h3"} & {a, b}]
-    assert between(reach(failed)) == [(FindingCode.NOBODY_CONNECTS, (host,)) for host in ("h2", "h3")]
-
-
-def test_a_port_closed_one_way_names_the_way() -> None:
-    [finding] = host_checks.connection_findings(reach([("h1", "h2")]), {})
-    assert (finding.code, finding.facts["a"], finding.facts["b"]) == (FindingCode.NOT_CONNECTED, "h1", "h2")
-    assert between(reach([("h1", "h2"), ("h2", "h1")])) == [(FindingCode.NEITHER_CONNECTED, ("h1", "h2"))]
-    assert between(reach(("h1", b) for b in FOUR)) == [(FindingCode.CONNECTS_TO_NOBODY, ("h1",))]
-    assert between(reach((a, "h1") for a in FOUR)) == [(FindingCode.NOBODY_CONNECTS, ("h1",))]
-
-
-def test_a_long_list_of_pairs_is_cut() -> None:
-    failed = [("h0", "h1"), ("h1", "h2"), ("h2", "h3"), ("h3", "h0"), ("h0", "h2")]
-    *_, last = host_checks.connection_findings(reach(failed), {})
-    assert (last.code, last.facts) == (FindingCode.MORE_PAIRS, {"num": 1})
-
-
-def test_a_host_that_did_not_take_part_has_one_finding() -> None:
-    reached = {a: peers for a, peers in reach((a, "h3") for a in FOUR).items() if a != "h3"}
-    [finding] = host_checks.connection_findings(reached, {"h3": "exit code 255"})
-    assert (finding.code, finding.hosts, finding.facts["why"]) == (FindingCode.NOT_TRIED, ("h3",), "exit code 255")
-
-
-def test_a_wrong_clock_is_named_but_small_or_uncertain_differences_are_not() -> None:
-    [ahead] = host_checks.connection_findings(reach(clocks={"h2": 10.0}), {})
-    assert (ahead.code, ahead.hosts) == (FindingCode.CLOCK_OFF, ("h2",))
-    assert ahead.facts == {"off_s": 10.0, "direction": "ahead of"}
-    [behind] = host_checks.connection_findings(reach(clocks={"h1": -10.0}), {})
-    assert (behind.hosts, behind.facts) == (("h1",), {"off_s": 10.0, "direction": "behind"})
-    assert between(reach(clocks={"h2": 0.9})) == []
-    far = {"h0": {"h1": PeerReply(None, 3.0, 5.0)}, "h1": {"h0": PeerReply(None, -3.0, 5.0)}}
-    assert between(far) == []
-
-
-def test_if_two_clocks_differ_both_are_named() -> None:
-    two = {"h0": {"h1": PeerReply(None, 10.0, 0.001)}, "h1": {"h0": PeerReply(None, -10.0, 0.001)}}
-    assert between(two) == [(FindingCode.CLOCKS_APART, ("h0", "h1"))]

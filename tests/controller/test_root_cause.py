@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bench.controller import root_cause, watch
-from bench.controller.messages import OutcomeCode
+from bench.controller.host_checks import PreflightFinding
+from bench.controller.messages import LinkCode, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import UNCODED, Coded
 from bench.core.ends import CONSEQUENCES, EndCode
@@ -30,6 +31,14 @@ KILLED = Coded.of(BlameCode.KILLED, signal=9)
 
 def exited(code: int) -> Coded:
     return Coded.of(BlameCode.EXITED, exit_code=code)
+
+
+def cause_of(code: LinkCode, *hosts: str) -> PreflightFinding:
+    """A finding about links, as the test after a failure makes it."""
+    return PreflightFinding(hosts, f"{code} {hosts}", True, code)
+
+
+ONE_WAY = cause_of(LinkCode.ONE_WAY, "h0", "h1")
 
 
 def ended(rank: int, end: End) -> tuple[Heartbeat, ...]:
@@ -62,7 +71,15 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, launcher=Blame(None, "h1", exited(5), 99)), (OutcomeCode.RANK_LOST, None, "h1")),
         (replace(WELL, states=ALIVE | {"h1": {}}, reports=(LOST,)), (OutcomeCode.RANK_GONE, 1, "h1")),
         (replace(WELL, unplugged={"h1": ["eth0"]}), (OutcomeCode.NO_CARRIER, None, "h1")),
-        (replace(WELL, cut_off=("h3",)), (OutcomeCode.CUT_OFF, None, "h3")),
+        (replace(WELL, link_causes=(cause_of(LinkCode.NOBODY_CONNECTS, "h3"),)), (OutcomeCode.CUT_OFF, None, "h3")),
+        (replace(WELL, link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
+        (replace(WELL, link_causes=(cause_of(LinkCode.HOST_UNHEARD, "h1"),)), (LinkCode.HOST_UNHEARD, None, "h1")),
+        (
+            replace(
+                WELL, link_causes=(cause_of(LinkCode.ONE_WAY, "h0", "h1"),), states=ALIVE | {"h3": {"43": "stopped"}}
+            ),
+            (OutcomeCode.RANK_STOPPED, 3, "h3"),
+        ),
         (replace(WELL, beats=BEATS[:3], states=ALIVE | {"h3": {}}), (OutcomeCode.NEVER_HEARD, 3, None)),
         (
             replace(WELL, reports=(LOST,), silent_s={0: 9.0, 1: 6.5, 2: 6.4, 3: 6.0}),
@@ -82,6 +99,9 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "gone",
         "unplugged",
         "cut off",
+        "one-way link",
+        "all links of a host",
+        "a link and a stopped rank",
         "never heard",
         "silent",
     ],
@@ -166,20 +186,29 @@ def test_a_rank_whose_files_are_not_seen_here_is_not_missing() -> None:
 
 def test_a_port_without_a_cable_on_all_hosts_is_no_pulled_cable() -> None:
     assert watch._unplugged({"h0": ["docker0"], "h1": ["docker0", "eth0"]}) == {"h1": ["eth0"]}
-    both = replace(WELL, unplugged={"h0": ["eth1"], "h1": ["eth0"]}, cut_off=("h1",))
+    both = replace(
+        WELL, unplugged={"h0": ["eth1"], "h1": ["eth0"]}, link_causes=(cause_of(LinkCode.NOBODY_CONNECTS, "h1"),)
+    )
     assert found(both) == (OutcomeCode.NO_CARRIER, None, "h1")
+
+
+def test_a_rank_that_crashed_is_named_beside_the_ranks_that_hydra_killed() -> None:
+    killed = replace(WELL, crashed=(1,), states={host: {} for host in ALIVE})
+    cause = root_cause.find(killed)
+    assert cause is not None and (cause.code, cause.rank, cause.host) == (OutcomeCode.RANKS_GONE, None, None)
+    assert cause.facts["rank_numbers"] == [0, 2, 3] and cause.facts["crashed"] == (1,)
+
+
+def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> None:
+    terminated = tuple(replace(beat, ended=End.of(EndCode.TERMINATED)) for beat in BEATS)
+    alone = replace(WELL, beats=(BEATS[0], terminated[1], *BEATS[2:]), states=ALIVE | {"h1": {}})
+    assert found(alone) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
+    assert root_cause.find(replace(alone, beats=terminated)) is None
+    assert root_cause.find(replace(alone, beats=(BEATS[0], *terminated[1:]))) is None
 
 
 def test_if_all_ranks_are_gone_none_is_named() -> None:
     assert root_cause._rank_gone(replace(WELL, states={key: {} for key in ALIVE})) is None
-
-
-def test_a_host_is_cut_off_only_if_the_others_reach_each_other() -> None:
-    cut = {"h0": {"h2": "no"}, "h1": {"h2": "no"}, "h2": {"h0": "no", "h1": "no"}}
-    assert watch._cut_off(cut) == ("h2",)
-    assert watch._cut_off({"h0": {"h1": "no"}, "h1": {"h0": "no"}}) == ()
-    walled = {a: {b: "no" for b in ("h0", "h1", "h2") if b != a} for a in ("h0", "h1", "h2")}
-    assert watch._cut_off(walled) == ()
 
 
 def test_last_words_are_found_among_the_lines_of_launchers_and_other_ranks() -> None:

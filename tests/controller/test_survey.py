@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 import pytest
 
 from bench.config.clusters import Cluster
-from bench.controller import hosts, survey
+from bench.controller import hosts, links, survey
 from bench.controller.host_checks import PreflightFinding, Wanted
 from bench.controller.hosts import CommandReply, HostCommand
+from bench.controller.link_checks import BY_NIC, BY_OTHER, Link, LinkState
 from bench.controller.messages import FindingCode
 from bench.core.errors import RefusedError
+from bench.core.seal import SECRET_VARIABLE
 from bench.probes import host as probe
-from bench.probes.ports import PeerReply
+from bench.probes.links import NUM_BYTES, SCHEMA
+from bench.probes.netlink import Device
 from tests.controller.test_host_checks import HOSTS, WANTED, facts_of
 from tests.facts import holds
 
@@ -36,19 +40,31 @@ class Hosts:
     def __init__(self, broken: Mapping[str, CommandReply]) -> None:
         self.broken, self.asked = broken, list[dict[str, Any]]()
         self.saw_mark = False
+        self.secrets, self.questions = list[str](), list[str]()
 
     def __call__(self, words_of: Mapping[str, HostCommand], timeout_s: float) -> dict[str, CommandReply]:
+        for words in words_of.values():
+            self.secrets += re.findall(rf"^export {SECRET_VARIABLE}=(\w+)$", words.given, re.MULTILINE)
+            self.questions.append(" ".join(words.words))
         return {host: self.broken.get(host) or self._answer(host, words.words[-1]) for host, words in words_of.items()}
 
     def _answer(self, host: str, question: str) -> CommandReply:
         asked = json.loads(question)
         self.asked.append(asked)
-        if "peers" not in asked:
+        if "targets" not in asked:
             self.saw_mark |= (Path(asked["results"]) / asked["nonce"]).exists()
             facts = facts_of(host, addresses={name: ["10.0.0.1"] for name in asked["hosts"]}, source="aa")
-            return line(asdict(probe.HostReport(facts=facts)))
-        reached = {peer: PeerReply(None, 0.0, 0.001) for peer in asked["peers"]}
-        return line(asdict(probe.HostReport(reached=reached)))
+            return line(asdict(probe.HostReport(facts)))
+        calls, arrivals = [], []
+        for target in asked["targets"]:
+            answered = {"answered": True, "answered_by": target["host"], "received_bytes": NUM_BYTES}
+            call = {key: target[key] for key in ("host", "address", "kind")}
+            calls.append({**call, "port": target["ports"][0], "sizes": (), **answered})
+        for caller in asked["callers"]:
+            arrivals.append({"host": caller, "address": host, "connected": True, "received_bytes": NUM_BYTES})
+        plain = {"port": 40000, "half_open": (), "devices": (), "neighbours": {}, "seconds": 0.1}
+        plain |= {"calls": calls, "arrivals": arrivals}
+        return line({"schema": SCHEMA, "report": plain, "problem": None})
 
 
 def surveyed(
@@ -67,21 +83,86 @@ def test_hosts_are_asked_for_facts_and_then_try_each_other(tmp_path: Path) -> No
     assert found == []
     assert site.saw_mark
     assert [asked.get("port") for asked in site.asked[:3]] == [29500, None, None]  # the ranks meet on the first
-    assert {asked["me"]: asked["peers"] for asked in site.asked[3:]} == {
-        "h0": {"h1": 40000, "h2": 40000},
-        "h1": {"h0": 29500, "h2": 40000},
-        "h2": {"h0": 29500, "h1": 40000},
+    assert {asked["me"]: {t["address"]: t["ports"] for t in asked["targets"]} for asked in site.asked[3:]} == {
+        "h0": {"h1": [40000], "h2": [40000]},
+        "h1": {"h0": [29500], "h2": [40000]},
+        "h2": {"h0": [29500], "h1": [40000]},
     }
+    assert len(set(site.secrets)) == 1 and site.secrets[0] and not any(site.secrets[0] in q for q in site.questions)
 
 
 def test_many_hosts_take_turns_and_each_tries_the_meeting_host(tmp_path: Path) -> None:
     hosts = tuple(f"n{number}" for number in range(150))
     site, found = surveyed(tmp_path, hosts)
     assert found == []
-    rounds = [asked for asked in site.asked if "peers" in asked]
-    assert {asked["me"] for asked in rounds} == set(hosts)
-    assert all("n0" in asked["peers"] for asked in rounds if asked["me"] != "n0")
-    assert max(len(asked["peers"]) for asked in rounds) == 63
+    rounds = [asked for asked in site.asked if "targets" in asked]
+    peers = {asked["me"]: {target["host"] for target in asked["targets"]} for asked in rounds}
+    assert set(peers) == set(hosts)
+    assert all("n0" in others for host, others in peers.items() if host != "n0")
+    assert max(map(len, peers.values())) == 63
+
+
+def test_further_passes_over_512_hosts_meet_new_pairs_in_the_same_order() -> None:
+    hosts = [f"n{number}" for number in range(512)]
+    met: set[frozenset[str]] = set()
+    shares = []
+    for turns in links.rounds(hosts):
+        assert {host for turn in turns for host in turn} == set(hosts)
+        assert all(turn[0] == "n0" and len(turn) <= 64 and len(set(turn)) == len(turn) for turn in turns)
+        met |= {frozenset((a, b)) for turn in turns for a in turn for b in turn if a != b}
+        shares.append(len(met) / (512 * 511 / 2))
+    assert len(shares) == 9 and shares[0] == pytest.approx(0.13, abs=0.01)
+    assert shares[-1] > 0.7 and shares == sorted(shares)
+    assert list(links.rounds(hosts)) == list(links.rounds(hosts))
+    assert list(links.rounds(hosts[:64])) == [[hosts[:64]]]
+
+
+def network(*addresses: str, name: str = "", nics: tuple[str, ...] = ()) -> links.HostNetwork:
+    devices = tuple(Device(f"eth{k}", 1500, None, (address,)) for k, address in enumerate(addresses))
+    return links.HostNetwork(devices, (name or addresses[0].partition("/")[0],), nics)
+
+
+def test_addresses_are_tried_that_a_run_may_use_and_that_both_hosts_can_reach() -> None:
+    a = links.HostNetwork((Device("eth0", 1500, None, ("10.0.0.1/24", "fd00::1/64")),), ("10.0.0.1",))
+    b = links.HostNetwork((Device("eth0", 1500, None, ("10.0.0.2/24", "fd00::2/64", "fd00::3/64")),), ("10.0.0.2",))
+    assert b.more(a) == [("fd00::2", BY_OTHER)], "the other family of the name's device, once"
+    other_net = links.HostNetwork((Device("eth0", 1500, None, ("10.0.0.2/24", "fd01::2/64")),), ("10.0.0.2",))
+    assert other_net.more(a) == [], "not in a network of both"
+    rails = [network(f"10.0.0.{n}/24", f"10.0.1.{n}/24", "172.17.0.1/16", nics=("eth1",)) for n in (1, 2)]
+    assert rails[1].more(rails[0]) == [("10.0.1.2", BY_NIC)]
+    docker = [network(f"10.0.0.{n}/24", "172.17.0.1/16", nics=("eth1",)) for n in (1, 2)]
+    assert docker[1].more(docker[0]) == [], "each host has this address for itself"
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, None),
+        ({"MPIEXEC_PORT_RANGE": "50000:50100"}, (50000, 50100)),
+        ({"UCX_TCP_PORT_RANGE": "50000-50100"}, (50000, 50100)),
+        ({"FI_TCP_PORT_LOW_RANGE": "50000", "FI_TCP_PORT_HIGH_RANGE": "50100"}, (50000, 50100)),
+        ({"OMPI_MCA_btl_tcp_port_min_v4": "50000", "OMPI_MCA_btl_tcp_port_range_v4": "101"}, (50000, 50100)),
+        ({"MPIEXEC_PORT_RANGE": "50100:50000"}, None),
+    ],
+)
+def test_the_test_uses_the_ports_of_the_run(env: dict[str, str], expected: tuple[int, int] | None) -> None:
+    assert links.port_range(env) == expected
+
+
+def test_a_run_keeps_its_tests_of_links(tmp_path: Path) -> None:
+    own = network("10.0.0.1/24")
+    good = Link("h0", "h1", "10.0.0.2", 40000, "name", LinkState.OK)
+    bad = replace(good, a="h1", b="h0", address="10.0.0.1", state=LinkState.LOST)
+    test = links.LinkTest((good, bad), {}, {}, {"h0": own}, 2)
+    assert links.known_before(tmp_path) == ({}, frozenset())
+    links.store(tmp_path, links.BEFORE, test)
+    links.store(tmp_path, "job", test)
+    assert links.known_before(tmp_path) == ({"h0": own}, frozenset({("h0", "h1")}))
+    stored = json.loads((tmp_path / "links.json").read_text())
+    assert [each["when"] for each in stored["tests"]] == ["before", "job"]
+    assert stored["tests"][1]["faulty"][0]["state"] == "lost" and stored["tests"][1]["num_tested"] == 2
+    (tmp_path / "links.json").write_text('{"schema": "bench.links/1", "networks": [], "tests": 3}')
+    assert links.known_before(tmp_path) == ({}, frozenset())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ SIZES = st.sets(st.integers(1, 1 << 40), min_size=1, max_size=20).map(lambda siz
 
 def test_a_range_multiplies_by_its_factor_up_to_its_end() -> None:
     assert parse_sizes("8:64:2") == (8, 16, 32, 64)
-    assert parse_sizes("8:100:4") == (8, 32)
+    assert parse_sizes("8:100:4") == (8, 32, 100), "the end belongs to the range"
     assert parse_sizes("1K:1K") == (1024,)
 
 

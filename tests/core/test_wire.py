@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.core import wire
+from bench.core import seal, wire
 from bench.core.codes import Coded
 from bench.core.record import Failure, Skip
 from bench.core.skips import SkipCode
@@ -93,15 +93,15 @@ def test_a_message_that_no_rank_sends_is_refused(message: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_bytes_of_anybody_are_refused_or_data(message: bytes) -> None:
-    with pytest.raises(wire.WireError):
-        wire.unsealed(message, b"secret", b"1/1")
+    with pytest.raises(seal.SealError):
+        seal.unsealed(message, b"secret", b"1/1")
 
 
 def test_a_seal_holds_for_one_sender_one_message_and_one_run() -> None:
-    sealed = wire.sealed(b"data", b"secret", b"1/7")
-    assert wire.unsealed(sealed, b"secret", b"1/7") == b"data"
+    message = seal.sealed(b"data", b"secret", b"1/7")
+    assert seal.unsealed(message, b"secret", b"1/7") == b"data"
     for secret, context in ((b"other", b"1/7"), (b"", b"1/7"), (b"secret", b"2/7"), (b"secret", b"1/8")):
-        with pytest.raises(wire.WireError):
-            wire.unsealed(sealed, secret, context)
-    with pytest.raises(wire.WireError):
-        wire.unsealed(sealed[:-1] + b"b", b"secret", b"1/7")
+        with pytest.raises(seal.SealError):
+            seal.unsealed(message, secret, context)
+    with pytest.raises(seal.SealError):
+        seal.unsealed(message[:-1] + b"b", b"secret", b"1/7")

@@ -267,7 +267,7 @@ def test_an_interrupt_keeps_rows_leaves_no_process_and_can_be_resumed(
     with _running(site, "run", "long", "--no-plots") as process:
         file = _wait_for_rows(site, 1)
         process.send_signal(number)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=280)
     assert process.returncode == code, err
     assert "--resume" in err and "Traceback" not in err
     assert len(jsonl.read(file).attempts[0].records) >= 1
@@ -282,7 +282,7 @@ def test_a_killed_rank_is_reported_and_the_next_job_is_measured(site: Path) -> N
         folder = next((site / "results").iterdir())
         victims = [p for p in psutil.process_iter() if _is_rank_of(p, folder.name)]
         victims[-1].kill()
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate(timeout=280)
     assert process.returncode == 4, err
     assert f"bench run --resume results/{folder.name}\n" in err
     document = json.loads(out)

@@ -303,7 +303,7 @@ def test_a_rank_that_is_killed_ends_the_job(mpirun: Start, tmp_path: Path) -> No
     process = _started((*mpirun(3), *words), tmp_path)
     try:
         os.kill(_beat_of(tmp_path / "beats", 1).process, signal.SIGKILL)
-        process.communicate(timeout=120)
+        process.communicate(timeout=280)
         assert process.returncode != 0
     finally:
         _end(process)
@@ -318,7 +318,7 @@ def test_a_rank_that_stops_is_noticed_by_the_others_within_the_deadline(mpirun: 
     try:
         stopped = _beat_of(tmp_path / "beats", 2).process
         os.kill(stopped, signal.SIGSTOP)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=280)
         assert process.returncode != 0
         ends = [words.end for words in heartbeat.last_words(err)]
         assert EndCode.NO_PROGRESS in [end.code for end in ends]

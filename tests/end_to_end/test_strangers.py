@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.core.wire import SECRET_VARIABLE
+from bench.core.seal import SECRET_VARIABLE
 from tests.end_to_end.conftest import environment
 
 pytestmark = [pytest.mark.alone, pytest.mark.torch]
@@ -60,7 +60,7 @@ def test_a_pickled_command_of_a_stranger_runs_nowhere(world: World, prefix: str,
     marker = tmp_path / "executed"
     victim = world.start(0, *ALLREDUCE, secret="s3cr3t")
     world.start(1, STRANGER, prefix, f"touch {marker}")
-    _, err = victim.communicate(timeout=120)
+    _, err = victim.communicate(timeout=280)
     assert victim.returncode in (3, 4), err
     assert not marker.exists()
     assert "s3cr3t" not in err
@@ -69,7 +69,7 @@ def test_a_pickled_command_of_a_stranger_runs_nowhere(world: World, prefix: str,
 def test_a_rank_without_the_secret_is_refused_by_name(world: World) -> None:
     victim = world.start(0, *ALLREDUCE, secret="s3cr3t")
     world.start(1, *ALLREDUCE)
-    _, err = victim.communicate(timeout=120)
+    _, err = victim.communicate(timeout=280)
     assert victim.returncode == 4
     assert "secret" in err
 
@@ -84,6 +84,6 @@ def test_ranks_of_one_secret_meet_and_listen_on_their_own_address(world: World) 
         time.sleep(0.05)
     second = world.start(1, *ALLREDUCE, secret="s3cr3t")
     for process in (first, second):
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=280)
         assert process.returncode == 0, err
     assert listening == {"127.0.0.1"}

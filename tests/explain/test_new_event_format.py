@@ -28,7 +28,7 @@ def test_the_example_names_the_failure(tmp_path: Path) -> None:
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 1, done.stderr

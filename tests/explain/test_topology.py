@@ -71,7 +71,7 @@ def reasons(page: dict[str, Any]) -> list[str]:
         (table(switch()), 0, "normal", []),
         (table(switch(odd={7: "SYS"})), 1, "far-too-low", ["gpu-without-nvlink"]),
         (table(switch(odd={2: "NV10"})), 1, "far-too-low", ["fewer-nvlinks"]),
-        (table(switch(4, "PHB")), 0, "cannot-be-judged", []),
+        (table(switch(4, "PHB")), 0, "normal-if", []),
         (table([["X", "NV4", "SYS"], ["NV4", "X", "SYS"], ["SYS", "SYS", "X"]]), 0, "normal", ["no-bridge"]),
         (status(), 0, "normal", []),
         (status(inactive=2), 1, "far-too-low", ["nvlink-down"]),
@@ -160,7 +160,7 @@ def test_a_topology_without_nvlink_is_judged_by_the_named_machine() -> None:
         reader.read(number, line.strip())
     (topology,) = reader.found
     expected = {
-        None: (ResultVerdict.CANNOT_BE_JUDGED, AssessmentCode.TOPOLOGY_WITHOUT_LINKS, True),
+        None: (ResultVerdict.NORMAL_IF, AssessmentCode.TOPOLOGY_WITHOUT_LINKS, True),
         "p4d.24xlarge": (ResultVerdict.FAR_TOO_LOW, AssessmentCode.TOPOLOGY_LACKS_NVLINK, False),
         "g6e.48xlarge": (ResultVerdict.NORMAL, AssessmentCode.TOPOLOGY_NEEDS_NO_NVLINK, True),
     }

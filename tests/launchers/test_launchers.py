@@ -329,7 +329,7 @@ pathlib.Path(sys.argv[1], str(p.rank)).write_text(json.dumps(said))
 
 def ranks_started(words: list[str], folder: Path, variables: dict[str, str]) -> list[dict[str, object]]:
     env = {**os.environ, **variables, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, cwd=folder, check=False)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=280, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("[0-9]"))]
 

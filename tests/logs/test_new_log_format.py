@@ -35,7 +35,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """`python -m bench words` with the copied package."""
     env = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = (sys.executable, "-m", "bench", *words)
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_it_is_listed(copy: Path) -> None:

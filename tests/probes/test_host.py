@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.probes import host, ports, versions
+from bench.probes import host, versions
 
 PACKAGE_ROOT = Path(host.__file__).resolve().parent.parent.parent
 HEAVY = ("torch", "mpi4py", "numpy", "psutil")
@@ -25,7 +25,7 @@ def asked(question: dict[str, object]) -> host.HostReport:
         env={**os.environ, "PYTHONPATH": str(PACKAGE_ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -39,26 +39,12 @@ def asked(question: dict[str, object]) -> host.HostReport:
 def test_a_host_reports_its_facts_without_imports(tmp_path: Path) -> None:
     (tmp_path / "nonce").touch()
     facts = asked({"hosts": ["localhost"], "results": str(tmp_path), "nonce": "nonce", "limit_s": 30}).facts
-    assert facts is not None
     assert facts.host == socket.gethostname()
     assert (facts.software, facts.source) == (versions.software(), versions.source())
     assert (facts.results_shared, facts.results_problem, facts.mpi) == (True, None, None)
     assert facts.results_free_bytes is not None and facts.results_free_bytes > 0
     assert isinstance(facts.addresses["localhost"], list)
     assert [path.name for path in tmp_path.iterdir()] == ["nonce"]
-
-
-def test_a_round_is_answered(tmp_path: Path) -> None:
-    question = {
-        "me": "a",
-        "port": ports.free_port(),
-        "peers": {"localhost": ports.free_port()},
-        "callers": [],
-        "nonce": "word",
-        "limit_s": 0.3,
-    }
-    answer = asked(question)
-    assert answer.reached["localhost"].error is not None
 
 
 def test_another_folder_or_none_is_reported(tmp_path: Path) -> None:

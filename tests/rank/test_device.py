@@ -67,7 +67,7 @@ def test_a_row_of_a_device_keeps_the_hosts_times_and_is_flagged_launch_bound(tmp
         str(records),
     )
     rank = started({"FAKE_ENQUEUE": "0.95"}, "allgather", *words)
-    out, err = rank.communicate(timeout=90)
+    out, err = rank.communicate(timeout=280)
     assert rank.returncode == 0, err
     document = json.loads(out)
     rows = document["summaries"]
@@ -136,7 +136,7 @@ def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path
         "FAKE_OOM": "1:65536",
     }
     ranks = [started({"RANK": str(k), "LOCAL_RANK": str(k), **shared}, "allreduce", *words) for k in range(2)]
-    ended = [rank.communicate(timeout=90) for rank in ranks]
+    ended = [rank.communicate(timeout=280) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [4, 4], ended
     [last] = heartbeat.last_words(ended[1][1])
     assert (last.rank, last.host, last.end.code) == (1, socket.gethostname(), EndCode.OUT_OF_MEMORY)

@@ -92,6 +92,17 @@ def test_a_truncated_line_is_skipped_with_a_warning(tmp_path: Path, a_header: Ma
     assert (len(first.records), len(second.records), second.header.job) == (1, 1, "again")
 
 
+def test_a_row_after_a_truncated_line_is_kept(tmp_path: Path, a_header: Make, a_record: Make) -> None:
+    path = tmp_path / "job.jsonl"
+    writer = jsonl.Writer(path, a_header())
+    writer.append(a_record())
+    path.write_bytes(path.read_bytes()[:-40])
+    writer.append(a_record(payload_bytes=64))
+    results = jsonl.read(path)
+    assert [record.payload_bytes for record in results.attempts[0].records] == [64]
+    assert len(results.warnings) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

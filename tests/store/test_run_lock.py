@@ -32,7 +32,11 @@ def test_a_second_controller_is_refused_with_the_holder_and_the_lock_ends_with_i
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(RefusedError) as refused, run_lock.held(tmp_path):
             pass
+        with pytest.raises(RefusedError) as unfinished:
+            run_lock.check_free(tmp_path)
         holder.kill()
+    assert (unfinished.value.code, unfinished.value.facts) == (RunLockError.IN_USE, refused.value.facts)
+    run_lock.check_free(tmp_path)
     assert (refused.value.code, refused.value.exit_code) == (RunLockError.IN_USE, EXIT_REFUSED)
     assert (refused.value.facts["pid"], refused.value.facts["host"]) == (holder.pid, socket.gethostname())
     with run_lock.held(tmp_path):

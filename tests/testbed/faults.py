@@ -87,6 +87,7 @@ class Result:
     what: str = ""
     rank: int | None = None
     host: str | None = None
+    link: str = ""
     resumed: bool | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -260,6 +261,11 @@ def _host_named(trial: Trial) -> Expected:
     return Expected(ranks=(None, *range(first, first + trial.per_host)), hosts=(trial.host,))
 
 
+def _link_named(words: str, hosts: tuple[str | None, ...] = (None,)) -> Expected:
+    """A link is named, with its direction, and no rank. With two hosts, or for all links of one, a host may be."""
+    return Expected(ranks=(None,), hosts=hosts, words=words, goes_on=False)
+
+
 def _left_alone(trial: Trial) -> Expected:
     """MPICH's ranks crash when a peer leaves (Hydra reports that), so several are gone without last words."""
     expected = _named(trial)
@@ -359,6 +365,22 @@ def _mismatch(trial: Trial) -> None:
     trial.rewrite(env=_SHARING | {"MPI4PY_LIBMPI": str(library)})
 
 
+def _cut_pair(trial: Trial) -> None:
+    first, second = trial.hosts[:2]
+    trial.bed.drop(first, second)
+    trial.bed.drop(second, first)
+
+
+def _join_pair(trial: Trial) -> None:
+    for host in trial.hosts[:2]:
+        trial.bed.let_pass(host)
+
+
+def _large_packets(trial: Trial) -> None:
+    for host in trial.bed.hosts:
+        trial.bed.mtu(host, 9000, 9000)
+
+
 def _refused(words: str) -> Callable[[Trial], Expected]:
     return lambda trial: Expected((3,), words=words.format(host=trial.host, first=trial.hosts[0]))
 
@@ -389,6 +411,26 @@ FAULTS = {
         lambda t: Expected(**_as(_host_named(t)) | {"goes_on": False}),
         "a cable is pulled",
         mend=lambda t: t.bed.mend(t.host),
+    ),
+    # Ranks 0 and 1 of every engine's allreduce talk to each other, so the link of the first two hosts is in use.
+    "one-way": Fault(
+        lambda t: t.bed.drop(t.hosts[0], t.hosts[1]),
+        lambda t: _link_named(rf"host {t.hosts[0]} cannot reach host {t.hosts[1]} by {t.bed.address(t.hosts[1])} \(h1"),
+        "packets of one direction between two hosts are lost",
+        mend=lambda t: t.bed.let_pass(t.hosts[1]),
+    ),
+    "cut-pair": Fault(
+        _cut_pair,
+        lambda t: _link_named(rf"hosts {t.hosts[0]} and {t.hosts[1]} cannot connect to each other"),
+        "two hosts no longer reach each other",
+        mend=_join_pair,
+    ),
+    "mtu": Fault(
+        lambda t: t.bed.mtu(t.hosts[1], 9000, 1500),
+        lambda t: _link_named(r"packets of 2000 bytes .* those of 1500", (None, t.hosts[1])),
+        "a switch port passes small packets only",
+        prepare=_large_packets,
+        mend=lambda t: t.bed.mtu(t.hosts[1], 9000, 9000),
     ),
     "power": Fault(
         lambda t: t.bed.kill_host(t.host),
@@ -599,6 +641,8 @@ def _refuse(trial: Trial, result: Result) -> None:
 def _judge_words(trial: Trial, expected: Expected, result: Result, process: Remote) -> None:
     outcome = trial.outcome() or {}
     result.what, result.rank, result.host = outcome.get("what") or "", outcome.get("rank"), outcome.get("host")
+    if {"a", "b"} <= (outcome.get("facts") or {}).keys():
+        result.link = "link {a} to {b}".format(**outcome["facts"])
     if result.code == 0:
         return
     problems, said = result.problems, f" (reported: {result.what})"
@@ -647,7 +691,7 @@ def table(results: list[Result]) -> str:
     """The matrix in Markdown."""
     lines = ["| fault | engine | exit code | ended after | named | resumed |", "|---|---|---|---|---|---|"]
     for one in results:
-        name = " on ".join(filter(None, (f"rank {one.rank}" if one.rank is not None else "", one.host)))
+        name = " on ".join(filter(None, (f"rank {one.rank}" if one.rank is not None else "", one.host, one.link)))
         resumed = {None: "", True: "yes", False: "**no**"}[one.resumed]
         seconds = "" if one.seconds is None or one.code == 0 else f"{one.seconds:.1f} s"
         bad = " **(not as promised)**" if one.problems else ""

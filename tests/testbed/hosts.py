@@ -38,7 +38,17 @@ from tests.testbed import agent
 HERE = Path(__file__).resolve().parent
 _NAMESPACES = ("user", "net", "uts", "ipc", "mnt")  # that a forked rank enters
 _BURST, _QUEUE_S = "128kb", 0.05
+_NOBODY = "02:00:00:00:00:01"  # an address that no device has
 _HTB = f"burst {_BURST} quantum 60000"
+
+# Switch off segmentation offload of a device (ethtool), so a large segment does not pass a small MTU in one piece.
+_NO_OFFLOAD = """
+import array, fcntl, socket, struct, sys
+for command in (0x1F, 0x24, 0x2C):  # ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO
+    value = array.array("B", struct.pack("=II", command, 0))
+    request = struct.pack("16sP16x", sys.argv[1].encode(), value.buffer_info()[0])
+    fcntl.ioctl(socket.socket(), 0x8946, request)
+"""
 
 Direction = Literal["both", "egress", "ingress"]
 
@@ -134,6 +144,7 @@ class Testbed:
         self.nics = tuple(f"eth{number}" for number in range(nics))
         self._rate, self._delay_s, self._clocks = rate, delay_s, clocks or {}
         self._num_remotes = 0
+        self._dropping: set[tuple[str, int]] = set()
 
     def __enter__(self) -> Self:
         self._stack = contextlib.ExitStack()
@@ -162,6 +173,10 @@ class Testbed:
     def address(self, host: str, nic: int = 0) -> str:
         """The address of a host's NIC."""
         return f"10.77.{nic}.{10 + self.hosts.index(host)}"
+
+    def address6(self, host: str, nic: int = 0) -> str:
+        """The IPv6 address of a host's NIC, after `add_address6`."""
+        return f"fd77:{nic + 1}::{10 + self.hosts.index(host)}"
 
     def popen(
         self, host: str, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
@@ -225,6 +240,43 @@ class Testbed:
                 f"filter add {device} parent 1: protocol ip u32 match ip dst {self.address(other, nic)}/32 flowid 1:2",
             )
 
+    def drop(self, sender: str, receiver: str, nic: int = 0, only: str = "") -> None:
+        """From now on the switch drops IP packets from one host to another; the way back works. `only`: u32 matches."""
+        port = f"dev {receiver}n{nic}"
+        if (receiver, nic) not in self._dropping:
+            self._dropping.add((receiver, nic))
+            self._tc(
+                None,
+                f"qdisc del {port} root" if self._rate else "",
+                f"qdisc add {port} root handle 1: htb default 1",
+                f"class add {port} parent 1: classid 1:1 htb rate {self._rate or '100gbit'} {_HTB}",
+                f"class add {port} parent 1: classid 1:2 htb rate 1mbit",
+                f"qdisc add {port} parent 1:2 bfifo limit 1",  # no packet has room
+            )
+        source = f"match ip src {self.address(sender, nic)}/32"
+        source6 = f"match ip6 src {self.address6(sender, nic)}/128"
+        lines = [f"filter add {port} parent 1: protocol ip prio 1 u32 {source} {only} flowid 1:2"]
+        lines += [f"filter add {port} parent 1: protocol ipv6 prio 2 u32 {source6} flowid 1:2"] if not only else []
+        self._tc(None, *lines)
+
+    def let_pass(self, receiver: str, nic: int = 0) -> None:
+        """Drop nothing more on the way to a host."""
+        self._dropping.discard((receiver, nic))
+        self._tc(None, f"qdisc del dev {receiver}n{nic} root")
+        if self._rate:
+            self.slow(receiver, self._rate, nic, "ingress")
+
+    def mtu(self, host: str, of_host: int, of_switch: int, nic: int = 0) -> None:
+        """Set the MTU of a host's NIC and of its port on the switch. Each packet is then sent by itself."""
+        self._ip(host, f"link set eth{nic} mtu {of_host}")
+        self._ip(None, f"link set {host}n{nic} mtu {of_switch}")
+        done = self.on(host, [sys.executable, "-c", _NO_OFFLOAD, f"eth{nic}"])
+        assert done.code == 0, done.err
+
+    def add_address6(self, host: str, nic: int = 0) -> None:
+        """Give a host's NIC an IPv6 address."""
+        self._ip(host, f"addr add {self.address6(host, nic)}/64 dev eth{nic} nodad")
+
     def delay(self, seconds: float, sender: str, receiver: str) -> None:
         """What frames from one host to another take longer from now on; the way back is left as it is."""
         self._tell(f"delay {seconds} {sender} {receiver}")
@@ -236,6 +288,38 @@ class Testbed:
     def mend(self, host: str, nic: int | None = None) -> None:
         """Put it in again."""
         self._cables(host, nic, "up")
+
+    def block(self, sender: str, receiver: str) -> None:
+        """Lose every frame from one host to another; the way back is left as it is. Not for a testbed with a delay."""
+        self._ip(sender, f"neigh replace {self.address(receiver)} lladdr {_NOBODY} dev eth0 nud permanent")
+
+    def unblock(self, sender: str, receiver: str) -> None:
+        """End `block`, also if another call did so before."""
+        self._batch("ip", sender, [f"neigh del {self.address(receiver)} dev eth0"], check=False)
+
+    def network(self, host: str, *lines: str) -> None:
+        """Lines for `ip`, in the network of a host."""
+        self._ip(host, *lines)
+
+    def port_mtu(self, host: str, size: int) -> None:
+        """Drop frames above `size` bytes at the host's port of the bridge."""
+        self._ip(None, f"link set {host}n0 mtu {size}")
+
+    def suspend(self, host: str) -> None:
+        """Stop every process of the host, as if the machine slept; its daemon no longer answers agents."""
+        os.kill(self._inits[host], signal.SIGSTOP)
+        self._signal_all(host, signal.SIGSTOP)
+
+    def wake(self, host: str) -> None:
+        """End `suspend`."""
+        self._signal_all(host, signal.SIGCONT)
+        os.kill(self._inits[host], signal.SIGCONT)
+
+    def _signal_all(self, host: str, number: int) -> None:
+        for process in self.processes():
+            if process.host == host:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.number, number)
 
     def unreachable(self, host: str) -> None:
         """From now on no agent reaches the host; what runs there goes on."""

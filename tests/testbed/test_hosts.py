@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed import site
+from tests.testbed import agent, site
 from tests.testbed.hosts import Testbed
 
 pytestmark = pytest.mark.netns
@@ -120,6 +121,46 @@ def test_a_cable_is_pulled_and_put_in_again(testbed: Make) -> None:
     assert "refused" not in bed.on("h0", ask).err
     bed.mend("h1")
     assert "refused" in bed.on("h0", ask).err
+
+
+def test_one_direction_of_a_pair_is_blocked_and_frames_are_limited(testbed: Make) -> None:
+    bed = testbed(2)
+
+    def received(rank: int) -> int:
+        """Datagrams of 1000 bytes that this host receives from the other within half a second."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+            own.bind((bed.address(f"h{rank}"), 9999))
+            own.settimeout(0.1)
+            num = 0
+            for _ in range(5):
+                own.sendto(bytes(1000), (bed.address(f"h{1 - rank}"), 9999))
+                with contextlib.suppress(TimeoutError, ConnectionRefusedError):
+                    num += len(own.recv(2000)) == 1000
+            return num
+
+    bed.block("h0", "h1")
+    assert bed.fork(2, 1, received)[1] == 0
+    assert bed.fork(2, 1, received)[0] > 0
+    bed.unblock("h0", "h1")
+    assert all(bed.fork(2, 1, received))
+    bed.port_mtu("h1", 600)
+    assert not any(bed.fork(2, 1, received))
+
+
+def test_a_suspended_host_answers_after_it_wakes(testbed: Make) -> None:
+    bed = testbed(1)
+    bed.suspend("h0")
+    with pytest.raises(TimeoutError):
+        connect(bed, timeout_s=0.3)
+    bed.wake("h0")
+    connect(bed, timeout_s=10)
+
+
+def connect(bed: Testbed, timeout_s: float) -> None:
+    """Ask a host's daemon to run a command. Raises TimeoutError."""
+    with agent.call(bed.shared, "h0", {"command": "true"}) as daemon:
+        daemon.settimeout(timeout_s)
+        assert daemon.recv(100)
 
 
 def test_a_disk_is_small_on_one_host_only(testbed: Make) -> None:

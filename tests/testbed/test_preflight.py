@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.controller.messages import FindingCode
+from bench.controller.messages import FindingCode, LinkCode
+from bench.core.codes import Code
 from bench.rank.messages import RankRefusal
 from tests.facts import holds
 from tests.testbed.hosts import Ran, Testbed
@@ -50,12 +51,13 @@ class Controller:
         return self.bed.on("h0", line, env=env, cwd=self.folder, timeout_s=120)
 
     def findings(self) -> list[dict[str, Any]]:
-        """The findings of `doctor` that refuse; its exit code must fit."""
+        """The findings of `doctor` that refuse; its exit code must fit, and the evidence of links be there."""
         done = self("doctor", "--format", "json")
         document = json.loads(done.out)
         assert (document["schema"], list(document["hosts"])) == ("bench.doctor/1", list(self.bed.hosts)), done.err
         wrong = [finding for finding in document["findings"] if finding["refuses"]]
         assert done.code == (3 if wrong else 0)
+        assert {"num_pairs", "num_tested", "reached", "faulty", "neighbours"} <= document["links"].keys()
         return wrong
 
     def each_host_has(self, variables: str, on: Sequence[str]) -> None:
@@ -76,6 +78,7 @@ def test_hosts_without_faults_are_listed_and_nothing_stays(testbed: Make) -> Non
     assert [line.split()[:2] for line in lines[1:4]] == [[host, "OK"] for host in bed.hosts]
     assert holds(lines[4], "cluster site", "start")
     assert [line for line in lines if line.startswith("machine")] == ["machines h[0-2]"], done.out
+    assert not [line for line in lines if line.startswith(("note", "wrong"))], "healthy links get no word"
     assert bed.processes() == []
     assert not (bed.shared / "controller" / "results").exists()
 
@@ -131,9 +134,9 @@ def name_unknown(bed: Testbed) -> None:
 @pytest.mark.parametrize(
     ("fault", "hosts", "code"),
     [
-        pytest.param(cut, ["h2"], FindingCode.NOBODY_CONNECTS, marks=pytest.mark.slow),
-        pytest.param(no_route, ["h1", "h2"], FindingCode.NEITHER_CONNECTED, marks=pytest.mark.slow),
-        (closed_one_way, ["h1", "h2"], FindingCode.NOT_CONNECTED),
+        pytest.param(cut, ["h2"], LinkCode.NOBODY_CONNECTS, marks=pytest.mark.slow),
+        pytest.param(no_route, ["h2", "h1"], LinkCode.ONE_WAY, marks=pytest.mark.slow),
+        (closed_one_way, ["h1", "h2"], LinkCode.NOT_CONNECTED),
         pytest.param(not_there, ["h1"], FindingCode.NOT_REACHED, marks=pytest.mark.slow),
         (dead, ["h2"], FindingCode.NOT_REACHED),
         pytest.param(full, ["h0"], FindingCode.RESULTS_NOT_WRITABLE, marks=pytest.mark.slow),
@@ -142,7 +145,7 @@ def name_unknown(bed: Testbed) -> None:
     ],
 )
 def test_a_host_with_a_fault_is_named(
-    testbed: Make, fault: Callable[[Testbed], None], hosts: list[str], code: FindingCode
+    testbed: Make, fault: Callable[[Testbed], None], hosts: list[str], code: Code
 ) -> None:
     bed = testbed(4)
     controller = Controller(bed)

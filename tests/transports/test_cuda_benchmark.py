@@ -31,7 +31,7 @@ def run(*words: str, **variables: str) -> tuple[int, list[str]]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=280,
     )
     return done.returncode, done.stdout.splitlines()
 

@@ -417,7 +417,7 @@ def environment(**variables: str) -> dict[str, str]:
 def test_one_rank_by_hand(tmp_path: Path) -> None:
     options = ("--sizes", "64K", "--direction", "two-way", "-n", "3", "--format", "json")
     words = (sys.executable, "-m", "bench.host_device", *options)
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, cwd=tmp_path, timeout=280)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert {(row["transport"], row["verified"]) for row in document["summaries"]} == {("cuda_copy", True)}
@@ -549,7 +549,7 @@ def test_a_rank_without_memory_fails_the_row_on_all_ranks(tmp_path: Path, missin
 def test_two_ranks_on_one_gpu_are_refused_or_flagged(tmp_path: Path, missing: Missing) -> None:
     words = (*mpirun(missing), "-m", "bench.peer_copy", "--sizes", "4K", "-n", "2", "--format", "json")
     env = environment(FAKE_CUDA_GPUS="1")
-    done = subprocess.run(words, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, cwd=tmp_path, timeout=280)
     assert done.returncode == 3 and "--share-gpu 1" in done.stderr
     done = subprocess.run(
         (*words, "--share-gpu", "1"), env=env, capture_output=True, text=True, cwd=tmp_path, timeout=60

@@ -81,7 +81,7 @@ def start(needs_mpi: None, tmp_path: Path) -> Start:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
             check=False,
         )
         return Ran(done)
@@ -424,7 +424,7 @@ def test_a_gpu_without_room_is_a_memory_error(cupy: Any) -> None:
 def test_on_a_gpu_the_library_moves_its_memory_or_is_refused(cupy: Any, tmp_path: Path) -> None:
     words = (sys.executable, "-m", "bench.allreduce", "--transport", "mpi_cuda", "--sizes", "64,64K", *QUICK)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)]))}
-    ran = Ran(subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False))
+    ran = Ran(subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False))
     if ran.code == 0:
         assert all(row["verified"] is True for row in ran.document["summaries"])
         return

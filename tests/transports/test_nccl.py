@@ -70,7 +70,7 @@ def ranks(tmp_path: Path, *words: str, env: Mapping[str, str]) -> list[Ran]:
         )
         for rank in range(2)
     ]
-    told = [job.communicate(timeout=100) for job in jobs]
+    told = [job.communicate(timeout=280) for job in jobs]
     said = log.read_text(encoding="utf-8") if log.exists() else ""
     return [Ran(job.returncode, out, err, said) for job, (out, err) in zip(jobs, told, strict=True)]
 

@@ -31,7 +31,7 @@ def test_a_transport_declares_its_clock_and_literal_traits_and_imports_no_librar
         "assert T.clock in ('host', 'device', 'virtual') and t.TRAITS == traits(t.__name__.split('.')[-1]); "
         "assert not {'torch', 'mpi4py', 'cupy'} & set(sys.modules)"
     )
-    subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT, timeout=30)
+    subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT, timeout=280)
 
 
 def test_host_buffers_are_aligned_touched_and_guarded() -> None:
@@ -143,7 +143,7 @@ def everything(words: tuple[str, ...], name: str, tmp_path: Path, loop: str = "a
     script.write_text(EVERYTHING, encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     done = subprocess.run(
-        (*words, str(script), name, loop), env=env, capture_output=True, text=True, timeout=110, check=False
+        (*words, str(script), name, loop), env=env, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     line = next(line for line in done.stdout.splitlines() if "FOUND" in line)

@@ -5,6 +5,6 @@ from __future__ import annotations
 from bench.results.table import Report, as_json
 
 
-def render(report: Report) -> str:
+def render(report: Report, width: int | None = None) -> str:
     """The report's data; a number that JSON cannot hold (NaN, infinity) becomes null."""
     return as_json(report.data())

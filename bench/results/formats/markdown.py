@@ -11,7 +11,7 @@ from bench.core.printable import markdown as escaped
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table, Verbatim
 
 
-def render(report: Report) -> str:
+def render(report: Report, width: int | None = None) -> str:
     """All blocks, an empty line after each."""
     lines: list[str] = []
     for block in report.blocks():

@@ -1,6 +1,7 @@
 """Text for the terminal: aligned columns. Every line that is not a row begins with '#'.
 
-Lines are wrapped at 130 characters; a row is never wrapped, except in a column that asks for it.
+Lines are wrapped at 130 characters, or at the width of the terminal; a row is never wrapped, except in a column that
+asks for it. On a narrow terminal a table leaves out columns, those with the largest `Column.leave_out` first.
 """
 
 from __future__ import annotations
@@ -14,32 +15,33 @@ from bench.core.printable import printable
 from bench.results.table import Block, Heading, Lines, Report, Table, Verbatim
 
 MAX_WIDTH = 130
+_LEAST_WIDTH = 60  # of a terminal; text is not wrapped more narrowly
 _INDENT = 2  # "# " before titles, blanks before rows
 
 
-def render(report: Report) -> str:
-    """All blocks, ended by a line end."""
-    return render_blocks(report.blocks()) + "\n"
+def render(report: Report, width: int | None = None) -> str:
+    """Return all blocks, ended by a line end. `width`: the characters of a line of the terminal, if it is one."""
+    return render_blocks(report.blocks(), max(width or MAX_WIDTH, _LEAST_WIDTH)) + "\n"
 
 
-def render_blocks(blocks: Iterable[Block]) -> str:
-    """Blocks one after the other; an empty comment line before each table."""
+def render_blocks(blocks: Iterable[Block], width: int = MAX_WIDTH) -> str:
+    """Return blocks one after the other, with an empty comment line before each table."""
     lines: list[str] = []
     for block in blocks:
         if lines and isinstance(block, Table):
             lines.append("#")
-        lines += _block(block)
+        lines += _block(block, width)
     return "\n".join(lines).rstrip()
 
 
-def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
-    """Lines that begin with `mark`; long lines continue on the next line."""
+def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> list[str]:
+    """Return lines that begin with `mark`; long lines continue on the next line."""
     wrapped: list[str] = []
     for line in map(printable, lines):
         indent = " " * (len(line) - len(line.lstrip()))
         wrapped += textwrap.wrap(
             line.lstrip(),
-            MAX_WIDTH,
+            width,
             initial_indent=mark + indent,
             subsequent_indent=mark + indent + "    ",
             break_on_hyphens=False,
@@ -50,8 +52,9 @@ def comments(lines: Iterable[str], mark: str = "# ") -> list[str]:
 class TextTable:
     """A table line by line. Its widths are fixed when it is made, by titles, columns and known rows."""
 
-    def __init__(self, table: Table) -> None:
-        """Fix the widths by the rows that are known; later rows may be wider."""
+    def __init__(self, table: Table, width: int = MAX_WIDTH) -> None:
+        """Fix the columns and their widths by the rows that are known; later rows may be wider."""
+        self._page_width = width
         self._columns = table.shown_columns(wide=False)
         self._gap = " " * table.gap
         cells = [[printable(column.cell(row)) for column in self._columns] for row in table.rows]
@@ -61,6 +64,18 @@ class TextTable:
             self._widths.append(max([column.width, len(column.title), len(column.unit), *known]))
         if self._columns and self._columns[-1].wrapped:
             self._widths[-1] = 0
+        self.left_out = self._leave_out(width)
+
+    def _leave_out(self, width: int) -> list[str]:
+        """Leave out columns until a row fits into `width`. Return their titles, the first one left out first."""
+        titles: dict[str, None] = {}
+        while _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1) > width:
+            index = max(range(len(self._columns)), key=lambda number: self._columns[number].leave_out)
+            if not self._columns[index].leave_out:
+                break
+            titles[self._columns.pop(index).title] = None
+            del self._widths[index]
+        return list(titles)
 
     def titles(self) -> list[str]:
         """The lines of titles; group headings and units only if there are any."""
@@ -79,7 +94,7 @@ class TextTable:
             return [" " * _INDENT + self._joined(cells)]
         head = " " * _INDENT + self._joined([*cells[:-1], ""])
         left = _INDENT + sum(self._widths) + len(self._gap) * (len(self._widths) - 1)
-        parts = textwrap.wrap(cells[-1], max(40, MAX_WIDTH - left), break_on_hyphens=False) or [""]
+        parts = textwrap.wrap(cells[-1], max(40, self._page_width - left), break_on_hyphens=False) or [""]
         return [f"{head:<{left}}{parts[0]}".rstrip(), *(" " * left + part for part in parts[1:])]
 
     def _joined(self, cells: Sequence[str]) -> str:
@@ -99,19 +114,21 @@ class TextTable:
         return "".join(f"{name:^{width}}" for name, width in groups).rstrip()
 
 
-def _block(block: Block) -> list[str]:
+def _block(block: Block, width: int) -> list[str]:
     if isinstance(block, Heading):
-        return comments([block.text])
+        return comments([block.text], width=width)
     if isinstance(block, Verbatim):
         return printable_lines(block.text).split("\n")
     if isinstance(block, Lines):
         mark = "# " if block.comment else ""
-        return comments(block.lines, mark)
-    text = TextTable(block)
-    lines = comments([block.title]) if block.title else []
+        return comments(block.lines, mark, width)
+    text = TextTable(block, width)
+    lines = comments([block.title], width=width) if block.title else []
+    if text.left_out:
+        lines += comments([f"columns left out: {', '.join(text.left_out)} (--wide shows them)"], width=width)
     lines += text.titles()
     for heading, rows in block.sections():
-        lines += comments([heading]) if heading else []
+        lines += comments([heading], width=width) if heading else []
         for row in rows:
             lines += text.lines(row)
     return lines

@@ -1,0 +1,274 @@
+"""Ask the hosts of a cluster to test the links between them, in rounds of at most 64 hosts.
+
+In a round every host tries every other. The first pass of rounds covers the first host, where ranks meet, and every
+other host with 62 or fewer others. With more hosts than that, further passes group them differently, as time allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bench.controller import link_checks
+from bench.controller.hosts import CommandReply
+from bench.controller.link_checks import BY_NAME, BY_NIC, BY_OTHER, Link, LinkState
+from bench.core import hostlist
+from bench.core.errors import UsageError
+from bench.probes import links as probe
+from bench.probes.links import LinkReport, LinkRound, Target
+from bench.probes.netlink import Device
+from bench.store import runs
+
+AT_ONCE = 64  # hosts of one round
+BEFORE = "before"  # when a test was made: before the run
+# Variables that limit the ports of an MPI: one with both ends, or one for the first port and one for the last.
+_PORT_RANGES = ("MPIEXEC_PORT_RANGE", "MPIR_CVAR_CH3_PORT_RANGE", "UCX_TCP_PORT_RANGE")
+_FIRST_AND_LAST = (("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"),)
+_FIRST_AND_NUMBER = (("OMPI_MCA_btl_tcp_port_min_v4", "OMPI_MCA_btl_tcp_port_range_v4"),)
+# Asks each host a question, with a secret in its environment, for so many seconds; returns the replies.
+Ask = Callable[[Mapping[str, Any], str, float], Mapping[str, CommandReply]]
+Address = tuple[str, str]  # address, kind
+
+
+@dataclass(frozen=True, slots=True)
+class HostNetwork:
+    """A host's devices, the addresses of its name as other hosts resolve it, and the devices that the run names."""
+
+    devices: tuple[Device, ...] = ()
+    addresses: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+
+    def more(self, other: HostNetwork) -> list[Address]:
+        """Addresses, besides those of its name, by which another host must reach this one.
+
+        These are the first address of each family on each device that the run names, and the first address of the
+        family that the name lacks on the name's device. Both hosts must have an address in the same network.
+        """
+        near = other.networks()
+        taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
+        families = {":" in address for address in self.addresses}
+        found: list[Address] = []
+        for device in self.devices if near else ():
+            by_nic, by_name = device.name in self.nics, device.name in self.own_devices()
+            seen = set() if by_nic else set(families)
+            for text in device.addresses if by_nic or by_name else ():
+                address = text.partition("/")[0]
+                new = (":" in address) not in seen and address not in self.addresses and address not in taken
+                if new and _subnet(text) in near:
+                    seen.add(":" in address)
+                    found.append((address, BY_NIC if by_nic else BY_OTHER))
+        return found
+
+    def networks(self) -> set[str]:
+        """The networks of its devices that a run may use: those that the run names and that of its name."""
+        used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
+        return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
+
+    def own_devices(self) -> tuple[str, ...]:
+        """Names of the devices that have an address of the host's name."""
+        return tuple(
+            device.name
+            for device in self.devices
+            if {text.partition("/")[0] for text in device.addresses} & set(self.addresses)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTest:
+    """The result of testing links. `networks`: as known before; `reports`: of the hosts that took part."""
+
+    links: tuple[Link, ...] = ()
+    reports: Mapping[str, LinkReport] = field(default_factory=dict)
+    silent: Mapping[str, str] = field(default_factory=dict)
+    networks: Mapping[str, HostNetwork] = field(default_factory=dict)
+    num_hosts: int = 0
+
+    @property
+    def num_tested(self) -> int:
+        """The number of ordered pairs of hosts that were tested."""
+        return len({(link.a, link.b) for link in self.links if link.state != LinkState.UNTESTED})
+
+    @property
+    def num_pairs(self) -> int:
+        """The number of ordered pairs of hosts."""
+        return self.num_hosts * (self.num_hosts - 1)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain data. `reached` lists for each host those that it reaches by every address tried, compactly."""
+        faulty = [link for link in self.links if link.state != LinkState.OK or link.lost is not None]
+        bad = {(link.a, link.b) for link in faulty}
+        reached: dict[str, list[str]] = {}
+        for link in self.links:
+            if (link.a, link.b) not in bad and link.b not in reached.setdefault(link.a, []):
+                reached[link.a].append(link.b)
+        return {
+            "num_pairs": self.num_pairs,
+            "num_tested": self.num_tested,
+            "reached": {host: hostlist.compress(sorted(others)) for host, others in reached.items()},
+            "faulty": [asdict(link) for link in faulty],
+            "silent": dict(self.silent),
+            "seconds": max((report.seconds for report in self.reports.values()), default=0.0),
+            "neighbours": {host: dict(report.neighbours) for host, report in self.reports.items() if faulty},
+        }
+
+
+def store(folder: Path, when: str, found: LinkTest) -> None:
+    """Add a test to a run's folder, as evidence. `when`: BEFORE, or the job that failed."""
+    if found.num_hosts < 2:
+        return
+    stored = runs.read_links(folder)
+    tests = stored.get("tests")
+    tests = tests if isinstance(tests, list) else []
+    networks = {host: asdict(network) for host, network in found.networks.items()} if when == BEFORE else None
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    tests.append({"when": when, "tested_at": now, **found.to_plain()})
+    with contextlib.suppress(UsageError):  # a full disk is reported by whoever writes results
+        runs.write_links(folder, {"networks": networks or stored.get("networks", {}), "tests": tests})
+
+
+def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
+    """(the hosts' networks, ordered pairs of hosts whose links worked) before the run; empty if they are not stored."""
+    stored = runs.read_links(folder)
+    networks: dict[str, HostNetwork] = {}
+    passed: set[tuple[str, str]] = set()
+    try:
+        for host, plain in stored["networks"].items():
+            devices = tuple(map(Device.from_plain, plain["devices"]))
+            networks[host] = HostNetwork(devices, tuple(plain["addresses"]), tuple(plain["nics"]))
+        for each in stored["tests"]:
+            for host, others in each["reached"].items() if each["when"] == BEFORE else ():
+                passed |= {(host, other) for other in hostlist.expand(others)}
+    except (TypeError, KeyError, AttributeError, UsageError):
+        return {}, frozenset()
+    return networks, frozenset(passed)
+
+
+@cache
+def _subnet(address: str) -> str:
+    """10.0.0.0/24 for 10.0.0.2/24."""
+    return str(ipaddress.ip_interface(address).network)
+
+
+def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
+    """The first and the last port that the ranks may use, if variables limit them; else the kernel's range counts."""
+    for name in _PORT_RANGES:
+        first, _, last = env.get(name, "").replace("-", ":").partition(":")
+        if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 16:
+            return int(first), int(last)
+    for is_number, pairs in ((False, _FIRST_AND_LAST), (True, _FIRST_AND_NUMBER)):
+        for low, high in pairs:
+            first, last = env.get(low, ""), env.get(high, "")
+            if first.isdecimal() and last.isdecimal() and 0 < int(first) < 1 << 16 and int(last) > 0:
+                end = int(first) + int(last) - 1 if is_number else int(last)
+                return int(first), min(max(end, int(first)), (1 << 16) - 1)
+    return None
+
+
+def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
+    """Passes over the hosts. In each, every host is in one round, and the first host is in all rounds.
+
+    Round r of pass p has the k-th host of part r + p k (modulo the number of parts), so a pass meets new pairs.
+    """
+    first, others = hosts[0], hosts[1:]
+    parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]
+    for number in range(len(parts)):
+        made = []
+        for part in range(len(parts)):
+            chosen = [parts[(part + number * k) % len(parts)][k : k + 1] for k in range(at_once - 1)]
+            made.append([first, *(host for found in chosen for host in found)])
+        yield made
+
+
+def test(
+    networks: Mapping[str, HostNetwork],
+    ports: Mapping[str, Sequence[int]],
+    knows: Callable[[str, str], bool],
+    ask: Ask,
+    limit_s: float,
+    slack_s: float,
+    more_s: float = 0.0,
+) -> LinkTest:
+    """Test the links between all hosts. `ports`: a host listens on the first of its ports that is free.
+
+    `knows(a, b)`: whether a can resolve the name of b. `limit_s`: of a round; `slack_s`: to start it. `more_s`: how
+    long further passes may begin. No hosts are asked if there is only one.
+    """
+    hosts = list(networks)
+    found = LinkTest(networks=networks, num_hosts=len(hosts))
+    if len(hosts) < 2:
+        return found
+    until = time.monotonic() + more_s
+    tried: set[tuple[str, str]] = set()
+    for number, turns in enumerate(rounds(hosts)):
+        for turn in turns:
+            new = [host for host in turn if any((host, other) not in tried for other in turn if other != host)]
+            if number and (not new or time.monotonic() > until):
+                continue
+            tried |= {(a, b) for a in turn for b in turn if a != b}
+            found = _joined(found, _round(turn, networks, ports, knows, ask, limit_s, slack_s))
+        if time.monotonic() >= until:
+            break
+    return found
+
+
+def _round(
+    hosts: Sequence[str],
+    networks: Mapping[str, HostNetwork],
+    ports: Mapping[str, Sequence[int]],
+    knows: Callable[[str, str], bool],
+    ask: Ask,
+    limit_s: float,
+    slack_s: float,
+) -> LinkTest:
+    targets = {a: _targets(a, hosts, networks, ports, knows) for a in hosts}
+    questions = {}
+    for host in hosts:
+        callers = tuple(a for a in hosts if any(target.host == host for target in targets[a]))
+        questions[host] = LinkRound(host, tuple(ports[host]), tuple(targets[host]), callers, limit_s).to_plain()
+    replies = ask(questions, secrets.token_hex(16), limit_s + slack_s)
+    reports, silent, windows = {}, {}, {}
+    for host, reply in replies.items():
+        report = probe.last_report(reply.out)
+        if not isinstance(report, LinkReport):
+            silent[host] = report or reply.last_line
+            continue
+        reports[host] = report
+        if reply.ended_at is not None:
+            windows[host] = (reply.ended_at - report.seconds, reply.ended_at)
+    return LinkTest(tuple(link_checks.links(reports, windows)), reports, silent)
+
+
+def _targets(
+    a: str,
+    hosts: Sequence[str],
+    networks: Mapping[str, HostNetwork],
+    ports: Mapping[str, Sequence[int]],
+    knows: Callable[[str, str], bool],
+) -> list[Target]:
+    found = []
+    for b in hosts:
+        if b != a:
+            names = [(b, BY_NAME)] if knows(a, b) else []
+            for address, kind in (*names, *networks[b].more(networks[a])):
+                found.append(Target(b, address, tuple(ports[b]), kind))
+    return found
+
+
+def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
+    """Both results. Of a link that was tested twice, the second result counts only if the first was none."""
+    known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
+    links = [link for link in first.links if (link.a, link.b, link.address) in known]
+    links += [link for link in second.links if (link.a, link.b, link.address) not in known]
+    reports = {**first.reports}
+    for host, report in second.reports.items():
+        old = reports.get(host)
+        reports[host] = report if old is None else replace(old, neighbours={**old.neighbours, **report.neighbours})
+    return replace(first, links=tuple(links), reports=reports, silent={**first.silent, **second.silent})

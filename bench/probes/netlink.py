@@ -1,0 +1,128 @@
+"""This host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
+
+/sys may show the devices of another network namespace, as in some containers; netlink shows those of this process. A
+kernel that does not answer has no devices here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_GET_LINKS, _GET_ADDRESSES, _GET_NEIGHBOURS = 18, 22, 30
+_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_ERROR, _DONE = 2, 3
+_TIMEOUT_S = 2.0
+_UP, _LOOPBACK = 0x1, 0x8
+_LINK_MAC, _LINK_NAME, _LINK_MTU, _LINK_CARRIER, _LINK_INFO, _INFO_KIND = 1, 3, 4, 33, 18, 1
+_ADDRESS, _LOCAL_ADDRESS = 1, 2
+_GLOBAL_SCOPE = 0
+_TEMPORARY, _DUPLICATE, _DEPRECATED, _TENTATIVE = 0x01, 0x08, 0x20, 0x40  # IFA_F_*; 0x01 is "secondary" for IPv4
+_NEIGHBOUR, _NEIGHBOUR_MAC = 1, 2
+_KNOWN_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, probe, permanent
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A network device that is up, except loopback. `addresses`: its global addresses, such as 10.0.0.2/24.
+
+    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them. `unplugged`: up without
+    a carrier; a bridge has no cable.
+    """
+
+    name: str
+    mtu: int
+    mac: str | None
+    addresses: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
+    unplugged: bool = False
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Device:
+        """The device from plain data. Raises TypeError or KeyError if it is none."""
+        return cls(**{**plain, "addresses": tuple(plain["addresses"]), "duplicates": tuple(plain["duplicates"])})
+
+
+def devices() -> tuple[Device, ...]:
+    """All devices of this host that are up, except loopback."""
+    addresses: dict[int, list[str]] = {}
+    duplicates: dict[int, list[str]] = {}
+    for body in _dump(_GET_ADDRESSES, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
+        family, length, flags, scope, index = struct.unpack_from("=BBBBI", body)
+        own = _attributes(body[8:])
+        packed = own.get(_LOCAL_ADDRESS) or own.get(_ADDRESS)
+        if packed is None:
+            continue
+        address = str(ipaddress.ip_address(packed))
+        if flags & _DUPLICATE:
+            duplicates.setdefault(index, []).append(address)
+        elif scope == _GLOBAL_SCOPE and not flags & (_TENTATIVE | _DEPRECATED) and not _is_temporary(family, flags):
+            addresses.setdefault(index, []).append(f"{address}/{length}")
+    found = []
+    for body in _dump(_GET_LINKS, struct.pack("=BBHiII", 0, 0, 0, 0, 0, 0)):
+        index, flags = struct.unpack_from("=iI", body, 4)
+        if not flags & _UP or flags & _LOOPBACK:
+            continue
+        own = _attributes(body[16:])
+        kind = _attributes(own.get(_LINK_INFO, b"")).get(_INFO_KIND, b"")
+        device = Device(
+            name=own[_LINK_NAME].rstrip(b"\0").decode(errors="replace"),
+            mtu=struct.unpack("=I", own[_LINK_MTU])[0],
+            mac=own[_LINK_MAC].hex(":") if own.get(_LINK_MAC) else None,
+            addresses=tuple(addresses.get(index, ())),
+            duplicates=tuple(duplicates.get(index, ())),
+            unplugged=own.get(_LINK_CARRIER) == b"\0" and not kind.startswith(b"bridge"),
+        )
+        found.append(device)
+    return tuple(found)
+
+
+def neighbours() -> dict[str, str]:
+    """The MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour discovery)."""
+    found = {}
+    for body in _dump(_GET_NEIGHBOURS, struct.pack("=BBHiHBB", 0, 0, 0, 0, 0, 0, 0)):
+        (state,) = struct.unpack_from("=H", body, 8)
+        own = _attributes(body[12:])
+        if state & _KNOWN_STATES and any(own.get(_NEIGHBOUR_MAC, b"")) and len(own.get(_NEIGHBOUR, b"")) in (4, 16):
+            found[str(ipaddress.ip_address(own[_NEIGHBOUR]))] = own[_NEIGHBOUR_MAC].hex(":")
+    return found
+
+
+def _is_temporary(family: int, flags: int) -> bool:
+    return family == socket.AF_INET6 and bool(flags & _TEMPORARY)
+
+
+def _dump(kind: int, body: bytes) -> Iterator[bytes]:
+    """The bodies of the kernel's answers to one request; none if it does not answer."""
+    with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
+        kernel.settimeout(_TIMEOUT_S)
+        kernel.send(struct.pack("=IHHII", 16 + len(body), kind, _DUMP, 1, 0) + body)
+        while True:
+            data = kernel.recv(1 << 20)
+            while len(data) >= 16:
+                length, answer = struct.unpack_from("=IH", data)
+                if answer in (_DONE, _ERROR) or length < 16:
+                    return
+                yield data[16:length]
+                data = data[_aligned(length) :]
+
+
+def _attributes(data: bytes) -> dict[int, bytes]:
+    """The attributes of an answer by number (struct rtattr)."""
+    found = {}
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("=HH", data)
+        if length < 4:
+            break
+        found[kind & 0x3FFF] = data[4:length]
+        data = data[_aligned(length) :]
+    return found
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3

@@ -1,0 +1,208 @@
+"""The summary of a run: at most MOST_LINES lines before its tables.
+
+They say which machine it was, the best bandwidth and the smallest latency of each transport, how far to trust the
+figures, and what to do next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.core.codes import Coded
+from bench.core.record import Flag, Header
+from bench.core.units import format_bytes
+from bench.results import text
+from bench.results.document import Document, Summary
+from bench.results.messages import HeadlineCode
+
+MOST_LINES = 8
+_MOST_TRANSPORTS = MOST_LINES - 3  # the other lines: machine, trust, next
+_MOST_OPEN = 0.5  # of the figures: if more have not converged, the advice is to measure again
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    """How commands name a run. `name`: the run's folder; `scenario` and `cluster`: "" if they are unknown."""
+
+    name: str
+    scenario: str = ""
+    cluster: str = ""
+
+
+def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
+    """Return the summary of a run. `run`: how commands name it; None: the summary advises no command."""
+    if not document.headers:
+        return []
+    lines = [_machine(list(document.headers.values()))]
+    lines += _transports(document.summaries)
+    if document.summaries:
+        lines.append(_trust(document))
+    if run is not None:
+        lines += _advice(document, run)
+    return lines
+
+
+# -- what was measured
+
+
+def _machine(headers: Sequence[Header]) -> Coded:
+    """Return the line about nodes, CPUs, GPUs and ranks."""
+    nodes: dict[str, Any] = {}
+    for header in headers:
+        nodes |= header.nodes
+    types = sorted({header.instance for header in headers if header.instance})
+    ranks = sorted({header.num_ranks for header in headers if header.num_ranks})
+    num_nodes = max([header.num_nodes or 0 for header in headers])
+    modelled = all(header.modelled for header in headers)
+    shown = Counter(_node_words(node) for node in nodes.values() if not modelled)
+    return Coded.of(
+        HeadlineCode.MACHINE,
+        modelled=modelled,
+        imported=all(header.imported for header in headers),
+        num_nodes=num_nodes or None,
+        instance=", ".join(types) or None,
+        each="; ".join(f"{words}" if len(shown) == 1 else f"{num} x {words}" for words, num in shown.items()) or None,
+        ranks=_range(ranks),
+    )
+
+
+def _node_words(node: Any) -> str:
+    """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`."""
+    cpus = text.count(node["num_cpus"], "CPU") if node.get("num_cpus") else "unknown CPUs"
+    if node.get("cpu_model"):
+        cpus += f" ({node['cpu_model']})"
+    gpus = Counter(str(gpu.get("name") or "unknown GPU") for gpu in node.get("gpus") or ())
+    names = [f"{num} x {name}" for name, num in gpus.items()]
+    return f"{cpus}, {', '.join(names) or 'no GPU'}"
+
+
+def _range(numbers: Sequence[int]) -> str | None:
+    """Return `2 ranks`, or `2 to 16 ranks`; None if no number is known."""
+    if not numbers:
+        return None
+    return text.count(numbers[0], "rank") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ranks"
+
+
+def _transports(rows: Sequence[Summary]) -> list[Coded]:
+    """Return a line for each transport: its best bandwidth and its smallest latency."""
+    usable = [row for row in rows if row.verified is not False]
+    found = []
+    for transport in dict.fromkeys(row.transport for row in usable):
+        of_transport = [row for row in usable if row.transport == transport]
+        best, smallest = _best(of_transport), _smallest(of_transport)
+        if best or smallest:
+            both = bool(best and smallest)
+            found.append(Coded.of(HeadlineCode.TRANSPORT, transport=transport, both=both, **best, **smallest))
+    if len(found) <= _MOST_TRANSPORTS:
+        return found
+    rest = [line.facts["transport"] for line in found[_MOST_TRANSPORTS - 1 :]]
+    return [*found[: _MOST_TRANSPORTS - 1], Coded.of(HeadlineCode.MORE_TRANSPORTS, num=len(rest), transports=rest)]
+
+
+def _best(rows: Iterable[Summary]) -> dict[str, Any]:
+    """Return the facts of the row with the largest bus bandwidth; none if no row has one."""
+    rated = [row for row in rows if _is_rated(row)]
+    if not rated:
+        return {}
+    best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0)
+    return {
+        "busbw": f"{text.gigabytes(best.busbw_bytes_per_s)} GB/s",
+        "busbw_bytes_per_s": best.busbw_bytes_per_s,
+        "busbw_row": _row_words(best),
+        "bound_share": best.bound_fraction,
+        "bound": best.bound_name,
+    }
+
+
+def _is_rated(row: Summary) -> bool:
+    """Check whether a row has a bus bandwidth, and one that its bound allows."""
+    rate = row.busbw_bytes_per_s
+    return bool(rate) and math.isfinite(rate or 0.0) and Flag.ABOVE_BOUND not in row.flags
+
+
+def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
+    """Return the facts of the row with the smallest time of one operation; none if no row has such a time."""
+    timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
+    if not timed:
+        return {}
+    smallest = min(timed, key=lambda row: _seconds(row) or 0.0)
+    return {
+        "latency": f"{text.microseconds(_seconds(smallest))} us",
+        "latency_s": _seconds(smallest),
+        "latency_row": _row_words(smallest),
+        "floor": None if smallest.floor_s is None else f"{text.microseconds(smallest.floor_s)} us",
+    }
+
+
+def _seconds(row: Summary) -> float | None:
+    """Return the time of one operation: the median, or the mean of another tool; None if it is not known."""
+    seconds = row.mean_s if row.median_s is None else row.median_s
+    return seconds if seconds is not None and math.isfinite(seconds) else None
+
+
+def _row_words(row: Summary) -> str:
+    group = "" if row.group in ("", "world") else f", {row.group}"
+    size = text.size(row)
+    return (
+        f"{row.pattern}{group}" if size == text.NOTHING else f"{row.pattern}{group}, {format_bytes(row.payload_bytes)}"
+    )
+
+
+# -- how far to trust it
+
+
+def _trust(document: Document) -> Coded:
+    """Return the line about wrong data, convergence, contradictions and launches."""
+    rows = document.summaries
+    measured = [row for row in rows if not row.modelled and not row.imported]
+    if not measured:
+        return Coded.of(HeadlineCode.MODELLED if rows[0].modelled else HeadlineCode.IMPORTED, num=len(rows))
+    num_open = sum(_is_open(row) for row in measured)
+    return Coded.of(
+        HeadlineCode.TRUST,
+        num=len(measured),
+        num_converged=len(measured) - num_open,
+        share=(len(measured) - num_open) / len(measured),
+        num_wrong=sum(row.verified is False for row in rows) or None,
+        num_failed=len(document.failures) or None,
+        num_contradictions=len(document.conflicts) or None,
+        launches=max([spread.num_launches for spread in document.spreads], default=1),
+    )
+
+
+def _is_open(row: Summary) -> bool:
+    """Check whether the interval of a row's median is wider than asked, or unknown."""
+    return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
+
+
+# -- what to do next
+
+
+def _advice(document: Document, run: NamedRun) -> list[Coded]:
+    """Return the next command: the first of these that applies."""
+    rows = document.summaries
+    scenario, command = _command(run)
+    applying = {
+        HeadlineCode.NEXT_WRONG: any(row.verified is False for row in rows),
+        HeadlineCode.NEXT_IMPORTED: any(row.imported for row in rows),
+        HeadlineCode.NEXT_FAILED: document.failures and scenario,
+        HeadlineCode.NEXT_MODELLED: any(row.modelled for row in rows) and scenario,
+        HeadlineCode.NEXT_SLOW: any(one.slow for one in document.standings),
+        HeadlineCode.NEXT_OPEN: sum(map(_is_open, rows)) > _MOST_OPEN * len(rows) and scenario,
+        HeadlineCode.NEXT_SINGLE: rows and not document.spreads and scenario,
+        HeadlineCode.NEXT_PUBLISH: rows,
+    }
+    for code, applies in applying.items():
+        if applies:
+            return [Coded.of(code, run=run.name, command=command)]
+    return []
+
+
+def _command(run: NamedRun) -> tuple[str, str]:
+    """Return the scenario, and the command that measures it again."""
+    cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""
+    return run.scenario, f"linkbench run {run.scenario}{cluster}"

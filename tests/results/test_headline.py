@@ -1,0 +1,88 @@
+"""The summary of a run: machine, best figures of each transport, trust, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bench.core.record import Flag
+from bench.results.document import Document
+from bench.results.headline import MOST_LINES, NamedRun, headline
+from bench.results.messages import HeadlineCode
+
+Make = Callable[..., Any]
+RUN = NamedRun("results/x", "latency", "p4d")
+
+
+def facts_of(document: Document, code: HeadlineCode) -> list[Any]:
+    return [line.facts for line in headline(document, RUN) if line.code == code]
+
+
+def advice(document: Document, run: NamedRun = RUN) -> str:
+    return headline(document, run)[-1].code
+
+
+def of_rows(document: Document, *rows: Any) -> Document:
+    return replace(document, summaries=rows, failures=(), skipped=())
+
+
+def test_each_transport_has_its_best_rate_and_its_smallest_time(a_document: Document, a_summary: Make) -> None:
+    slow = a_summary(transport="gloo", busbw_bytes_per_s=1e9, median_s=1e-3)
+    fast = a_summary(mode="pipelined", busbw_bytes_per_s=9e9, median_s=1e-7, bound_fraction=0.72)
+    small = a_summary(payload_bytes=8, busbw_bytes_per_s=1e6, median_s=4e-6)
+    gloo, mpi = facts_of(of_rows(a_document, slow, fast, small), HeadlineCode.TRANSPORT)
+    assert (gloo["transport"], gloo["busbw_bytes_per_s"], gloo["latency_s"]) == ("gloo", 1e9, 1e-3)
+    assert (mpi["busbw_bytes_per_s"], mpi["bound_share"], mpi["bound"]) == (9e9, 0.72, "NIC")
+    assert mpi["latency_s"] == 4e-6, "times of operations back to back are no latencies"
+
+
+def test_wrong_and_impossible_figures_are_never_the_best(a_document: Document, a_summary: Make) -> None:
+    wrong = a_summary(verified=False, busbw_bytes_per_s=90e9, median_s=1e-9)
+    above = a_summary(busbw_bytes_per_s=80e9, median_s=5e-6, flags=(Flag.ABOVE_BOUND,))
+    good = a_summary(busbw_bytes_per_s=2e9, median_s=6e-6)
+    document = of_rows(a_document, wrong, above, good)
+    [mpi] = facts_of(document, HeadlineCode.TRANSPORT)
+    assert mpi["busbw_bytes_per_s"] == 2e9
+    [trust] = facts_of(document, HeadlineCode.TRUST)
+    assert trust["num_wrong"] == 1
+    assert advice(document) == HeadlineCode.NEXT_WRONG
+
+
+def test_trust_counts_what_converged(a_document: Document, a_summary: Make) -> None:
+    rows = [a_summary(flags=(Flag.NOT_CONVERGED, Flag.FEW_SAMPLES)), a_summary(flags=(Flag.FEW_SAMPLES,)), a_summary()]
+    [trust] = facts_of(of_rows(a_document, *rows), HeadlineCode.TRUST)
+    assert (trust["num"], trust["num_converged"], trust["launches"]) == (3, 1, 1)
+
+
+def test_the_advice_follows_what_is_wrong(a_document: Document, a_summary: Make) -> None:
+    row, open_row = a_summary(), a_summary(flags=(Flag.NOT_CONVERGED,))
+    expected = {
+        HeadlineCode.NEXT_IMPORTED: of_rows(a_document, a_summary(imported=True)),
+        HeadlineCode.NEXT_FAILED: replace(of_rows(a_document, row), failures=a_document.failures),
+        HeadlineCode.NEXT_MODELLED: of_rows(a_document, a_summary(modelled=True)),
+        HeadlineCode.NEXT_OPEN: of_rows(a_document, open_row, open_row, row),
+        HeadlineCode.NEXT_SINGLE: of_rows(a_document, open_row, row),
+    }
+    assert {code: advice(document) for code, document in expected.items()} == {code: code for code in expected}
+    assert advice(of_rows(a_document, row), NamedRun("a.jsonl")) == HeadlineCode.NEXT_PUBLISH, "no scenario is known"
+    [single] = facts_of(of_rows(a_document, row), HeadlineCode.NEXT_SINGLE)
+    assert single["command"] == "linkbench run latency --cluster p4d"
+
+
+def test_no_command_is_advised_for_rows_without_a_run(a_document: Document) -> None:
+    assert headline(a_document)[-1].code == HeadlineCode.TRUST
+
+
+def test_the_summary_is_short(a_document: Document, a_summary: Make) -> None:
+    rows = [a_summary(transport=f"t{number}") for number in range(9)]
+    lines = headline(of_rows(a_document, *rows), RUN)
+    assert len(lines) == MOST_LINES
+    [more] = [line.facts for line in lines if line.code == HeadlineCode.MORE_TRANSPORTS]
+    assert (more["num"], more["transports"]) == (5, ["t4", "t5", "t6", "t7", "t8"])
+
+
+def test_a_run_without_a_row_or_a_job(a_document: Document) -> None:
+    assert headline(replace(a_document, headers={}, summaries=()), RUN) == []
+    without_rows = replace(a_document, summaries=(), failures=())
+    assert [line.code for line in headline(without_rows, RUN)] == [HeadlineCode.MACHINE]

@@ -1,0 +1,80 @@
+"""Tables on narrow terminals: which columns they leave out, and that nothing else changes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.results.document import Document
+from bench.results.formats import table
+from bench.results.run_report import RunReport
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+[REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
+Make = Callable[..., Any]
+
+
+def titles(text: str) -> list[str]:
+    return next(line for line in text.splitlines() if "#wrong" in line)[1:].split()
+
+
+def longest(text: str) -> int:
+    return max(map(len, text.splitlines()))
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_every_line_fits_and_columns_go_in_their_order(a_document: Document, width: int) -> None:
+    text = table.render(RunReport(a_document), width)
+    assert longest(text) <= width
+    gone = {80: "root redop count type algbw floor p95", 100: "root redop count type", 120: "root redop"}[width].split()
+    everything = titles(table.render(RunReport(a_document)))
+    assert titles(text) == [title for title in everything if title not in gone]
+
+
+def test_wide_leaves_nothing_out(a_document: Document) -> None:
+    assert titles(table.render(RunReport(a_document, ("wide",)), 80)) == titles(table.render(RunReport(a_document)))
+
+
+def test_a_column_that_tells_lines_apart_stays(a_document: Document) -> None:
+    first, *others = a_document.summaries
+    differing = replace(a_document, summaries=(replace(first, dtype="float64"), *others))
+    assert "type" in titles(table.render(RunReport(differing), 80))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_real_terminal_has_lines_that_fit_and_a_pipe_has_all(width: int) -> None:
+    words = (sys.executable, "-m", "bench", "report", str(REFERENCE))
+    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    with subprocess.Popen(words, cwd=ROOT, env=env, stdout=theirs, stderr=subprocess.DEVNULL):
+        os.close(theirs)
+        text = _all_of(ours)
+    assert longest(text) <= width
+    piped = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+    assert set(titles(text)) < set(titles(piped))
+
+
+def _all_of(terminal: int) -> str:
+    pieces = []
+    while True:
+        try:
+            piece = os.read(terminal, 1 << 16)
+        except OSError:  # Linux ends a pseudo-terminal whose other end is closed by an error
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+    os.close(terminal)
+    return b"".join(pieces).decode().replace("\r\n", "\n")
