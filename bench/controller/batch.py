@@ -157,12 +157,12 @@ def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[s
         return merged
     for job in jobs:
         outcome = merged.get(job.name, interrupted())
-        if outcome["what"] is None:
+        if outcome.get("what") is None:
             continue
         if outcome.get("code") == OutcomeCode.INTERRUPTED:
             outcome = {**outcome, "what": failure.text, "code": failure.code, "facts": dict(failure.facts)}
         else:
-            facts = {**outcome.get("facts", {}), "allocation": failure.code}
+            facts = {**(outcome.get("facts") or {}), "allocation": failure.code}
             outcome = {**outcome, "what": f"{outcome['what']}; {failure.text}", "facts": facts}
         merged[job.name] = outcome
     return merged

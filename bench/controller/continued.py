@@ -33,7 +33,7 @@ def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
         raise RefusedError.of(ControllerError.CLUSTER_GONE, cluster=name, why=str(error)) from None
     now = json.loads(json.dumps(stored_cluster(today)))
     defaults = json.loads(json.dumps(asdict(Cluster(name))))
-    env = masked_variables(planned.get("env", {}))  # plans of older versions hold all values
+    env = masked_variables(planned.get("env") or {})  # plans of older versions hold all values
     planned = {**masked_plain(planned, secrets_of(today.env)), "env": env}
     differs = [key.name for key in fields(Cluster) if now[key.name] != planned.get(key.name, defaults[key.name])]
     if differs:

@@ -79,8 +79,8 @@ class JobSpec:
             from_argv(stored["case"]),
             World(**stored["world"]),
             tuple(stored["factors"].items()),
-            stored.get("launch", 1),
-            stored.get("tool", ""),
+            stored.get("launch") or 1,
+            stored.get("tool") or "",
         )
 
 

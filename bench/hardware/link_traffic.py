@@ -61,6 +61,23 @@ _USUAL = {
 
 
 @dataclass(frozen=True, slots=True)
+class HashedRound:
+    """The groups of a round, with their hash: with thousands of ranks it is too slow to compute for each row."""
+
+    round: Round
+    digest: int
+
+    @classmethod
+    def of(cls, round_: Round) -> HashedRound:
+        """The round with its hash."""
+        return cls(round_, hash(round_))
+
+    def __hash__(self) -> int:
+        """The stored hash."""
+        return self.digest
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUse:
     """The fullest link of a group's operation, by one algorithm.
 
@@ -105,27 +122,27 @@ def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> L
     of a host use all its NICs.
     """
     case = own_case(header.case) if header.case else None
-    round_ = _round(header, record, case)
-    if round_ is None or record.bus_factor is None or not record.payload_bytes:
+    place = _place(header, record, case)
+    if place is None or record.bus_factor is None or not record.payload_bytes:
         return None
+    groups, index = place
     pattern: Pattern = plugins.load("pattern", header.pattern).PATTERN
-    shape = Shape(len(round_[0].ranks), record.payload_bytes)
+    shape = Shape(len(groups.round[0].ranks), record.payload_bytes)
     if case is not None:
         shape = case.shape(shape.num_ranks, shape.payload_bytes, record.mode)
     world = _world(header, record)
     if world is None or links.nvlink_nodes > 1:  # which nodes share a domain is unknown
         return None
-    index = next(k for k, group in enumerate(round_) if group.name == record.group or len(round_) == 1)
     rings = traits(header.transport).rings or log_traits(header.transport).rings
     modelled = record.algorithm if header.modelled else None
-    uses = uses_of(_as_used(links, world, in_gpus), world, round_, index, pattern, shape, rings, modelled)
+    uses = uses_of(_as_used(links, world, in_gpus), world, groups, index, pattern, shape, rings, modelled)
     return max(uses, key=lambda use: use.busbw_bytes_per_s, default=None)
 
 
 def uses_of(
     links: NodeLinks,
     world: World,
-    round_: Round,
+    groups: HashedRound,
     index: int,
     pattern: Pattern,
     shape: Shape,
@@ -140,16 +157,17 @@ def uses_of(
     if not _fits(links, world, pattern, shape):
         return ()
     chosen = modelled or ("rings" if rings else "any")
-    key = _Key(_rates(links), world, tuple(round_), pattern.name, shape, chosen, "", modelled is not None)
+    key = _Key(_rates(links), world, groups, pattern.name, shape, chosen, "", modelled is not None)
     return _uses_by_group(key)[index]
 
 
 def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
     """The fullest link (of one kind, if given) if a library with rings sends large data over all ranks of a world."""
     group = Group("world", tuple(range(world.num_ranks)))
+    groups = HashedRound.of((group,))
     if not _fits(links, world, pattern, shape):
         return None
-    key = _Key(_rates(in_play(links, world.ranks_per_node)), world, (group,), pattern.name, shape, "usual", kind)
+    key = _Key(_rates(in_play(links, world.ranks_per_node)), world, groups, pattern.name, shape, "usual", kind)
     return next(iter(_uses_by_group(key)[0]), None)
 
 
@@ -182,7 +200,7 @@ class _Rates:
 class _Key:
     rates: _Rates
     world: World
-    round: Round
+    groups: HashedRound
     pattern: str
     shape: Shape
     chosen: str  # any, rings, usual, or the name of an algorithm
@@ -218,41 +236,48 @@ def _world(header: Header, record: Record) -> World | None:
     return World(num_nodes, num_ranks // num_nodes)
 
 
-def _round(header: Header, record: Record, case: Case | None) -> Round | None:
-    """The groups of a record's round, its own group included; None if unknown."""
+def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRound, int] | None:
+    """The groups of a record's round, and the index of its own group; None if unknown."""
     world = _world(header, record)
     if world is None or record.num_ranks is None:
         return None
     if case is None:
-        return (Group(record.group, tuple(range(world.num_ranks))),) if record.num_ranks == world.num_ranks else None
+        if record.num_ranks != world.num_ranks:
+            return None
+        return HashedRound.of((Group(record.group, tuple(range(world.num_ranks))),)), 0
     if case.schedule == "ladder" or case.aggressor:
         return None
     return _rounds_by_group(replace(case, sizes=()), world, header.topology).get(record.group)
 
 
 @lru_cache(maxsize=32)
-def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, Round]:
-    """Name of a group -> the groups of its round."""
+def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
+    """Name of a group -> the groups of its round, and its index among them."""
     try:
         all_rounds = rounds(case, world, topology)
     except BenchError:
         return {}
     if len(all_rounds) * len(all_rounds[0]) > _MOST_GROUPS:
         return {}
-    return {group.name: round_ for round_ in all_rounds for group in round_}
+    found = {}
+    for round_ in all_rounds:
+        groups = HashedRound.of(tuple(round_))
+        for index, group in enumerate(round_):
+            found[group.name] = groups, index
+    return found
 
 
 @lru_cache(maxsize=256)
 def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
     """The fullest link of each group of a round, by each algorithm. The messages of the round are laid out once."""
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
-    fabric = Fabric(key.rates.links(), key.world)
+    fabric, round_ = Fabric(key.rates.links(), key.world), key.groups.round
     of_members = tuple(pattern.steps(key.shape, member) for member in range(key.shape.num_ranks))
-    steps = list(by_step((of_members,) * len(key.round)))
+    steps = list(by_step((of_members,) * len(round_)))
     ops = sorted({op for at_once in steps for op in collectives(at_once)})
-    found: list[list[LinkUse]] = [[] for _ in key.round]
+    found: list[list[LinkUse]] = [[] for _ in round_]
     for names in product(*(_candidates(op, key) for op in ops)):
-        phases = _all_phases(fabric, key.round, steps, dict(zip(ops, names, strict=True)))
+        phases = _all_phases(fabric, round_, steps, dict(zip(ops, names, strict=True)))
         if phases is None:
             continue
         load = _load_of(fabric, phases)
@@ -271,7 +296,7 @@ def _candidates(op: str, key: _Key) -> Sequence[str]:
     if key.chosen == "usual":
         return [_USUAL[op]] if op in _USUAL else known
     world = key.world
-    crosses = world.num_nodes > 1 and world.ranks_per_node > 1 and len(key.round[0].ranks) > world.num_nodes
+    crosses = world.num_nodes > 1 and world.ranks_per_node > 1 and len(key.groups.round[0].ranks) > world.num_nodes
     if key.chosen == "rings" and op in BY_RING and crosses:
         return ["ring"]
     return known
@@ -355,4 +380,4 @@ def _fullest(fabric: Fabric, load: _Load, group: int, key: _Key, algorithm: str)
     per_pass = useful / (load.seconds if key.in_turn else busy_s)
     per_operation = float(load.total[fullest]) / pattern.operations(key.shape)
     rate = float(fabric.capacity[fullest])
-    return LinkUse(algorithm, per_pass, kind, per_operation, rate, num_used, len(key.round))
+    return LinkUse(algorithm, per_pass, kind, per_operation, rate, num_used, len(key.groups.round))

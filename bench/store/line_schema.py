@@ -318,8 +318,11 @@ KINDS = tuple(_CHECKS)
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
     """What is wrong with a line of this type (header, record, clocks, end), as text; None if all its values fit."""
     misfit = _CHECKS[kind](parsed)
-    if misfit is None:
-        return None
+    return None if misfit is None else words(misfit)
+
+
+def words(misfit: Misfit) -> str:
+    """What is wrong, as text: the key, what its value must be, and the beginning of the value."""
     where, expected, value = misfit
     if expected == "present":
         return f"{where.removeprefix('.')} is missing"

@@ -26,7 +26,7 @@ from bench.core.codes import UNCODED
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.core.record import Failure
 from bench.core.remarks import CodedRemark, RemarkCode
-from bench.store import jsonl, ownership
+from bench.store import folder_schema, jsonl, ownership
 
 PLAN_SCHEMA = "bench.plan/1"
 LINKS_SCHEMA = "bench.links/1"
@@ -125,14 +125,14 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """The plan of a run. Raises UsageError if it is missing, broken or of a newer version."""
     path = folder / "plan.json"
     try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): is {folder} a run?") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not valid JSON ({error})") from None
+    plan = folder_schema.parsed(path, content)
     if not isinstance(plan, dict) or plan.get("schema") != PLAN_SCHEMA:
         raise UsageError(f"{path} does not have schema {PLAN_SCHEMA}: use the version that wrote it")
-    return plan
+    folder_schema.check(path, plan, folder_schema.plan)
+    return {key: value for key, value in plan.items() if value is not None}
 
 
 def write_outcomes(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -150,16 +150,16 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
         outcome.get("rank"),
         outcome.get("host"),
         outcome.get("code") or UNCODED,
-        outcome.get("facts", {}),
+        outcome.get("facts") or {},
     )
 
 
 def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
     """The remarks of a stored plan. Plans of older versions have only notes; one kind of note gets its code."""
-    if "remarks" in plan:
+    if plan.get("remarks") is not None:
         return tuple(CodedRemark(**remark) for remark in plan["remarks"])
     remarks = []
-    for line in plan.get("notes", ()):
+    for line in plan.get("notes") or ():
         thinned = _OLD_SIZES_THINNED.match(line)
         remarks.append(CodedRemark(RemarkCode.SIZES_THINNED if thinned else UNCODED, {}, line))
     return tuple(remarks)
@@ -182,11 +182,12 @@ def outcomes_or_error(folder: Path) -> dict[str, dict[str, Any]]:
     if not path.exists():
         return {}
     try:
-        outcomes = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not valid JSON ({error}): {_UNKNOWN_ENDS}") from None
-    if not isinstance(outcomes, dict) or not all(isinstance(end, dict) for end in outcomes.values()):
-        raise UsageError(f"{path} is no list of jobs: {_UNKNOWN_ENDS}")
+        outcomes: dict[str, dict[str, Any]] = folder_schema.parsed(path, path.read_bytes())
+        folder_schema.check(path, outcomes, folder_schema.OUTCOMES)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): {_UNKNOWN_ENDS}") from None
+    except UsageError as error:
+        raise UsageError(f"{error}: {_UNKNOWN_ENDS}") from None
     return outcomes
 
 
@@ -201,11 +202,11 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        retests = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not valid JSON ({error})") from None
-    if not isinstance(retests, list):
-        raise UsageError(f"{path} is not a list of retests")
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
+    retests: list[dict[str, Any]] = folder_schema.parsed(path, content)
+    folder_schema.check(path, retests, folder_schema.RETESTS)
     return retests
 
 

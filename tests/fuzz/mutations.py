@@ -1,6 +1,6 @@
 """Damage results files line by line, feed them to every command that reads results, and check how each ends.
 
-`run_commands` is the check that hypothesis (test_results_reader.py) and atheris (atheris_results.py) share.
+`run_commands` is the check that hypothesis (test_results_reader.py) and atheris (atheris_readers.py) share.
 """
 
 from __future__ import annotations
@@ -358,11 +358,14 @@ def commands(bad: Path, good: Path, draw: random.Random, all_of_them: bool = Fal
     return [["report", str(bad), "--format", "json"], *gate, *(rest if all_of_them else draw.sample(rest, 2))]
 
 
-def problem(end: Ended, bad: Path, refused: bool) -> str | None:
-    """What is wrong with how a command ended; None if all is well. `refused`: the reader refused or warned."""
+def problem(end: Ended, bad: Path, refused: bool, allowed: Sequence[int] = ()) -> str | None:
+    """What is wrong with how a command ended; None if all is well.
+
+    `refused`: the reader refused or warned. `allowed`: exit codes besides 0, 1 and 2.
+    """
     if "internal error" in end.err or "Traceback" in end.err:
         return "crash: " + end.err.strip().splitlines()[-1]
-    if end.code not in (0, 1, 2) and not (end.code == 4 and "diagnose" in end.command):
+    if end.code not in (0, 1, 2, *allowed) and not (end.code == 4 and "diagnose" in end.command):
         return f"exit code {end.code}: {end.err.strip()[:200]}"
     if end.code == 2 and end.err.count("bench: error") != 1:
         return f"unclear: {end.err.strip()[:200]}"

@@ -70,7 +70,7 @@ def test_a_broken_plan_is_refused(tmp_path: Path, text: str) -> None:
 def test_broken_outcomes_are_an_error(tmp_path: Path, text: str) -> None:
     assert runs.outcomes_or_error(tmp_path) == {}, "a run that never got so far"
     (tmp_path / "outcomes.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=r"outcomes\.json "):
+    with pytest.raises(UsageError, match=r"outcomes\.json:"):
         runs.outcomes_or_error(tmp_path)
 
 

@@ -1,0 +1,158 @@
+"""What the JSON files of a run's folder may contain: plan.json, outcomes.json and retests.json.
+
+The shapes are those of line_schema.py. A file that does not fit raises UsageError with its path and the key. A damaged
+file can therefore neither crash a command nor pass for a run without failures. Keys without a shape, from other
+versions, may have any value that is not nested too deeply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.core.remarks import CodedRemark
+from bench.store.line_schema import (
+    Misfit,
+    Shape,
+    anything,
+    each,
+    flag,
+    keys,
+    number,
+    of,
+    signed,
+    text,
+    values,
+    whole,
+    words,
+)
+
+_LEAST_EXIT_CODE = -(1 << 31)  # negative for a signal
+
+
+def job_name(value: Any) -> Misfit | None:
+    """The name of a job, which is also the name of its files: it cannot lead out of the run's folder."""
+    misfit = text(value)
+    if misfit is None and (not value or "/" in value or "\0" in value or value in (".", "..")):
+        return "", "the name of a file", value
+    return misfit
+
+
+def world(value: Any) -> Misfit | None:
+    """Exactly the numbers of nodes and of ranks per node."""
+    misfit = keys(("num_nodes", "ranks_per_node"), num_nodes=whole(1), ranks_per_node=whole(1))(value)
+    if misfit is None and set(value) != {"num_nodes", "ranks_per_node"}:
+        return "", "num_nodes and ranks_per_node", value
+    return misfit
+
+
+_FACTS: dict[str, Shape] = {"code": text, "facts": values(anything)}
+_CLUSTER = keys(
+    **dict.fromkeys(("name", "instance", "launcher", "python", "mpirun", "site_instance", "differs"), text),
+    **dict.fromkeys(("nodes", "ranks_per_node", "port"), whole(1)),
+    **dict.fromkeys(("setup", "hosts", "agent", "nics"), each(text)),
+    **dict.fromkeys(("env", "options"), values(text)),
+    links=values(signed),
+    racks=values(each(text)),
+)
+_JOB: dict[str, Shape] = {
+    "name": job_name,
+    "case": each(text),
+    "world": world,
+    "launcher": text,
+    "command": each(text),
+    "script": text,
+    "factors": values(text),
+    "launch": whole(1),
+    "tool": text,
+    "num_rounds": whole(0),
+    "num_rows": whole(0),
+    "estimate_s": number,
+}
+_KEYS: dict[str, Shape] = {
+    "scenario": text,
+    "scenario_text": text,
+    "cluster": _CLUSTER,
+    "modelled": flag,
+    "budget_s": number,
+    "estimate_s": number,
+    "notes": each(text),
+    "remarks": each(of(CodedRemark)),
+    "skipped": each(keys(("what",), what=text, reason=text, **_FACTS)),
+}
+_MEASURED = keys(
+    ("scenario", "cluster", "jobs"),
+    jobs=each(keys(("name", "case", "world", "factors"), **_JOB)),
+    **_KEYS,
+)
+
+
+def _lost_log(value: Any) -> Misfit | None:
+    """A log that could not be read; only a sentence in files of older versions."""
+    return None if isinstance(value, str) else keys(source=text, what=text, **_FACTS)(value)
+
+
+_IMPORTED = keys(
+    ("scenario", "cluster", "jobs"),
+    jobs=each(keys(("name",), **_JOB)),
+    imported=each(text),
+    troubles=each(_lost_log),
+    **_KEYS,
+)
+OUTCOMES = values(
+    keys(
+        job=text,
+        exit_code=whole(_LEAST_EXIT_CODE),
+        seconds=number,
+        what=text,
+        rank=whole(0),
+        host=text,
+        refused=flag,
+        **_FACTS,
+    )
+)
+
+RETESTS = each(
+    keys(
+        started=text,
+        jobs=values(each(text)),
+        reasons=each(text),
+        failures=values(whole(0)),
+        outcomes_before=OUTCOMES,
+    )
+)
+
+
+def plan(value: Any) -> Misfit | None:
+    """A plan, of a run that was measured here or imported from logs."""
+    misfit = (_IMPORTED if isinstance(value, Mapping) and value.get("imported") else _MEASURED)(value)
+    if misfit is not None:
+        return misfit
+    seen = set()
+    for index, job in enumerate(value["jobs"]):
+        if job["name"] in seen:
+            return f".jobs[{index}].name", "a name of its own", job["name"]
+        seen.add(job["name"])
+    return None
+
+
+def parsed(path: Path, content: bytes) -> Any:
+    """The JSON value of a file. Raises UsageError, with the line, if it is none or nested too deeply."""
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}:{error.lineno}: invalid JSON ({error.msg}, column {error.colno})") from None
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid JSON ({error})") from None
+    except RecursionError:
+        raise UsageError(f"{path}: lists or mappings are nested too deeply") from None
+
+
+def check(path: Path, value: Any, shape: Shape) -> None:
+    """Raise UsageError, with the file and the key, if the value does not have the shape."""
+    misfit = shape(value)
+    if misfit is not None:
+        raise UsageError(f"{path}: {words(misfit) if misfit[0] else f'must be a {misfit[1]}'}")
