@@ -98,7 +98,7 @@ def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
     def line_bytes(scale: int) -> int:
         return max(sum(_block(scale, weight, unit) for weight in line) for line in lines)
 
-    # Rounding down takes less than 16 bytes from each block, so any larger scale exceeds the limit.
+    # Rounding down takes less than 16 bytes from each block, so a scale beyond `scales` would exceed `most_bytes`.
     most_bytes = max(most_bytes, line_bytes(0))
     scales = range(most_bytes + BLOCK_BYTES * num_ranks + 1)
     payload = line_bytes(bisect_right(scales, most_bytes, key=line_bytes) - 1)

@@ -35,7 +35,7 @@ class Reduce(Pattern):
         return (Reduced(0, shape.payload_bytes),) if member == shape.root else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """S, which leaves every part except the root's part."""
+        """S: each part except the root's part sends S bytes to other parts."""
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:

@@ -26,7 +26,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def request(args: argparse.Namespace) -> PlanRequest:
-    """The plan request of parsed arguments. Raises UsageError naming the option."""
+    """Return the plan request of parsed arguments. Raises UsageError naming the option."""
     return PlanRequest(
         args.scenario,
         args.cluster,

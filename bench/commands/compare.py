@@ -15,7 +15,7 @@ from bench.store import runs
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench compare`."""
+    """Add the options of this command to the parser."""
     for name in ("base", "new"):
         parser.add_argument(name, metavar=name.upper(), help="a run's path or name, a .jsonl file, or latest")
     parser.add_argument(
@@ -64,7 +64,7 @@ def _fraction(text: str) -> float:
 
 
 def _command(paths: list[Path]) -> str:
-    """The command that measures the scenarios of these runs again, with enough launches for a verdict."""
+    """Return the command that measures the scenarios of these runs again, with enough launches for a verdict."""
     words = []
     for path in paths:
         if path.is_dir() and (path / "plan.json").exists():

@@ -24,7 +24,7 @@ _SCENARIO = "links"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench diagnose`."""
+    """Add the options of this command to the parser."""
     parser.add_argument(
         "run",
         nargs="?",
@@ -106,7 +106,10 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """The headers by job, summaries and notes, as plain data. Raises UsageError if the path is not a possible input."""
+    """Return the headers by job, summaries and notes, as plain data.
+
+    Raises UsageError if the path is not a possible input.
+    """
     if path.is_file():
         try:
             parsed = json.loads(path.read_text(encoding="utf-8"))
@@ -124,7 +127,7 @@ def _document(path: Path) -> Mapping[str, Any]:
 
 
 def _seconds(path: Path, cases: Sequence[Diagnosed]) -> float | None:
-    """The seconds that the jobs took, including their starts; None if the run did not record them."""
+    """Return the seconds that the jobs took, including their starts, or None if the run did not record them."""
     outcomes = runs.read_outcomes(path) if path.is_dir() else {}
     took = [outcomes.get(job, {}).get("seconds") for case in cases for job in case.jobs]
     return None if not took or None in took else float(sum(filter(None, took)))

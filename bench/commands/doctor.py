@@ -44,7 +44,7 @@ Nodes = dict[str, dict[str, Any]]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench doctor`."""
+    """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
     parser.add_argument("--load", action="store_true", help="copy to this machine's GPUs while checking their links")
@@ -106,7 +106,7 @@ def _loaded(node: dict[str, Any], python: str) -> dict[str, Any]:
 
 
 def _recorded(path: Path) -> Nodes:
-    """The nodes in a file: all nodes of a results file, or the one node of a program's output."""
+    """Return the nodes in a file: all nodes of a results file, or the one node of a program's output."""
     stdin = str(path) == "-"
     name = "stdin" if stdin else path.name
     try:

@@ -47,7 +47,7 @@ Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench explain`."""
+    """Add the options of this command to the parser."""
     parser.add_argument(
         "paths",
         nargs="*",
@@ -117,12 +117,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """The module `bench.commands.import` (`import` is a Python keyword); explain reads the same logs and options."""
+    """Return the module `bench.commands.import` (`import` is a Python keyword); explain reads the same logs and
+    options.
+    """
     return plugins.load("command", "import")
 
 
 def _stored(name: str, results: Path) -> Path | None:
-    """The folder or file of one of our runs; None for a log or a folder of logs."""
+    """Return the folder or file of one of our runs; None for a log or a folder of logs."""
     path = Path(name)
     if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
@@ -130,7 +132,10 @@ def _stored(name: str, results: Path) -> Path | None:
 
 
 def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLog]:
-    """The runs, events and hints of each log. Raises UsageError if no log holds a known run, failure or topology."""
+    """Return the runs, events and hints of each log.
+
+    Raises UsageError if no log holds a known run, failure or topology.
+    """
     logs = [_read_source(source) for source in imports.sources(names)]
     troubles = imports.troubles([each.log for each, hints in logs if each.log.runs or not _is_explained(each, hints)])
     has_pages = any(each.log.runs or hints.topology.found for each, hints in logs)
@@ -224,7 +229,7 @@ def _read_source(source: imports.Source) -> HintedLog:
 def _log_pages(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yields a page for each run of each log, and whether the run is complete and correct.
+    """Yield a page for each run of each log, and whether the run is complete and correct.
 
     A topology in a file without runs is evidence for all runs.
     """
@@ -242,7 +247,7 @@ def _log_pages(
 
 
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
-    """Yields a page for each topology if no log has a run, and whether the topology's links are as they should be."""
+    """Yield a page for each topology if no log has a run, and whether the topology's links are as they should be."""
     if any(each.log.runs for each, _ in logs):
         return
     for each, hints in logs:
@@ -276,7 +281,7 @@ def _page(
 
 
 def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_node: int | None) -> LogMachine:
-    """The machine, whose links are changed to what bench.yaml and the user's options say."""
+    """Return the machine with the links that bench.yaml and the user's options give."""
     links = options.of_node(machine.links, ranks_per_node)
     if links is not machine.links:
         how = f"{machine.how}; NICs and GPUs of a node as given"
@@ -291,7 +296,7 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yields a page for each job or imported run of a stored result, and whether it is complete and correct."""
+    """Yield a page for each job or imported run of a stored result, and whether it is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         say(f"bench: warning: {sentence}")

@@ -11,7 +11,7 @@ from bench.results.fit_report import FitReport
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench fit`."""
+    """Add the options of this command to the parser."""
     output.add_run_arguments(parser)
     output.add_output_arguments(parser)
 

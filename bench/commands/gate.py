@@ -45,7 +45,7 @@ _CSV = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench gate`."""
+    """Add the options of this command to the parser."""
     parser.add_argument("run", help="a run's path or name, latest, or a log or folder of logs of other tools")
     parser.add_argument(
         "--rules",
@@ -81,13 +81,16 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """The module `bench.commands.import`, whose name is a keyword of Python."""
+    """Return the module `bench.commands.import`, whose name is a keyword of Python."""
     return plugins.load("command", "import")
 
 
 @contextlib.contextmanager
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
-    """The run to judge: the named run, or a temporary folder with the run that is imported from other tools' logs."""
+    """Yield the folder of the run to judge:
+
+    the named run, or a temporary folder with the run that is imported from other tools' logs.
+    """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)
     if path.is_dir():
@@ -100,7 +103,7 @@ def _run_folder(args: argparse.Namespace) -> Iterator[str]:
 
 
 def _only(rules: Sequence[str]) -> str:
-    """The only rules file. Raises UsageError for several."""
+    """Return the only rules file. Raises UsageError for several."""
     if len(rules) > 1:
         raise UsageError(f"--rules is given {len(rules)} times ({', '.join(rules)}): give one file at a time")
     return rules[0]
@@ -136,7 +139,7 @@ def _rendered(form: str, verdict: GateResult) -> str:
 
 
 def plain(verdict: GateResult) -> dict[str, Any]:
-    """The JSON document."""
+    """Return the JSON document."""
     return {
         "schema": SCHEMA,
         "run": verdict.run,
@@ -175,7 +178,7 @@ def _demand(demand: JudgedDemand) -> dict[str, Any]:
 
 
 def unit(demand: JudgedDemand) -> str:
-    """The unit of a demand's two figures, `got` and `limit`."""
+    """Return the unit of a demand's two figures, `got` and `limit`."""
     if demand.limit.of:
         return "ratio"
     return "bytes_per_s" if demand.limit.metric in RATES else "s"
@@ -246,7 +249,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _csv(verdict: GateResult) -> str:
-    """A line for each demand that passed, and one for each fault."""
+    """Return a line for each demand that passed, and one for each fault."""
     lines = [_csv_fault(fault) for fault in verdict.faults]
     for demand in verdict.judged:
         line = {"rule": demand.rule, "demand": f"{demand.limit.metric} {demand.limit.text}"}

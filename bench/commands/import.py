@@ -32,7 +32,7 @@ _MOST_WORLDS = 4  # most numbers named in one sentence
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `linkbench import`."""
+    """Add the options of this command to the parser."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder of logs, or - for stdin")
     parser.add_argument(
         "--results",
@@ -101,7 +101,7 @@ def stored(paths: Sequence[str], options: imports.ImportOptions, results: Path, 
 
 
 def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[imports.Log], list[str]]:
-    """Returns the logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
+    """Return the logs, and a sentence for each file without a run. Raises UsageError if no file holds a run."""
     readers = imports.readers()
     logs = [imports.read(source, readers, _lines.results, options) for source in imports.sources(paths)]
     troubles = imports.troubles(logs)
@@ -111,7 +111,7 @@ def _read(paths: Sequence[str], options: imports.ImportOptions) -> tuple[list[im
 
 
 def options_of(args: argparse.Namespace) -> imports.ImportOptions:
-    """The options of `add_log_arguments`. Raises UsageError for an unknown cluster or instance type."""
+    """Return the options of `add_log_arguments`. Raises UsageError for an unknown cluster or instance type."""
     given = {"nics": args.nics, "gpus_per_node": args.gpus_per_node}
     if args.cluster is None:
         own = _own_type(args.instance, args.config)
@@ -121,7 +121,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
-    """The instance type of this name that bench.yaml defines; None for a name of the catalogue, or no name."""
+    """Return the instance type of this name that bench.yaml defines; None for a name of the catalogue, or no name."""
     if name is None or name in catalogue.instances():
         return None
     site = clusters.load_site(config_paths.config_file(config))
@@ -129,7 +129,7 @@ def _own_type(name: str | None, config: Path | None) -> Instance | None:
 
 
 def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) -> list[str]:
-    """A sentence for each option that is ignored because the logs state another value."""
+    """Return a sentence for each option that is ignored because the logs state another value."""
     sentences = []
     for name, given in (("ranks", options.num_ranks), ("nodes", options.num_nodes)):
         stated = {getattr(run, f"num_{name}") for run in runs} - {None, given}

@@ -36,7 +36,7 @@ class Probed:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench init`."""
+    """Add the options of this command to the parser."""
     parser.add_argument("--name", help="the entry's name (default: this host's)")
     parser.add_argument(
         "--config",
@@ -66,7 +66,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def probe() -> Probed:
-    """The facts of this machine."""
+    """Return the facts of this machine."""
     product = sysfs.product()
     gpus = nvml.gpus().gpus if nvml.has_device() else ()
     return Probed(
@@ -80,7 +80,7 @@ def probe() -> Probed:
 
 
 def entry_lines(name: str, found: Probed) -> list[str]:
-    """The lines of the entry, without indentation."""
+    """Return the lines of the entry, without indentation."""
     gpus = f"{len(found.gpus)} x {found.gpus[0]}" if found.gpus else "no GPU"
     lines = [f"{_quoted(name)}:", f"  # {found.host}: {found.num_cpus} CPUs, {gpus}; written by `python -m bench init`"]
     if found.instance:
@@ -92,7 +92,7 @@ def entry_lines(name: str, found: Probed) -> list[str]:
 
 
 def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes, str]:
-    """The file's new content, and the entry's lines in it.
+    """Return the file's new content, and the entry's lines in it.
 
     Raises UsageError if the name is taken, or if the file's layout does not allow an addition.
     """

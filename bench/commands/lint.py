@@ -23,7 +23,7 @@ _CSV = ("rule", "title", "status", "job", "mode", "payload_bytes", "group", "wha
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench lint`."""
+    """Add the options of this command to the parser."""
     output.add_run_arguments(parser)
     output.add_output_arguments(parser, output.BY_HAND)
 
@@ -80,7 +80,7 @@ def _row(fault: GateFault) -> dict[str, Any]:
 
 
 def _csv_rows(finding: PublicationFinding) -> Iterator[dict[str, Any]]:
-    """Yields a line for each fault of a rule; if the rule has no faults, one line."""
+    """Yield a line for each fault of a rule, or one line if the rule has no faults."""
     whole: dict[str, Any] = {
         "rule": finding.rule.number,
         "title": finding.rule.template,

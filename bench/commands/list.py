@@ -60,7 +60,7 @@ def _line(entry: Entry) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench list`."""
+    """Add the options of this command to the parser."""
     kind = parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only one of: {', '.join(_KINDS)}")
     kind.completer = lambda **_: tuple(_KINDS)  # type: ignore[attr-defined]  # read by argcomplete
     output.add_output_arguments(parser)

@@ -16,7 +16,7 @@ from bench.results.table import as_json
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench plan`."""
+    """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)
     output.add_output_arguments(parser, formats=("table", "json"))
 
@@ -33,7 +33,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def words(planned: Plan) -> str:
-    """The plan as text: comments, and shell lines to paste into a shell, or into sbatch if Slurm starts the ranks."""
+    """Return the plan as text:
+
+    comments, and shell lines to paste into a shell, or into sbatch if Slurm starts the ranks.
+    """
     what = "modelled on" if planned.modelled else "on"
     lines = []
     if batch.needed(planned.jobs, os.environ):

@@ -13,7 +13,7 @@ from bench.results import collect, output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench plot`."""
+    """Add the options of this command to the parser."""
     output.add_run_arguments(parser)
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
 

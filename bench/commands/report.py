@@ -14,7 +14,7 @@ from bench.results.run_report import RunReport
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench report`."""
+    """Add the options of this command to the parser."""
     output.add_run_arguments(parser)
     parser.add_argument(
         "--certificate",
@@ -47,5 +47,5 @@ def warn(*documents: Document) -> None:
 
 
 def path_of(args: argparse.Namespace) -> Path:
-    """The run's folder or file."""
+    """Return the run's folder or file."""
     return collect.find(args.run, args.results)

@@ -41,7 +41,7 @@ _SCENARIO = "main"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `bench run`."""
+    """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)
     parser.set_defaults(scenario=None)  # None: the user named no scenario, which --resume needs to know
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
@@ -87,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def nothing_measured(ran: RunResult) -> BenchError:
-    """The error to raise if all jobs failed before their first row. It names each reason once."""
+    """Return the error to raise if all jobs failed before their first row. It names each reason once."""
     kind = RefusedError if ran.refused == set(ran.failed) else MeasurementError
     reasons = dict.fromkeys(failure.what.replace(f"{job}.log", "*.log") for job, failure in ran.failed.items())
     return kind(f"nothing was measured: {'; '.join(reasons)} (logs are in {ran.folder})")
@@ -187,7 +187,10 @@ def _resumed(args: argparse.Namespace) -> RunResult:
 
 
 def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
-    """The site of a stored plan, from the bench.yaml of today. Raises RefusedError if it differs from the plan's."""
+    """Return the site of a stored plan, from the current bench.yaml.
+
+    Raises RefusedError if the cluster has changed since the plan was made.
+    """
     tools = {job["tool"] for job in stored["jobs"] if job.get("tool")}
     cluster = continued.cluster_today(stored["cluster"], paths.config_file(args.config))
     return plan.site_of(cluster, tools, args.tool_path)
@@ -195,7 +198,7 @@ def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
 
 @contextlib.contextmanager
 def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunContext]:
-    """What the controller needs to run jobs on a site."""
+    """Yield what the controller needs to run jobs on a site."""
     deadline_s = option_duration("--deadline", args.deadline)
     with _progress() as (say, tick):
         yield controller.RunContext(

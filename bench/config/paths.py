@@ -14,7 +14,7 @@ PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
 
 
 def config_file(given: Path | None = None) -> Path:
-    """The path `given`, else bench.yaml in the working directory, else the package's bench.yaml."""
+    """Return the path `given`, else bench.yaml in the working directory, else the package's bench.yaml."""
     if given is not None:
         return given
     return Path("bench.yaml") if Path("bench.yaml").exists() else PACKAGE_ROOT / "bench.yaml"

@@ -35,7 +35,7 @@ class Measurement:
     env: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def values_of(self, varied: Factor) -> tuple[Any, ...]:
-        """The values to try of a factor."""
+        """Return the values to try of a factor."""
         return self.values.get(varied.name, (varied.default,))
 
 
@@ -57,13 +57,13 @@ class Scenario:
 
 
 def load_scenario(name_or_path: str, folder: Path) -> Scenario:
-    """A scenario by its name in `folder`, or by its path. Raises UsageError naming line, column and key."""
+    """Return a scenario by its name in `folder`, or by its path. Raises UsageError naming line, column and key."""
     file = load(find("scenario", name_or_path, folder))
     return Scenario(name=file.path.stem, path=file.path, text=file.text, **schema.read(file, _SCENARIO))
 
 
 def _content(varied: Factor) -> Content:
-    """The reader of a factor: it returns a tuple of values. A factor that cannot be varied has one value."""
+    """Return the reader of a factor, which reads a tuple of values. A factor that cannot be varied has one value."""
     if varied.several:
         return Values(varied.parse, varied.split)
     if varied.merge is None:

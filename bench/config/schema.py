@@ -47,7 +47,7 @@ class Content(ABC):
 
     @abstractmethod
     def read(self, file: YamlFile, loc: Loc) -> Any:
-        """The value at `loc`. Raises UsageError at its place."""
+        """Return the value at `loc`. Raises UsageError at its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +209,16 @@ def load(path: Path, kind: Section) -> Any:
 
 
 def read(file: YamlFile, kind: Section) -> Any:
-    """The same as `load`, for a file that is already parsed."""
+    """Read a file that is already parsed, in the same way as `load`."""
     kind.check_keys(file, ())
     return kind.read(file, ())
 
 
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
-    """Returns `make()`; its errors get the place of the section at `loc`. `typed_as`: field -> its key in the file."""
+    """Return `make()`, and add the place of the section at `loc` to its errors.
+
+    `typed_as`: field -> its key in the file.
+    """
     try:
         return make()
     except KeyMistake as mistake:

@@ -51,7 +51,7 @@ class InstanceTypes:
         return self.instances[name]
 
     def links(self, name: str, ranks_per_node: int) -> NodeLinks:
-        """The links of one node. Raises UsageError for an unknown name and for more ranks than GPUs."""
+        """Return the links of one node. Raises UsageError for an unknown name and for more ranks than GPUs."""
         found = self.instance(name)
         if ranks_per_node > found.gpus:
             raise UsageError(
@@ -61,7 +61,10 @@ class InstanceTypes:
 
 
 def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> InstanceTypes:
-    """The catalogue with the changes that a site makes. Raises UsageError naming `path` and the incomplete entry."""
+    """Return the catalogue with the changes that a site makes.
+
+    Raises UsageError naming `path` and the incomplete entry.
+    """
     known = {name: catalogue.instance(name) for name in catalogue.instances()}
     for name, entry in own.items():
         try:
@@ -72,7 +75,7 @@ def site_of(own: Mapping[str, OwnInstance], path: Path | None = None) -> Instanc
 
 
 def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
-    """The instance type that an entry describes. Raises UsageError if it is incomplete."""
+    """Return the instance type that an entry describes. Raises UsageError if it is incomplete."""
     base = entry.like or (entry.name if entry.name in known else None)
     if base is None and (entry.gpu is None or entry.gpus is None):
         raise UsageError(
@@ -112,8 +115,8 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 
 
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
-    """What ranks are given for a cluster's instance type: (the catalogue's type, rates that replace the type's, a
-    problem).
+    """Return the catalogue's instance type, the rates that replace the type's rates, and a problem ('' if there is
+    none).
 
     There is a problem if the type differs in more than rates and price. Only predictions can use such a type. Raises
     UsageError for an unknown name.
@@ -142,7 +145,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
 
 
 def _bare(entry: OwnInstance) -> Instance:
-    """An instance type of which the entry names only the GPUs, and no similar type."""
+    """Return an instance type of which the entry names only the GPUs, and no similar type."""
     assert entry.gpu is not None and entry.gpus is not None
     latency = catalogue.yaml_file("links")["latency"]
     seconds = {f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")}

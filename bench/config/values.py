@@ -19,7 +19,7 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """The words of a value: a list is returned unchanged, a single text is split as a shell splits it."""
+    """Return the words of a value: a list is returned unchanged, a single text is split as a shell splits it."""
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -29,7 +29,7 @@ def words(typed: object) -> list[Any]:
 
 
 def _matching(form: str, what: str) -> Callable[[str], str]:
-    """A parser that accepts only texts of this form (a regular expression for the whole text)."""
+    """Return a parser that accepts only texts of this form (a regular expression for the whole text)."""
 
     def parse(typed: str) -> str:
         if re.fullmatch(form, typed, re.ASCII) is None:
@@ -53,7 +53,7 @@ def hosts(typed: str) -> tuple[str, ...]:
 
 
 def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
-    """The hosts of several such texts, in the order of the texts."""
+    """Return the hosts of several parsed host lists, in the order of the lists."""
     return sum(parsed, ())
 
 
@@ -65,26 +65,26 @@ def text(typed: str) -> str:
 
 
 def variable(typed: str) -> str:
-    """The value of an environment variable: any text without zero bytes; it may be empty."""
+    """Parse the value of an environment variable: any text without zero bytes, possibly empty."""
     if "\0" in typed:
         raise UsageError("a variable cannot hold a zero byte")
     return typed
 
 
 def port(typed: str) -> int:
-    """A TCP port."""
+    """Parse a TCP port."""
     if not typed.isdecimal() or not 0 < int(typed) < 1 << 16:
         raise UsageError(f"{typed!r} is not a port: give one from 1 to 65535")
     return int(typed)
 
 
 def instance(typed: str) -> str:
-    """The name of an instance type of the catalogue."""
+    """Return the name of an instance type of the catalogue."""
     return catalogue.instance(typed).name
 
 
 def link(typed: str) -> str:
-    """The name of a link whose rate a file may set in place of the catalogue's."""
+    """Return the name of a link whose rate a file may set in place of the catalogue's."""
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
@@ -114,7 +114,7 @@ def ratio(typed: str) -> float:
 
 
 def date(typed: str) -> str:
-    """A day, ISO 8601."""
+    """Parse a day in ISO 8601 format."""
     try:
         return datetime.date.fromisoformat(typed).isoformat()
     except ValueError:
@@ -129,37 +129,37 @@ def _number(typed: str) -> float | None:
 
 
 def pattern(typed: str) -> str:
-    """The name of a pattern: a file at the root of the package."""
+    """Return the name of a pattern: a file at the root of the package."""
     return plugins.check("pattern", typed)
 
 
 def judged_pattern(typed: str) -> str:
-    """The name of a pattern that a run may have: one of this suite, or a copy that only other tools measure."""
+    """Return the name of a pattern that a run may have: one of this suite, or a copy that only other tools measure."""
     return typed if typed in COPY_PATTERNS else plugins.check("pattern", typed)
 
 
 def judged_direction(typed: str) -> str:
-    """A direction that rows may have: one of this suite, or one that another tool's matrices have."""
+    """Return a direction that rows may have: one of this suite, or one that another tool's matrices have."""
     return typed if typed in COPY_DIRECTIONS else str(FACTOR["direction"].parse(typed))
 
 
 def transport(typed: str) -> str:
-    """The name of a transport; auto is not accepted."""
+    """Return the name of a transport; auto is not accepted."""
     return plugins.check("transport", typed)
 
 
 def tool(typed: str) -> str:
-    """The name of another benchmark: a file in logs/readers/."""
+    """Return the name of another benchmark: a file in logs/readers/."""
     return plugins.check("tool", typed)
 
 
 def launcher(typed: str) -> str:
-    """The word auto, or the name of a file in launchers/."""
+    """Return the word auto, or the name of a file in launchers/."""
     return typed if typed == "auto" else plugins.check("launcher", typed)
 
 
 def ranks_per_node(typed: str) -> int | None:
-    """A number of 1 or more; None for auto."""
+    """Parse a number of 1 or more. The result is None for auto."""
     return None if typed == "auto" else int(FACTOR["ranks_per_node"].parse(typed))
 
 

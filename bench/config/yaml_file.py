@@ -78,18 +78,18 @@ class YamlFile:
         return self.places[loc].text
 
     def present(self, loc: Loc) -> Loc:
-        """The longest part of `loc`, from its start, that exists in the file."""
+        """Return the longest part of `loc`, from its start, that exists in the file."""
         while loc not in self.places:
             loc = loc[:-1]
         return loc
 
     def fail(self, loc: Loc, message: str, key: bool = False) -> UsageError:
-        """The error to raise for the value at `loc` (or for its key): `FILE:LINE:COLUMN: dotted.key: message`."""
+        """Return the error to raise for the value at `loc` (or for its key): `FILE:LINE:COLUMN: dotted.key: message`."""
         return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), message))))
 
 
 def find(kind: str, name_or_path: str, folder: Path) -> Path:
-    """The path of a file, given by its name in `folder` or by its path. Raises UsageError with the nearest name."""
+    """Return the path of a file, given by its name in `folder` or by its path. Raises UsageError with the nearest name."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path
@@ -103,7 +103,7 @@ def find(kind: str, name_or_path: str, folder: Path) -> Path:
 
 
 def _letters_of(name: str) -> str:
-    """The letters and digits of a name."""
+    """Return the letters and digits of a name."""
     return re.sub(r"[\W_]", "", name.lower())
 
 
@@ -149,7 +149,7 @@ class _Reader:
         self._path, self._places, self._events = path, places, events
 
     def document(self) -> Any:
-        """The file's only document."""
+        """Return the file's only document."""
         import yaml
 
         started = any(isinstance(event, yaml.DocumentStartEvent) for event in self._events)  # reads up to there
@@ -250,7 +250,7 @@ def _position(before: bytes) -> tuple[int, int]:
 
 
 def _explained(problem: str) -> str:
-    """The parser's message, with a remedy for the most common mistakes."""
+    """Return the parser's message, with a remedy for the most common mistakes."""
     if "'\\t'" in problem:
         return "a tab cannot indent; use spaces"
     if problem.endswith("cannot start any token"):
@@ -259,6 +259,6 @@ def _explained(problem: str) -> str:
 
 
 def _shown(path: Path) -> str:
-    """The path as a user would type it: relative if it is below the working directory."""
+    """Return the path as a user would type it: relative if it is below the working directory."""
     folder = Path.cwd()
     return os.path.relpath(path, folder) if path.is_absolute() and path.is_relative_to(folder) else str(path)

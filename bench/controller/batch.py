@@ -83,7 +83,7 @@ def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
 
 
 def script(jobs: Sequence[Job], cluster: Cluster, lines: list[str], output: str = "") -> str:
-    """The sbatch script that runs `lines`. It requests the nodes of the largest job and the time of all jobs."""
+    """Return the sbatch script that runs `lines`. It requests the nodes of the largest job and the time of all jobs."""
     room = World(max(job.world.num_nodes for job in jobs), max(job.world.ranks_per_node for job in jobs))
     limit_s = _LIMIT_FACTOR * sum(job.estimate_s for job in jobs) + _LIMIT_SLACK_S
     return slurm.batch(f"bench-{cluster.name}", room, limit_s, cluster.options, lines, output)
@@ -146,12 +146,15 @@ INTERRUPTED = Coded.of(OutcomeCode.INTERRUPTED)
 
 
 def interrupted() -> dict[str, Any]:
-    """The outcome of a job whose controller was interrupted."""
+    """Return the outcome of a job whose controller was interrupted."""
     return {"exit_code": None, "seconds": None, "what": INTERRUPTED.text, "code": INTERRUPTED.code, "facts": {}}
 
 
 def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[str, Any]:
-    """The outcomes of all jobs. Those of failed jobs also name the allocation's failure, which may be the cause."""
+    """Return the outcomes of all jobs.
+
+    The outcome of a failed job also names the allocation's failure, which may be the cause.
+    """
     merged: dict[str, Any] = dict(runs.read_outcomes(folder))
     if failure is None:
         return merged
@@ -283,7 +286,10 @@ def _state(job_id: str) -> tuple[str, str]:
 
 
 def _state_at_end(job_id: str) -> _SlurmState:
-    """Final state of a job, from slurmctld if it still lists the job, else from accounting (sacct)."""
+    """Return the final state of a job.
+
+    The source is slurmctld if it still lists the job, otherwise the accounting (sacct).
+    """
     code, out, _ = _ask("scontrol", "show", "job", "-o", job_id)
     if code == 0:
         found = dict(word.split("=", 1) for word in out.split() if "=" in word)
@@ -301,13 +307,13 @@ def _nodes(text: str) -> str:
 
 
 def _exit_code(text: str) -> int | None:
-    """The exit code in Slurm's `code:signal`."""
+    """Return the exit code in Slurm's `code:signal`, or None if it is not a number."""
     code = text.partition(":")[0]
     return int(code) if code.isdecimal() else None
 
 
 def _failed_nodes(nodes: str) -> str:
-    """The nodes that are down, failed or drained now, such as `n3 (down: power lost)`."""
+    """Return the nodes that are down, failed or drained now, such as `n3 (down: power lost)`."""
     _, out, _ = _ask("sinfo", "-h", "-N", "-n", nodes, "-o", "%N|%T|%E")
     rows = dict.fromkeys(tuple(line.split("|", 2)) for line in out.splitlines() if line.count("|") == 2)
     failed = [row for row in rows if row[1].startswith(("down", "fail", "drain"))]

@@ -22,7 +22,9 @@ from bench.core.secret_values import masked_plain, masked_variables, secrets_of
 
 
 def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
-    """The planned cluster as `config` now defines it. Raises RefusedError if it is missing or has changed.
+    """Return the planned cluster as `config` now defines it.
+
+    Raises RefusedError if the cluster is missing or has changed.
 
     A changed cluster is refused because a run must not mix rows of two different sites.
     """
@@ -42,6 +44,6 @@ def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
 
 
 def command(folder: Path, config: Path | None) -> str:
-    """The command that continues a run, with the bench.yaml that the user named."""
+    """Return the command that continues a run, with the bench.yaml that the user named."""
     named = [] if config is None else ["--config", str(config)]
     return shlex.join(["python", "-m", "bench", "run", "--resume", str(folder), *named])

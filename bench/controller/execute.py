@@ -69,7 +69,7 @@ class Outcome:
     remarks: tuple[CodedRemark, ...] = ()
 
     def failed(self, failure: Failure) -> Outcome:
-        """This outcome, changed to a failed one with this failure."""
+        """Return this outcome as a failed one, with this failure."""
         return replace(
             self, what=failure.what, rank=failure.rank, host=failure.host, code=failure.code, facts=failure.facts
         )
@@ -173,7 +173,7 @@ class _SilenceTimer:
         self.paused_s = 0.0
 
     def late(self) -> Coded | None:
-        """The heartbeat timeout that has expired; None if none has."""
+        """Return the heartbeat timeout that has expired, or None if no timeout has expired."""
         now = time.monotonic()
         if now - self._polled > _PAUSE_S:
             self._pause(now - self._polled)
@@ -274,7 +274,7 @@ def _start(
 
 
 def _expected(job: Job) -> str:
-    """The job's world in the form of `--expect`, with host names if their order is known."""
+    """Return the job's world in the form of `--expect`, with host names if their order is known."""
     hosts = "" if any("--rdzv-backend" in word for word in job.command) else ",".join(job.hosts)
     return f"{hosts or job.world.num_nodes}x{job.world.ranks_per_node}"
 
@@ -339,7 +339,7 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """What this attempt's ranks and launcher have printed so far: the log from byte `start` on."""
+    """Return what the ranks and the launcher of this attempt have printed so far: the job's log from byte `start` on."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")

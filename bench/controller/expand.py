@@ -48,7 +48,7 @@ _UNRANKED = [factor for factor in FACTORS if factor.name_rank is None and factor
 
 
 def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
-    """The plan of a scenario on a site. Raises UsageError if a modelled cluster names no instance type."""
+    """Return the plan of a scenario on a site. Raises UsageError if a modelled cluster names no instance type."""
     cluster = site.cluster
     if cluster.differs:
         raise UsageError.of(ControllerError.HOSTS_DIFFER, cluster=cluster.name, why=cluster.differs)
@@ -90,7 +90,7 @@ def expand(scenario: Scenario, site: Site, modelled: bool) -> Plan:
 
 
 def _key(coded: Coded) -> tuple[str, str]:
-    """A key that is equal for two values with the same code and facts."""
+    """Return a key that is equal for two values with the same code and facts."""
     return coded.code, repr(sorted(coded.facts.items()))
 
 
@@ -139,7 +139,10 @@ def _racks(cluster: Cluster) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) -> tuple[Any, ...]:
-    """The values of a factor that are measured; only the default if the pattern or transport ignores the factor."""
+    """Return the values of a factor that are measured.
+
+    The result is only the default if the pattern or transport ignores the factor.
+    """
     depends_on = FACTOR[varied.depends_on] if varied.depends_on else None
     unused = depends_on is not None and m.values_of(depends_on) == (depends_on.default,)
     if unused or (varied.several and not applies(varied, pattern, transport)):
@@ -148,7 +151,7 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 
 
 def _with_preset(case: Case) -> Case:
-    """The case with the settings that `like` fixes. Raises UsageError if the case sets one of them differently."""
+    """Return the case with the settings that `like` fixes. Raises UsageError if the case sets one of them differently."""
     fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
         given = getattr(case, name)
@@ -179,7 +182,7 @@ def _ranks_per_node(asked: int | None, cluster: Cluster, machine: LocalMachine, 
 
 
 def _spare_hosts(cluster: Cluster) -> list[CodedRemark]:
-    """A remark if `hosts:` has more names than `nodes:` allows."""
+    """Return a remark if `hosts:` has more names than `nodes:` allows."""
     spare = cluster.hosts[cluster.nodes :]
     if not spare:
         return []
@@ -280,7 +283,10 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 
 
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
-    """The case with its share of the time budget, and with fewer sizes if all of them would take longer."""
+    """Return the case with its share of the time budget in seconds.
+
+    The case has fewer sizes if all sizes would exceed the share.
+    """
     case = spec.case
     if share_s is None or traits(case.transport).modelled:
         return case
@@ -290,7 +296,7 @@ def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
 
 
 def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRemark]:
-    """A remark if sizes were omitted to fit the budget."""
+    """Return a remark if sizes were omitted to fit the budget."""
     num_asked, num_kept = len(asked.sizes), len(fitted.sizes)
     if num_asked == num_kept:
         return []
@@ -299,7 +305,7 @@ def _thinned(asked: Case, fitted: Case, share_s: float | None) -> list[CodedRema
 
 
 def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRemark]:
-    """A remark if a job exceeds its share of the budget even after thinning."""
+    """Return a remark if a job exceeds its share of the budget even after thinning."""
     least_s = job.num_rows * MIN_ROW_S
     if job.case.budget_s is None or share_s is None or least_s <= share_s or job.num_rounds == 1:
         return []
@@ -332,7 +338,7 @@ def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ..
 
 
 def _name(spec: JobSpec, launch: int, taken: set[str]) -> str:
-    """A unique job name from its factors, such as allreduce-mpi-2x8; duplicates get a number."""
+    """Return a unique job name made of the case's factors, such as allreduce-mpi-2x8. A duplicate gets a number."""
     case, world = spec.case, spec.world
     words = [case.pattern, spec.tool or case.transport, f"{world.num_nodes}x{world.ranks_per_node}"]
     default = replace(_DEFAULT, **preset_fields(case.like, case.pattern))

@@ -81,7 +81,7 @@ class PreflightFinding:
 
     @classmethod
     def refused(cls, reason: Coded) -> PreflightFinding:
-        """A finding that prevents the run and concerns no host."""
+        """Make a finding that prevents the run and concerns no single host."""
         return cls((), reason.text, True, reason.code, reason.facts)
 
 
@@ -103,7 +103,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
 
 
 def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Findings about one host, without regard to the others."""
+    """Yield findings about one host that do not depend on other hosts."""
     if host == wanted.hosts[0]:
         yield from _of_first_host(host, facts, wanted)
     on_gpu = any(traits(name).on_gpu for name in wanted.transports)
@@ -133,7 +133,7 @@ def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFindi
 
 
 def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Findings about the first host, which has the rendezvous port and rank 0's results."""
+    """Yield findings about the first host, which has the rendezvous port and rank 0's results."""
     if wanted.port is not None and facts.port_taken is not None:
         why = facts.port_taken.lower()
         yield PreflightFinding.of(FindingCode.PORT_TAKEN, (host,), port=wanted.port, why=why)
@@ -159,7 +159,9 @@ def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFi
 
 
 def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """Findings about names that a host cannot resolve, or that resolve to an address that other hosts cannot reach."""
+    """Yield findings about names that a host cannot resolve, or that resolve to an address that other hosts cannot
+    reach.
+    """
     several = len(wanted.hosts) > 1
     for name in wanted.hosts:
         lacking = [host for host, own in facts.items() if isinstance(own.addresses.get(name), str)]
@@ -184,7 +186,7 @@ def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFind
 
 
 def _same_machine(facts: Mapping[str, Facts]) -> Iterator[PreflightFinding]:
-    """Findings about hosts with the same host name, because ranks distinguish hosts by their names."""
+    """Yield findings about hosts with the same host name, because ranks distinguish hosts by their names."""
     hosts_of: dict[str, list[str]] = {}
     for host, own in facts.items():
         hosts_of.setdefault(own.host, []).append(host)

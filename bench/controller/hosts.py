@@ -63,7 +63,10 @@ class HostCommand:
 
 
 def agent_words(agent: Sequence[str], host: str) -> list[str]:
-    """The agent's command line for one host. The host replaces `{host}`, or is added at the end if no word has it."""
+    """Return the agent's command line for one host.
+
+    The host replaces `{host}`, or is added at the end if no word contains `{host}`.
+    """
     words = [word.replace("{host}", host) for word in agent or SSH]
     return words if words != list(agent or SSH) else [*words, host]
 
@@ -138,14 +141,16 @@ def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[s
 
 
 def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
-    """The command that first exports the variables of BENCH_CARRY and runs the set-up lines, then runs a shell line."""
+    """Return the command that first exports the variables of BENCH_CARRY and runs the set-up lines, then runs a shell
+    line.
+    """
     carried = {name: env[name] for name in env.get("BENCH_CARRY", "").split(",") if name in env}
     given = _given(carried, tuple(filter(None, (env.get("BENCH_SETUP"),))))
     return HostCommand(("sh", "-c", f"{_reader(given)}; {line}"), given)
 
 
 def _input(given: str) -> int:
-    """The descriptor of a file in memory with this text, open for reading."""
+    """Return the descriptor of a file in memory that holds this text and is open for reading."""
     descriptor = os.memfd_create("bench")
     os.write(descriptor, given.encode())
     os.lseek(descriptor, 0, os.SEEK_SET)

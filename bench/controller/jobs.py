@@ -73,7 +73,7 @@ class JobSpec:
 
     @classmethod
     def from_plain(cls, stored: Mapping[str, Any]) -> JobSpec:
-        """A job of a stored plan."""
+        """Make a job from its form in a stored plan."""
         return cls(
             stored["name"],
             from_argv(stored["case"]),
@@ -109,7 +109,7 @@ class Job:
     num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
 
     def script(self) -> str:
-        """The whole job as shell text: set-up lines, variables, command."""
+        """Return the whole job as shell text: set-up lines, variables, command."""
         if self.manifest:
             return self.manifest
         carried = {
@@ -137,7 +137,7 @@ class Job:
         return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
     def to_plain(self) -> dict[str, Any]:
-        """The job as plan.json stores it."""
+        """Return the job as plan.json stores it."""
         return {
             "name": self.name,
             "case": to_argv(self.case),
@@ -162,7 +162,7 @@ class PlanSkip:
     reason: Coded
 
     def to_plain(self) -> dict[str, Any]:
-        """The skip as plan.json stores it."""
+        """Return the skip as plan.json stores it."""
         reason = self.reason
         return {"what": self.what, "reason": reason.text, "code": reason.code, "facts": dict(reason.facts)}
 
@@ -185,7 +185,7 @@ class Plan:
         return sum(job.estimate_s for job in self.jobs)
 
     def to_plain(self, scenario_text: str) -> dict[str, Any]:
-        """The plan as plan.json stores it and `bench plan --format json` prints it."""
+        """Return the plan as plan.json stores it and `bench plan --format json` prints it."""
         secrets = set(secrets_of(self.cluster.env))
         for job in self.jobs:
             secrets.update(secrets_of(job.factors))
@@ -208,14 +208,14 @@ class Plan:
 
 
 def stored_cluster(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as plan.json stores it, without secrets."""
+    """Return a cluster as plan.json stores it, without secrets."""
     without = replace(cluster, env=masked_variables(cluster.env))
     plain: dict[str, Any] = masked_plain(asdict(without), secrets_of(cluster.env))
     return plain
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:
-    """The job that measures `spec`, with the command of our pattern or of another tool."""
+    """Return the job that measures `spec`, with the command of our pattern or of another tool."""
     case, world, cluster, machine = spec.case, spec.world, site.cluster, site.machine
     tool = site.tools[spec.tool] if spec.tool else None
     processes = tool.tool.processes(world, tool.build(case)) if tool else world
@@ -279,7 +279,10 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 
 
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
-    """Number of rounds for each size and mode. For a ladder it is the number that is needed if nothing is slow."""
+    """Return the number of rounds for each size and mode.
+
+    For a ladder it is the number of rounds that is needed if no pair is slow.
+    """
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
         return least_rounds(world.num_nodes, world.ranks_per_node, num_nics)

@@ -25,7 +25,9 @@ def under_load(
     ask: Callable[[hosts.HostCommand, float], hosts.CommandReply] = hosts.run_locally,
     look: Callable[[], Sequence[Gpu]] = lambda: nvml.gpus(under_load=True).gpus,
 ) -> tuple[dict[str, Any], str | None]:
-    """(this machine's facts with its PCIe links under load, why a GPU could not copy or None).
+    """Return this machine's facts with its PCIe links under load, and the reason if a GPU could not copy.
+
+    The reason is None if all GPUs copied.
 
     One child process per GPU copies. The fastest link that was seen is reported, because a child takes a while to start
     copying. If the child of a GPU fails, the facts of the idle GPU are reported.

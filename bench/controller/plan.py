@@ -67,7 +67,7 @@ def make(request: PlanRequest) -> Planned:
 
 
 def site_of(cluster: Cluster, tools: Iterable[str], tool_path: Path | None) -> Site:
-    """A cluster as seen from this machine, with the tools of these names."""
+    """Return the site of a cluster as seen from this machine, with the tools of these names."""
     machine = this_machine(cluster.python, cluster.mpirun)
     return Site(cluster, machine, all_patterns(), all_launchers(), installed(tools, tool_path))
 
@@ -105,20 +105,23 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 
 
 def _mpirun_of(python: str) -> str:
-    """The mpirun of the interpreter's environment, else the one on PATH."""
+    """Return the path of mpirun in the interpreter's environment, or else of the mpirun on PATH."""
     own_mpirun = Path(python).parent / "mpirun"
     return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
 
 
 def _mpi_of(mpirun: str) -> str:
-    """The MPI that an mpirun belongs to; empty if unknown. Each MPI installs a program of its own next to mpirun."""
+    """Return the MPI that an mpirun belongs to, or '' if unknown.
+
+    The MPI is recognised by a program that it installs next to mpirun.
+    """
     folder = Path(mpirun).resolve().parent
     marker_programs = {"ompi_info": "openmpi", "mpichversion": "mpich"}
     return next((mpi for program, mpi in marker_programs.items() if (folder / program).exists()), "")
 
 
 def other_mpirun(chosen: str) -> CodedRemark | None:
-    """A remark if PATH has another mpirun than the one that will be used."""
+    """Return a remark if PATH has another mpirun than the one that will be used."""
     folder = str(Path(chosen).parent)
     elsewhere = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != folder)
     other = shutil.which("mpirun", path=elsewhere)

@@ -87,7 +87,7 @@ def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which
 
 
 def _instead(plan: Plan) -> str:
-    """What the user can do on this machine instead of running this plan."""
+    """Return what the user can do on this machine instead of running this plan."""
     shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
@@ -110,7 +110,7 @@ def _check_this_machine(job: Job, plan: Plan, site: Site) -> None:
 
 
 def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[PreflightFinding]:
-    """Findings about the set-up lines and launcher options of jobs that start on this machine.
+    """Return findings about the set-up lines and launcher options of jobs that start on this machine.
 
     Jobs that a scheduler starts are not checked.
     """

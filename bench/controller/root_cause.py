@@ -55,7 +55,7 @@ class FailureEvidence:
 
 
 def find(evidence: FailureEvidence) -> Failure | None:
-    """The root cause, with rank and host if known; None without evidence."""
+    """Return the root cause of a failed job, with rank and host if known, or None without evidence."""
     for find_in in (
         _reported_by_a_rank,
         _disk_full,
@@ -79,12 +79,12 @@ def find(evidence: FailureEvidence) -> Failure | None:
 
 
 def failure_of(words: LastWords) -> Failure:
-    """A rank's report of its end, as a failure."""
+    """Return a rank's report of its end, as a failure."""
     return Failure(words.end.text, words.rank, words.host, words.end.code, words.end.facts)
 
 
 def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
-    """The first report by a rank about a failure of its own: reports of lost peers do not count.
+    """Return the first report by a rank about a failure of its own. Reports of lost peers are ignored.
 
     If a machine was suspended, or several ranks of a host were paused, only the host is named.
     """
@@ -102,7 +102,10 @@ def _reported_by_a_rank(evidence: FailureEvidence) -> Failure | None:
 
 
 def _disk_full(evidence: FailureEvidence) -> Failure | None:
-    """A full disk: the ranks' reports and heartbeats may then be lost."""
+    """Return the failure of a full disk, or None if the disk is not full.
+
+    With a full disk the ranks' reports and heartbeats may be lost.
+    """
     return Failure.of(OutcomeCode.NOT_WRITABLE, why=evidence.no_room) if evidence.no_room else None
 
 
@@ -131,7 +134,9 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
-    """The rank that the launcher lost; None if that rank left a report, which is better evidence."""
+    """Return the failure of the rank that the launcher lost, or None if that rank left a report, which is better
+    evidence.
+    """
     lost = evidence.launcher
     if lost is None:
         return None
@@ -254,7 +259,7 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
 
 def last_words(evidence: FailureEvidence) -> Failure | None:
-    """The first report of any rank, even if it only reports lost contact: it is used if no root cause was found.
+    """Return the first report of any rank, even a report of lost contact. It is used if no root cause was found.
 
     A rank may be ended before it can print its last words; its heartbeat file then has them.
     """
@@ -270,7 +275,7 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """The clause of a message that says what most running ranks were doing; empty without heartbeats."""
+    """Return the part of a message that says what most running ranks were doing, or '' without heartbeats."""
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""
@@ -283,7 +288,7 @@ def _of_rank(code: OutcomeCode, beat: Heartbeat, **facts: object) -> Failure:
 
 
 def _failure(code: Code, rank: int | None, host: str | None, **facts: object) -> Failure:
-    """A failure whose template may name the rank and the host."""
+    """Return a failure whose template may name the rank and the host."""
     return Failure(code.words({"rank": rank, "host": host, **facts}), rank, host, code, facts)
 
 

@@ -101,7 +101,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
 
 
 def _incomplete(folder: Path, context: RunContext) -> list[Job]:
-    """The jobs of a run that are not complete, each with only the sizes that are not yet measured."""
+    """Return the jobs of a run that are not complete, each with only the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)
     jobs = []
     for stored_job in stored["jobs"]:

@@ -49,14 +49,14 @@ class Survey:
 
 
 def waiting_note(cluster: Cluster) -> str | None:
-    """A line to print before many hosts are asked, because that takes a while; None for few hosts."""
+    """Return a line to print before many hosts are asked, which takes a while, or None for few hosts."""
     if len(cluster.hosts) <= hosts.MOST_AT_ONCE:
         return None
     return f"asking {len(cluster.hosts):,} hosts, {hosts.MOST_AT_ONCE} at a time"
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """What jobs require of the hosts that their cluster names. Without names the result has no hosts to ask."""
+    """Return what jobs require of the hosts that their cluster names. If the cluster names no hosts, no host is asked."""
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
     return Wanted(
@@ -209,7 +209,7 @@ def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, mor
 
 @contextlib.contextmanager
 def _mark_in(results: Path) -> Iterator[str]:
-    """A temporary file in the results folder. A host that sees it shares this folder."""
+    """Yield a temporary file in the results folder. A host that sees it shares this folder."""
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
     try:
@@ -265,7 +265,7 @@ def _silence(
 
 
 def _without(host: str, text: str) -> str:
-    """The text with the placeholder _HOST for the host's name, so hosts with the same reason have the same text."""
+    """Replace the host's name in the text by the placeholder _HOST, so hosts with the same reason have the same text."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 

@@ -46,7 +46,10 @@ def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool
 
 
 def _read_once(file: Path) -> str:
-    """The text of the file, '' if there is none. Deletes the file: nccl-tests writes its whole environment into it."""
+    """Read the text of the file and delete the file, because nccl-tests writes its whole environment into it.
+
+    The text is '' if there is no file.
+    """
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
         file.unlink()

@@ -27,7 +27,7 @@ class Search:
     whole: bool
 
     def words(self) -> str:
-        """The extent of the search, as text."""
+        """Return the extent of the search, as text."""
         searched = f"{self.num_folders:,} folder{'' if self.num_folders == 1 else 's'}"
         return (
             searched
@@ -37,7 +37,8 @@ class Search:
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
-    """The tools of these names, with their programs in `folder`, or in the folder that the tool's variable names.
+    """Return the tools of these names, with their programs in `folder`, or in the folder that the tool's variable
+    names.
 
     Raises UsageError if that path is not a folder.
     """
@@ -59,12 +60,15 @@ def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]
 
 
 def without_mpi(tool: Installed) -> Installed:
-    """The tool for a machine without mpirun. Even a program built with MPI then runs as one process with all GPUs."""
+    """Return the tool for a machine without mpirun.
+
+    Even a program built with MPI then runs as one process with all GPUs.
+    """
     return replace(tool, builds={name: build - {"mpi"} for name, build in tool.builds.items()})
 
 
 def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
-    """Executable files below a folder. Skips linked, hidden and unreadable folders.
+    """Search for executable files below a folder. Linked, hidden and unreadable folders are skipped.
 
     `depth`: most levels below `folder`; `most`: most folders that are searched.
     """

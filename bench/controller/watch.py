@@ -150,7 +150,7 @@ def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def stacks(beats_folder: Path) -> str:
-    """The stacks that the ranks wrote when the controller asked for them, as text for the job's log."""
+    """Return the stacks that the ranks wrote when the controller asked for them, as text for the job's log."""
     found = []
     for path in sorted(beats_folder.glob("*.stack"), key=lambda path: int(path.stem)):
         text = path.read_text(encoding="utf-8", errors="replace").strip()
@@ -167,7 +167,7 @@ def end_everywhere(job_id: str, reached: JobHosts) -> tuple[str, ...]:
 
 
 def _parsed(out: str) -> dict[str, Any] | None:
-    """The last JSON line; a login may print a greeting before it."""
+    """Return the last JSON line, or None if there is none. A login may print a greeting before that line."""
     lines = [line for line in out.splitlines() if line.startswith("{")]
     try:
         found = json.loads(lines[-1]) if lines else None

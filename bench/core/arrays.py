@@ -35,7 +35,10 @@ class Arrays(ABC):
         self._heads: dict[tuple[int, ...], tuple[Bytes, Any]] = {}
 
     def head(self, content: Tiled, num_bytes: int) -> Any:
-        """The first bytes of `content`, on this device. The last results are cached: all buffer sets need the same."""
+        """Return the first `num_bytes` of `content`, on this device.
+
+        The last results are cached, because all buffer sets need the same bytes.
+        """
         key = (id(content.period), content.offset % content.row_bytes, content.salt, content.mask, num_bytes)
         if key not in self._heads:
             while len(self._heads) >= _MOST_HEADS:
@@ -45,15 +48,15 @@ class Arrays(ABC):
 
     @abstractmethod
     def empty(self, num_bytes: int) -> Any:
-        """New memory, aligned to at least 16 bytes. Raises MemoryError."""
+        """Allocate `num_bytes` of memory, aligned to at least 16 bytes. Raises MemoryError."""
 
     @abstractmethod
     def upload(self, data: Bytes) -> Any:
-        """The bytes of a numpy array on this device; possibly that array itself."""
+        """Return the bytes of a numpy array on this device. The result may be that array itself."""
 
     @abstractmethod
     def download(self, array: Any) -> Bytes:
-        """The bytes as a numpy array; possibly a view of the same memory."""
+        """Return the bytes as a numpy array, possibly a view of the same memory."""
 
     @abstractmethod
     def address(self, array: Any) -> int:
@@ -61,11 +64,11 @@ class Arrays(ABC):
 
     @abstractmethod
     def words(self, array: Any) -> Any:
-        """The same memory as 8-byte integers. The array's address and size must be multiples of 8."""
+        """Return a view of the array as 8-byte integers. The array's address and size must be multiples of 8."""
 
     @abstractmethod
     def repeated(self, array: Any, rows: int) -> Any:
-        """A table in which every row is this array, without a copy."""
+        """Return a table in which every row is this array, without copying the array."""
 
     @abstractmethod
     def copy(self, target: Any, source: Any) -> None:
@@ -86,11 +89,11 @@ class NumpyArrays(Arrays):
         return np.empty(num_bytes, dtype=np.uint8)
 
     def upload(self, data: Bytes) -> Bytes:
-        """The array itself."""
+        """Return the array itself."""
         return data
 
     def download(self, array: Any) -> Bytes:
-        """A view of that memory."""
+        """Return a view of the array's memory."""
         return np.asarray(array)
 
     def address(self, array: Any) -> int:
@@ -98,11 +101,11 @@ class NumpyArrays(Arrays):
         return int(array.ctypes.data)
 
     def words(self, array: Any) -> Any:
-        """A view."""
+        """Return a view of the array as 8-byte integers."""
         return array.view(np.int64)
 
     def repeated(self, array: Any, rows: int) -> Any:
-        """A view with a stride of 0."""
+        """Return a view of the array with a stride of 0 between rows."""
         return np.broadcast_to(array, (rows, len(array)))
 
     def copy(self, target: Any, source: Any) -> None:
@@ -140,7 +143,7 @@ class Memory:
         return len(self.array)
 
     def part(self, begin: int, num_bytes: int) -> Memory:
-        """The `num_bytes` from byte `begin` on."""
+        """Return the part of this memory that begins at byte `begin` and has `num_bytes` bytes."""
         return replace(self, array=self.array[begin : begin + num_bytes])
 
     def write(self, data: Bytes) -> None:

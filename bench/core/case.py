@@ -260,12 +260,15 @@ FACTOR = {each.name: each for each in FACTORS}
 
 
 def applies(varied: Factor, pattern: Pattern, transport: str) -> bool:
-    """Does a factor change what this pattern does over this transport?"""
+    """Check whether a factor changes what this pattern does over this transport."""
     return varied.patterns(pattern) and (not varied.by_transport or varied.name in traits(transport).factors)
 
 
 def _compared() -> Iterator[ReportedFact]:
-    """What must be equal for rows of two runs to be compared: factors that are not comparable, and reported facts."""
+    """Yield the facts that must be equal for rows of two runs to be compared:
+
+    all factors except those declared comparable, and the reported facts.
+    """
     for each in FACTORS:
         if not each.comparable:
             yield ReportedFact(each.reported_as, each.reported or _of_case(each), each.follows)
@@ -273,7 +276,7 @@ def _compared() -> Iterator[ReportedFact]:
 
 
 def _of_case(varied: Factor) -> Callable[[Header], str | None]:
-    """A function that reads a factor's value from the case in a header."""
+    """Return a function that reads a factor's value from the case in a header."""
 
     def read(header: Header) -> str | None:
         case = own_case(header.case)
@@ -306,7 +309,7 @@ LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggres
 
 
 def from_args(pattern: str, args: argparse.Namespace) -> Case:
-    """The case that parsed arguments describe. Raises UsageError naming the option."""
+    """Return the case that parsed arguments describe. Raises UsageError that names the option."""
     given = {}
     for each in FACTORS:
         text = getattr(args, each.name)
@@ -326,7 +329,7 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
 
 
 def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
-    """The sizes of -b, -e and -f."""
+    """Return the sizes, in bytes, that the options -b, -e and -f describe."""
     begin = parse_size(args.minbytes or "8")
     end = parse_size(args.maxbytes) if args.maxbytes else max(begin, parse_size("16M"))
     step = args.stepfactor or "2"
@@ -336,7 +339,7 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """An option that this transport would silently ignore; None if there is none."""
+    """Return a skip that names an option that this transport would silently ignore, or None if there is no such option."""
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:
@@ -348,7 +351,7 @@ def ignored_option(case: Case, transport: str) -> Skip | None:
 
 
 def preset_fields(tool: str, pattern: str) -> dict[str, Any]:
-    """The fields of a case that `--like tool` fixes for a pattern; none for ''."""
+    """Return the fields of a case that `--like tool` fixes for a pattern. The result is empty if `tool` is ''."""
     fixed = LIKE.get(tool, {}) | LIKE_FOR_PATTERN.get((tool, pattern), {})
     return {name: FACTOR[name].parse(text) for name, text in fixed.items()}
 
@@ -361,7 +364,10 @@ def _parsed(given: Factor, text: str) -> Any:
 
 
 def from_argv(argv: Sequence[str]) -> Case:
-    """The case of `[pattern, option, value, ...]`, as `to_argv` prints it. Raises UsageError naming what is wrong."""
+    """Return the case of `[pattern, option, value, ...]`, as `to_argv` prints it.
+
+    Raises UsageError that names the mistake.
+    """
     if not argv:  # a row that another tool measured
         raise UsageError("the case is empty: its first word must be a pattern")
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
@@ -377,7 +383,7 @@ def from_argv(argv: Sequence[str]) -> Case:
 
 
 def own_case(argv: Sequence[str]) -> Case | None:
-    """The case of a command line; None if another program ran that command line."""
+    """Return the case of a command line, or None if another program ran that command line."""
     return _own_case(tuple(argv))
 
 

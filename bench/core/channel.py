@@ -27,9 +27,9 @@ class SingleRankChannel(Channel):
     """The channel of a world of one rank."""
 
     def gather(self, value: Any) -> list[Any] | None:
-        """A list of the value."""
+        """Return a list that holds only the value of this single rank."""
         return [value]
 
     def broadcast(self, value: Any) -> Any:
-        """The value itself."""
+        """Return the value itself, because there is only one rank."""
         return value

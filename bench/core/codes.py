@@ -38,17 +38,17 @@ class Code(StrEnum):
         return member
 
     def words(self, facts: Mapping[str, Any]) -> str:
-        """The template filled in. Raises KeyError if a fact is missing."""
+        """Fill in the template. Raises KeyError if a fact is missing."""
         return fill(self.template, facts)
 
 
 def fill(template: str, facts: Mapping[str, Any]) -> str:
-    """A template filled in. Raises KeyError if a fact is missing."""
+    """Fill in a template. Raises KeyError if a fact is missing."""
     return _WORDS.vformat(template, (), facts)
 
 
 def fill_present(template: str, facts: Mapping[str, Any]) -> str:
-    """A template filled in, without the optional parts whose facts are missing.
+    """Fill in a template, and omit the optional parts whose facts are missing.
 
     `<, on {host}>` is left out if the fact `host` is missing or None. `<rising?, still rising>` is kept only if the
     fact `rising` is true, and `<!rising?, flat>` only if it is not.
@@ -68,7 +68,7 @@ class OptionalPartsCode(Code):
     """A code whose template may have optional parts (`fill_present`)."""
 
     def words(self, facts: Mapping[str, Any]) -> str:
-        """The template filled in, without the parts whose facts are missing."""
+        """Fill in the template, and omit the parts whose facts are missing."""
         return fill_present(self.template, facts)
 
 
@@ -82,7 +82,7 @@ class Coded:
 
     @classmethod
     def of(cls, code: Code, **facts: Any) -> Self:
-        """A code with its facts; the template gives the words."""
+        """Make an instance from a code and its facts. The code's template gives the text."""
         return cls(code, facts, code.words(facts))
 
     @classmethod

@@ -33,7 +33,10 @@ class Parts:
 
 
 def parts(case: Case, world: World) -> Parts | None:
-    """The role of each rank; None without an aggressor. Raises UsageError if the split does not fit the world."""
+    """Return the ranks that are victims, aggressors and idle, or None if the case has no aggressor.
+
+    Raises UsageError if the split does not fit the world.
+    """
     if not case.aggressor:
         return None
     ranks = range(world.num_ranks)
@@ -60,7 +63,9 @@ def parts(case: Case, world: World) -> Parts | None:
 
 
 def rounds(case: Case, world: World, groups: str) -> Sequence[Round]:
-    """The measured groups of each round: of the victims, or of all ranks without an aggressor.
+    """Return the measured groups of each round.
+
+    With an aggressor these are groups of victims only, otherwise of all ranks.
 
     `groups`: the name of the topology, from Pattern.topology_of.
     """
@@ -76,7 +81,7 @@ def aggressor(case: Case) -> tuple[str, int]:
 
 
 def shape_of_aggressors(case: Case, num_ranks: int) -> tuple[Pattern, Shape]:
-    """The aggressors' pattern and its shape: pipelined, with the victims' direction and window.
+    """Return the aggressors' pattern and its shape. The shape is pipelined and has the victims' direction and window.
 
     Raises UsageError if the aggressors cannot run this pattern.
     """

@@ -60,7 +60,7 @@ ALIASES = {
 
 
 def dtype_of(name: str) -> Dtype:
-    """The type that torch or nccl-tests calls `name`. Raises UsageError with the nearest name."""
+    """Return the type that torch or nccl-tests calls `name`. Raises UsageError with the nearest name."""
     word = ALIASES.get(name, name)
     if word not in DTYPES:
         raise UsageError(f"no element type is called {name!r}{nearest(name, list(DTYPES))}")

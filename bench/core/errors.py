@@ -20,7 +20,7 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE  # as a shell reports a program whose re
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a library's error message; the error's type if it has no message."""
+    """Return the first line of a library's error message, or the error's type if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
@@ -55,14 +55,14 @@ class BenchError(Exception):
 
     @classmethod
     def of(cls, code: _Words, **facts: Any) -> Self:
-        """A code with its facts, in the words of its template."""
+        """Make an instance from a code and its facts. The code's template gives the text."""
         error = cls(code.words(facts))
         error.code, error.facts = str(code), facts
         return error
 
     @classmethod
     def coded(cls, reason: _Reason) -> Self:
-        """An error for a reason that already has its text."""
+        """Make an error from a reason that already has its text."""
         error = cls(reason.text)
         error.code, error.facts = reason.code, reason.facts
         return error

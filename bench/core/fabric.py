@@ -32,7 +32,7 @@ class Fabric:
     """The links of all nodes of a world. Times follow exactly from the links and are deterministic."""
 
     def __init__(self, links: NodeLinks, world: World) -> None:
-        """Raises UsageError if a node has fewer GPUs than ranks."""
+        """Compute the capacity of every link. Raises UsageError if a node has fewer GPUs than ranks."""
         if links.peer != "memory" and world.ranks_per_node > links.gpus:
             raise UsageError(
                 f"{links.instance} has {links.gpus} GPUs per node, not {world.ranks_per_node}: "
@@ -45,7 +45,7 @@ class Fabric:
         self._solved: dict[bytes, Floats] = {}
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
-        """The links that a message from `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in 1')."""
+        """Return the links that a message from `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in 1')."""
         import numpy as np
 
         ids = self._paths(np.array([source]), np.array([target]))[0]
@@ -94,7 +94,10 @@ class Fabric:
         return self.world.ranks_per_node * min(joined, self.world.num_nodes)
 
     def links_by_kind(self) -> dict[str, slice]:
-        """The ids of the links of each kind, as in `capacity` and `routes`: nvlink, pcie, memory, nic, leaf, pair."""
+        """Return the ids of the links of each kind, as in `capacity` and `routes`:
+
+        nvlink, pcie, memory, nic, leaf, pair.
+        """
         found: dict[str, slice] = {}
         for name, (first, number) in self._kinds.items():
             kind = name.split()[0]
@@ -134,7 +137,10 @@ class Fabric:
         return np.concatenate(parts)
 
     def _num_leaves(self) -> int:
-        """Number of leaf switches whose uplinks can limit: 0 with a single switch or without oversubscription."""
+        """Return the number of leaf switches whose uplinks can limit the traffic.
+
+        It is 0 with a single switch or without oversubscription.
+        """
         per_leaf = self.links.nodes_per_leaf
         if per_leaf is None or per_leaf >= self.world.num_nodes or self.links.oversubscription <= 1:
             return 0
@@ -192,7 +198,7 @@ class Fabric:
             paths[up, column] = self._kinds[f"{kind} {way}"][0] + switches[up]
 
     def _bridges_per_node(self) -> int:
-        """Number of PCIe switches per node, if several ranks share one switch; else 0."""
+        """Return the number of PCIe switches per node if several ranks share one switch, otherwise 0."""
         shared = self.links.gpus_per_pcie_switch
         if shared is None or shared < 2 or self.links.peer == "memory":
             return 0
@@ -249,7 +255,7 @@ class Fabric:
 
 
 def _columns(flows: Sequence[Flow] | Floats) -> tuple[Ints, Ints, Floats]:
-    """Sources, targets and bytes of messages, one array each."""
+    """Return the sources, the targets and the bytes of messages, as one array each."""
     import numpy as np
 
     table = np.asarray(flows, dtype=np.float64)

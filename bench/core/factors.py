@@ -63,7 +63,7 @@ class Factor:
     labelled: bool  # a figure's label names it
 
     def name_part(self, value: Any) -> str:
-        """The word for a value in a job's name: `root3`, `inplace`, `bfloat16`."""
+        """Return the text for a value in a job's name, such as `root3`, `inplace` or `bfloat16`."""
         if self.word is not None:
             return self.word(value)
         if isinstance(value, bool):
@@ -140,7 +140,7 @@ def one_of(kind: str, words: Sequence[str], *flags: str, help: str, **more: Any)
 
 
 def factors_of(table: type[Any]) -> tuple[Factor, ...]:
-    """The factors that a dataclass declares, in the order of its fields."""
+    """Return the factors that a dataclass declares, in the order of its fields."""
     found = []
     for each in fields(table):
         described: Factor | None = each.metadata.get("factor")

@@ -46,7 +46,7 @@ def phases_of(
 
 
 def _messages(group: Group, steps: tuple[Step, ...]) -> tuple[Flow, ...]:
-    """The sends of an exchange as flows; messages between the same two ranks share one flow."""
+    """Return the sends of an exchange as flows. Messages between the same two ranks are added up in one flow."""
     flows: dict[tuple[int, int], float] = {}
     for member, step in enumerate(steps):
         for send in step.sends if isinstance(step, Exchange) else ():

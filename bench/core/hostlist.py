@@ -31,7 +31,7 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """The text that `expand` turns back into these names. Consecutive numbers at the end of names become ranges."""
+    """Return the text that `expand` turns back into these names. Consecutive numbers at the end of names become ranges."""
     parts: list[str] = []
     for (stem, width), group in groupby(map(_split, names), key=lambda split: (split[0], _width(split[1]))):
         runs: list[list[str]] = []
@@ -49,7 +49,10 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _width(digits: str) -> int:
-    """A key: numbers with equal keys can share a range. 0 without digits, 1 without a leading 0, else their number."""
+    """Return a key such that numbers with equal keys can share a range.
+
+    The key is 0 without digits, 1 without a leading 0, and otherwise the number of digits.
+    """
     return len(digits) if digits.startswith("0") else min(len(digits), 1)
 
 

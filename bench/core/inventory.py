@@ -109,7 +109,7 @@ class Path:
 
     @classmethod
     def between(cls, a: str, b: str, kind: str, peer_access: bool | None, why: NoAccess | None) -> Path:
-        """A path between two devices; `why`: the reason if they cannot access each other's memory."""
+        """Make a path between two devices. `why`: the reason if the two devices cannot access each other's memory."""
         return cls(a, b, kind, peer_access, why.template if why else None, why)
 
 
@@ -132,7 +132,7 @@ class Inventory:
 
 
 def from_facts(facts: Mapping[str, Any]) -> Inventory:
-    """The devices of a node from its facts in a header. Unknown keys are ignored.
+    """Return the devices of a node from its facts in a header. Unknown keys are ignored.
 
     Raises UsageError for a device that lacks a required field, such as its name.
     """
@@ -155,7 +155,10 @@ _CODE_OF_WORDS = {code.template: code.value for code in NoAccess}
 
 
 def _path(plain: Mapping[str, Any]) -> Path:
-    """A path from a file. Files of older versions hold only the words `why_not`, without a code."""
+    """Return a path between two devices, as stored in a file.
+
+    Files of older versions hold only the text `why_not`, without a code.
+    """
     found = Path(**_known(Path, plain))
     return found if found.why_code else replace(found, why_code=_CODE_OF_WORDS.get(found.why_not or ""))
 

@@ -64,14 +64,14 @@ class Launcher(ABC):
 
     @abstractmethod
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """This process's rank, from its environment; None if this launcher did not start it.
+        """Return this process's rank, from its environment, or None if this launcher did not start the process.
 
         Raises UsageError if the launcher's variables are invalid.
         """
 
     @abstractmethod
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """The command that starts `program` (without the interpreter) as `world`, with the variables `env`."""
+        """Return the command that starts `program` (without the interpreter) as `world`, with the variables `env`."""
 
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
@@ -84,7 +84,7 @@ class Launcher(ABC):
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """The lost rank and host that this launcher reports in `log`; None if it reports none."""
+        """Return the lost rank and host that this launcher reports in `log`, or None if the log reports no lost rank."""
         return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:

@@ -77,7 +77,7 @@ class NodeLinks:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> NodeLinks:
-        """The links that `to_dict` wrote. Keys of a later version are ignored."""
+        """Return the links that `to_dict` wrote. Keys of a later version are ignored."""
         known = {each.name for each in fields(cls)}
         values = {key: value for key, value in plain.items() if key in known}
         if "given" in values:
@@ -87,7 +87,10 @@ class NodeLinks:
         return cls(**values)
 
     def with_rates(self, overrides: Mapping[str, float]) -> NodeLinks:
-        """The same node with other rates (bytes/s) of nvlink, pcie, nic or memory. UsageError for other names."""
+        """Return the same node with other rates, in bytes/s, of nvlink, pcie, nic or memory.
+
+        Raises UsageError for other names.
+        """
         for name in overrides:
             if name not in RATES:
                 raise UsageError(f"no link is called {name!r}{nearest(name, RATES)}")
@@ -114,7 +117,10 @@ class NodeLinks:
         return self.peer in ("nvlink_mesh", "infinity_fabric")
 
     def nics_of_a_rank(self, ranks_per_node: int) -> float:
-        """Number of NICs that one rank's traffic can use: 1 if ranks share NICs, otherwise all NICs of that rank."""
+        """Return the number of NICs that one rank's traffic can use.
+
+        It is 1 if ranks share NICs, otherwise the node's NICs divided by its ranks.
+        """
         return max(1.0, (self.num_nics or 1) / ranks_per_node)
 
 

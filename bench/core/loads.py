@@ -70,7 +70,7 @@ def ideal_s(loads: Sequence[Load], payload_bytes: float) -> float:
 
 
 def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
-    """The loads of one collective of the whole world; None if the algorithm cannot run on this world.
+    """Return the loads of one collective of the whole world, or None if the algorithm cannot run on this world.
 
     Raises UsageError if a rate or latency is unknown.
     """
@@ -88,7 +88,7 @@ def loads(fabric: Fabric, op: str, algorithm: str) -> Loads | None:
 
 
 def of_phases(fabric: Fabric, phases: Sequence[Phase]) -> Loads:
-    """The loads of phases whose flows were made for a payload of one byte."""
+    """Return the loads of phases whose flows were made for a payload of one byte."""
     known: dict[int, Load] = {}  # by identity: repeated phases are the same object
     found = []
     for phase in phases:
@@ -146,7 +146,10 @@ def _most(by_kind: dict[str, float], kind: str, seconds: NDArray[np.float64]) ->
 
 
 def _envelope(latencies: NDArray[np.float64], slopes: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """The lines that are highest at some payload of 0 or more. A message without bytes has slope 0."""
+    """Return the lines that are the highest of all lines at some payload of 0 or more bytes.
+
+    A message without bytes has slope 0.
+    """
     steepest: dict[float, float] = {}
     while latencies.size:  # a fabric has few different latencies
         same = latencies == latencies[0]

@@ -59,7 +59,7 @@ _UNKNOWN = LogTraits()
 
 @cache
 def log_traits(tool: str) -> LogTraits:
-    """The traits of the tool whose runs have this name; the defaults if no reader has it."""
+    """Return the traits of the tool whose runs have this name, or the default traits if no reader declares this name."""
     if tool in plugins.names("transport"):
         return _UNKNOWN
     for name in plugins.names("tool"):
@@ -72,6 +72,6 @@ def log_traits(tool: str) -> LogTraits:
 
 @cache
 def compared_statistic(tool: str) -> ComparedStatistic:
-    """The statistic that this tool's file in `logs/readers/` declares; the default for other names."""
+    """Return the statistic that this tool's file in `logs/readers/` declares, or the default for other names."""
     found = getattr(plugins.load("tool", tool), "TOOL", None) if tool in plugins.names("tool") else None
     return ComparedStatistic() if found is None else found.compared

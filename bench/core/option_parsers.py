@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
-    """A parser that accepts one of these words. `kind`: what error messages call such a word."""
+    """Return a parser that accepts one of these words. `kind`: what error messages call such a word."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -50,7 +50,7 @@ def one_of(kind: str, words: Sequence[str]) -> Callable[[str], str]:
 
 
 def whole(least: int, name: str = "") -> Callable[[str], int]:
-    """A parser of a whole number of `least` or more. `name`: what error messages call the number."""
+    """Return a parser of a whole number of `least` or more. `name`: what error messages call the number."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -76,7 +76,7 @@ def switch(text: str) -> bool:
 
 
 def matrix(text: str) -> tuple[tuple[int, ...], ...]:
-    """A square matrix of weights, row by row: `0,1;2,0`."""
+    """Parse a square matrix of weights, written row by row: `0,1;2,0`."""
     try:
         rows = tuple(tuple(int(cell) for cell in row.split(",")) for row in text.split(";"))
     except ValueError:
@@ -122,7 +122,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def racks(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The hosts of each rack: `r1=h0,h1;r2=h2,h3`."""
+    """Parse the hosts of each rack: `r1=h0,h1;r2=h2,h3`."""
     racks = []
     for part in text.split(";"):
         rack, separator, hosts = part.partition("=")
@@ -133,7 +133,7 @@ def racks(text: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def required(text: str) -> tuple[tuple[str, str], ...]:
-    """What a library must use: `network=efa,algorithm=ring`."""
+    """Parse what a library must use: `network=efa,algorithm=ring`."""
     pairs = []
     for part in text.split(","):
         name, _, value = (word.strip().lower() for word in part.partition("="))
@@ -148,7 +148,7 @@ def required(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def listed(typed: object) -> list[Any]:
-    """A list unchanged, or a single value as a list with one element. Raises UsageError for an empty list."""
+    """Return a list unchanged, or a single value as a list with one element. Raises UsageError for an empty list."""
     if typed == []:
         raise UsageError("the list is empty: give at least one value, or leave out the key")
     return typed if isinstance(typed, list) else [typed]
@@ -163,7 +163,7 @@ def split_orders(typed: object) -> list[Any]:
 
 
 def split_matrix(typed: object) -> list[Any]:
-    """A matrix as the command line spells it (`0,1;2,0`), from this text or from a list of rows."""
+    """Return a matrix as the command line spells it (`0,1;2,0`), from this text or from a list of rows."""
     if not isinstance(typed, list):
         return [typed]
     rows = [row if isinstance(row, list) else [row] for row in typed]
@@ -171,17 +171,17 @@ def split_matrix(typed: object) -> list[Any]:
 
 
 def split_requirements(typed: object) -> list[Any]:
-    """Requirements as the command line spells them (`network=efa`), from this text or from a mapping."""
+    """Return requirements as the command line spells them (`network=efa`), from this text or from a mapping."""
     if not isinstance(typed, dict):
         return [typed]
     return [",".join(f"{name}={value}" for name, value in typed.items())]
 
 
 def merged_sizes(parsed: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Parsed ranges and sizes merged, in rising order. Bytes."""
+    """Merge parsed ranges and sizes, in bytes, into one tuple in rising order without duplicates."""
     return tuple(sorted({size for part in parsed for size in part}))
 
 
 def only_one(parsed: tuple[Any, ...]) -> Any:
-    """The value of a factor for which `split` makes one text even from a list or mapping."""
+    """Return the only parsed value, for a factor whose `split` makes one text even from a list or mapping."""
     return parsed[0]

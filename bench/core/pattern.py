@@ -61,13 +61,18 @@ class Pattern(ABC):
     one_way = False  # does its time begin on member 0 and end on member 1, whose clock may differ?
 
     def way(self, direction: str) -> str:
-        """The direction in which it runs if `direction` is requested; '' if it has no directions."""
+        """Return the direction in which the pattern runs if `direction` is requested, or '' if the pattern has no
+        directions.
+        """
         if not self.directional:
             return ""
         return self.directions[0] if direction == "one-way" else direction
 
     def topology_of(self, asked: str) -> str:
-        """The topology of its groups if `asked` is requested: its fixed one, its default, or the requested one."""
+        """Return the topology of the pattern's groups if `asked` is requested.
+
+        A fixed topology of the pattern comes first. If `asked` is "world", the result is the pattern's default.
+        """
         return self.topology or (self.usual_topology if asked == "world" else asked)
 
     def needs(self, shape: Shape) -> Skip | None:
@@ -96,11 +101,14 @@ class Pattern(ABC):
 
     @abstractmethod
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """The steps of one member."""
+        """Return the steps of one member."""
 
     @abstractmethod
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """What one member's receive buffer must hold afterwards. All its other bytes must be untouched."""
+        """Return what one member's receive buffer must hold afterwards.
+
+        All other bytes of the buffer must be unchanged.
+        """
 
     @abstractmethod
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -117,11 +125,11 @@ class Pattern(ABC):
         return self.crossing(shape, shape.num_ranks) / shape.payload_bytes
 
     def operations(self, shape: Shape) -> int:
-        """Number of operations of size S in one pass through the steps."""
+        """Return the number of operations of size S in one pass through the steps."""
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """The least number of messages that must follow one another. The latency floor is this number x one latency."""
+        """Return the least number of messages that must follow one another. The floor is this number times one latency."""
         return 1
 
 
@@ -140,7 +148,7 @@ class Traffic:
 
 
 def traffic_of(pattern: Pattern, shape: Shape, num_nodes: int | None) -> Traffic:
-    """The traffic of one size. If the group cannot run the pattern, there is no traffic.
+    """Return the traffic of one size. The traffic is empty if the group cannot run the pattern.
 
     `num_nodes`: number of nodes if members are ordered node by node and every node has the same number of them; else
     None.
@@ -162,7 +170,7 @@ class BlockPattern(Pattern):
         return round_blocks(requested_bytes, shape.num_ranks)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """The payload without the share of the part itself: S (N-1)/N, with N = `num_parts`."""
+        """Return the payload without the share of the part itself, in bytes: S (N-1)/N, with N = `num_parts`."""
         return shape.payload_bytes * (num_parts - 1) / num_parts
 
     def min_steps(self, num_ranks: int) -> int:
@@ -185,7 +193,7 @@ class AllReducePattern(Pattern):
         return (Collective("allreduce", *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The reduction of all buffers."""
+        """Return the reduction of all buffers."""
         return (Reduced(0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -203,15 +211,15 @@ class MessagePattern(Pattern):
     min_ranks = 2
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The bytes of each message at the place of its receive."""
+        """Return the bytes of each message and where in the receive buffer they must be."""
         return delivered(self.all_steps(shape), member)
 
     def all_steps(self, shape: Shape) -> tuple[tuple[Step, ...], ...]:
-        """The steps of every member."""
+        """Return the steps of every member."""
         return tuple(self.steps(shape, member) for member in range(shape.num_ranks))
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
-        """The traffic of the busiest boundary and direction, per operation."""
+        """Return the traffic of the busiest boundary and direction, in bytes per operation."""
         flows = (
             (member, send.peer, send.num_bytes)
             for member, steps in enumerate(self.all_steps(shape))
@@ -240,7 +248,7 @@ class PairPattern(Pattern):
         return send_bytes, recv_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """The sends and receives of each step, posted together."""
+        """Return the steps of one member. The sends and receives of a step are posted together."""
         if member > 1:
             return ()
         steps = []
@@ -256,7 +264,7 @@ class PairPattern(Pattern):
         return tuple(steps)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The bytes of each message at the place of its receive."""
+        """Return the bytes of each message and where in the receive buffer they must be."""
         return delivered((self.steps(shape, 0), self.steps(shape, 1)), member) if member < 2 else ()
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -264,7 +272,7 @@ class PairPattern(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def operations(self, shape: Shape) -> int:
-        """Number of messages of size S per direction, one after the other or in flight together."""
+        """Return the number of messages of size S per direction, whether one after the other or in flight together."""
         if shape.mode == "pipelined":
             return max(1, min(shape.window, WINDOW_BYTES // shape.payload_bytes))
         return 1 if shape.direction == "two-way" else 2
@@ -279,7 +287,9 @@ class PairPattern(Pattern):
 
 
 def busiest_boundary(flows: Iterable[tuple[int, int, int]], num_ranks: int, num_parts: int) -> int:
-    """The most bytes that enter or leave one of `num_parts` equal parts. A flow is (source, target, bytes).
+    """Return the most bytes that enter or leave one of `num_parts` equal parts of the members.
+
+    A flow is (source, target, bytes).
 
     Members are ordered part by part: the first part holds members 0, 1, ...
     """

@@ -42,7 +42,7 @@ def _noise(seed: int) -> _Words:
 
 
 def _salt(*key: int) -> int:
-    """A 64-bit hash of some small integers."""
+    """Return a 64-bit hash of some small integers."""
     mixed = 0
     for part in key:
         mixed = ((mixed ^ (part + 0x9E3779B97F4A7C15)) * 0xBF58476D1CE4E5B9) % 2**64
@@ -69,11 +69,11 @@ class Tiled:
         return lcm(len(self.period), _LARGEST_ELEMENT_BYTES)
 
     def after(self, num_bytes: int) -> Tiled:
-        """The same content without its first bytes."""
+        """Return the same content without its first `num_bytes` bytes."""
         return replace(self, offset=self.offset + num_bytes)
 
     def head(self, num_bytes: int) -> Bytes:
-        """The first bytes of the content, in a new array."""
+        """Return the first `num_bytes` bytes of the content, in a new array."""
         first = self.offset - self.offset % 8
         skipped = self.offset - first
         words = _repeated(self.period, first, -(-(skipped + num_bytes) // 8) * 8).view(np.uint64)
@@ -100,7 +100,10 @@ def _repeated(period: Bytes, offset: int, num_bytes: int) -> Bytes:
 
 
 def poison(dtype: Dtype) -> int:
-    """The byte that fills memory before it is written: 0xA5 for integers, else 0xFF, which repeated is a NaN."""
+    """Return the byte that fills memory before the memory is written.
+
+    It is 0xA5 for integers, otherwise 0xFF, because a float of 0xFF bytes is a NaN.
+    """
     return 0xA5 if dtype.kind in ("int", "uint") else 0xFF
 
 
@@ -116,7 +119,7 @@ class CopyData:
         self._mask = ~sum(clear << (8 * element * k) for k in range(8 // element)) % 2**64
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """The send buffer of a member, from a given byte on."""
+        """Return the send buffer of a member, starting at byte `offset`."""
         return Tiled(_noise(self._seed).view(np.uint8), offset, _salt(self._seed, self._ranks[member]), self._mask)
 
 
@@ -135,15 +138,18 @@ class ReduceData:
         return self._op != "avg"
 
     def sent(self, member: int, offset: int = 0) -> Tiled:
-        """What a member contributes, from a given byte on."""
+        """Return what a member contributes to the reduction, starting at byte `offset`."""
         return Tiled(_sent_period(member, *self._key), offset)
 
     def reduced(self, offset: int = 0) -> Tiled:
-        """The reduction over all members, from a given byte on."""
+        """Return the reduction over all members, starting at byte `offset`."""
         return Tiled(_reduced_period(*self._key), offset)
 
     def beyond(self, got: Bytes, offset: int) -> _Bools:
-        """Flags of the elements in a received region that differ from the average by more than 2 ulp."""
+        """Return a flag for each element of a received region:
+
+        whether the element differs from the average by more than 2 ulp.
+        """
         want = self.reduced(offset).head(len(got))
         value, exact = _decode(got, self._dtype), _decode(want, self._dtype)
         _, exponent = np.frexp(exact)

@@ -30,13 +30,13 @@ FOLDERS = {
 
 @cache
 def names(kind: str) -> tuple[str, ...]:
-    """The names of one kind (a key of FOLDERS), sorted: `names("transport")` -> ('gloo', 'model', 'mpi', ...)."""
+    """Return the names of one kind (a key of FOLDERS), sorted: `names("transport")` -> ('gloo', 'model', 'mpi', ...)."""
     files = (_ROOT / FOLDERS[kind]).glob("*.py")
     return tuple(sorted(file.stem for file in files if not file.stem.startswith("_")))
 
 
 def load(kind: str, name: str) -> ModuleType:
-    """The module of a plug-in. Raises UsageError with the nearest name if there is none."""
+    """Return the module of a plug-in. Raises UsageError with the nearest name if there is none."""
     check(kind, name)
     package = ".".join(filter(None, ("bench", FOLDERS[kind].replace("/", "."), name)))
     return importlib.import_module(package)
@@ -50,25 +50,25 @@ def check(kind: str, name: str) -> str:
 
 
 def first_line(kind: str, name: str) -> str:
-    """The first line of a plug-in's docstring, read from its source without importing it."""
+    """Return the first line of a plug-in's docstring, read from its source without importing it."""
     import ast
 
     return (ast.get_docstring(ast.parse(source(kind, name))) or "").partition("\n")[0]
 
 
 def source(kind: str, name: str) -> str:
-    """The source text of a plug-in."""
+    """Return the source text of a plug-in."""
     return (_ROOT / FOLDERS[kind] / f"{name}.py").read_text(encoding="utf-8")
 
 
 def nearest(word: str, known: tuple[str, ...] | list[str]) -> str:
-    """The end of every message about an unknown name: `; did you mean 'x'?`, or the list of known names."""
+    """Return the end of a message about an unknown name: `; did you mean 'x'?`, or the list of known names."""
     if close := closest(word, known):
         return f"; did you mean {close!r}?"
     return f"; there are: {', '.join(known)}" if known else ""
 
 
 def closest(word: str, known: tuple[str, ...] | list[str]) -> str | None:
-    """The known word that begins with this word or has a similar spelling."""
+    """Return the known word that begins with `word` or has a similar spelling, or None if there is no such word."""
     begun = [name for name in known if name.lower().startswith(word.lower())] if len(word) > 1 else []
     return next(iter(begun or difflib.get_close_matches(word, known, n=1)), None)

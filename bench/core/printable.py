@@ -47,12 +47,14 @@ def line(text: str) -> str:
 
 
 def json_text(text: str) -> str:
-    """A JSON document whose strings hold every hidden character, and commands to a CI system, as JSON's own escapes."""
+    """Escape every hidden character in a JSON document, and the `#` that could begin a command to a CI system, as JSON
+    escapes.
+    """
     return _ANYWHERE.sub(r"\\u0023", _HIDDEN_IN_JSON.sub(_json_escape, text))
 
 
 def csv_cell(text: str) -> str:
-    """A cell of CSV that no spreadsheet takes for a formula; numbers stay numbers."""
+    """Return a CSV cell that no spreadsheet reads as a formula. Numbers are unchanged."""
     text = printable(text)
     if not text.startswith(_FORMULA) or len(text) == 1:
         return text
@@ -64,7 +66,7 @@ def csv_cell(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """A piece of a line, such as a cell or an item of a list, that Markdown shows as it is."""
+    """Escape a part of a line, such as a cell or a list item, so that Markdown shows the text unchanged."""
     text = _ENTITY.sub("&amp;", printable(text))
     for character in "|*_<":
         text = text.replace(character, f"\\{character}")
@@ -74,12 +76,12 @@ def markdown(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """A cell of a table of Markdown, in a page that goes through `markdown_page`."""
+    """Escape a cell of a Markdown table, for a page that is later passed to `markdown_page`."""
     return printable(text).replace("|", "\\|")
 
 
 def markdown_page(text: str) -> str:
-    """A page of Markdown without tags, entities, links or images, which no page of the suite has. Fences stay."""
+    """Return a Markdown page in which tags, entities, links and images are escaped. Code fences are unchanged."""
     shown = []
     fence = ""
     for each in map(line, text.split("\n")):
@@ -103,7 +105,7 @@ def fenced(content: Iterable[str], language: str = "") -> list[str]:
 
 
 def joined(page: Iterable[str]) -> str:
-    """The lines of a page; a line break inside one of them is shown as an escape."""
+    """Join the lines of a page. A line break inside a line is shown as an escape."""
     return "\n".join(map(printable, page))
 
 

@@ -139,7 +139,7 @@ Round = tuple[Group, ...]  # disjoint groups that run at the same time; ranks in
 
 
 def delivered(steps_of_all: tuple[tuple[Step, ...], ...], member: int) -> tuple[Copied, ...]:
-    """What the messages of a program write into one member's receive buffer. Sends match receives in order."""
+    """Return what the messages of a program write into one member's receive buffer. Sends match receives in order."""
     copies = []
     for index, step in enumerate(steps_of_all[member]):
         if not isinstance(step, Exchange):

@@ -174,7 +174,7 @@ class Failure:
 
     @classmethod
     def of(cls, code: Code, rank: int | None = None, host: str | None = None, **facts: Any) -> Failure:
-        """A code with its facts, in the words of its template."""
+        """Make an instance from a code and its facts. The code's template gives the text."""
         return cls(code.words(facts), rank, host, code, facts)
 
 

@@ -59,39 +59,42 @@ class Call:
         return self.payload_bytes / self.num
 
     def nodes(self) -> list[list[int]]:
-        """The ranks of each node, in member order."""
+        """Return the ranks of each node, in member order."""
         found: dict[int, list[int]] = {}
         for rank in self.ranks:
             found.setdefault(rank // self.ranks_per_node, []).append(rank)
         return list(found.values())
 
     def even_nodes(self) -> list[list[int]] | None:
-        """The ranks of each node if all nodes have the same number of members, else None."""
+        """Return the ranks of each node if all nodes have the same number of members, otherwise None."""
         nodes = self.nodes()
         return nodes if len({len(ranks) for ranks in nodes}) == 1 else None
 
 
 def algorithms(op: str) -> tuple[str, ...]:
-    """The names of an operation's algorithms. Raises UsageError for an unknown operation."""
+    """Return the names of an operation's algorithms. Raises UsageError for an unknown operation."""
     if op not in _ALGORITHMS:
         raise UsageError(f"no collective is called {op!r}{nearest(op, tuple(_ALGORITHMS))}")
     return tuple(_ALGORITHMS[op])
 
 
 def schedule(op: str, algorithm: str, call: Call) -> Phases | None:
-    """The phases of one collective; None if this algorithm cannot run on such a group. One rank has no phase."""
+    """Return the phases of one collective, or None if this algorithm cannot run on such a group.
+
+    A group of one rank has no phases.
+    """
     if algorithm not in algorithms(op):
         raise UsageError(f"{op} has no algorithm {algorithm!r}{nearest(algorithm, algorithms(op))}")
     return _ALGORITHMS[op][algorithm](call) if call.num > 1 else []
 
 
 def backwards(phases: Phases) -> Phases:
-    """The same messages in the opposite direction, last phase first."""
+    """Return the same messages in the opposite direction, with the last phase first."""
     return [Phase(each.repeat, tuple((b, a, size) for a, b, size in each.flows)) for each in reversed(phases)]
 
 
 def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
-    """The same messages with their bytes multiplied by `part`."""
+    """Return the same messages with their bytes multiplied by `part`."""
     return tuple((source, target, part * num_bytes) for source, target, num_bytes in flows)
 
 
@@ -123,7 +126,7 @@ def chain_broadcast(call: Call) -> Phases:
 
 
 def chain_reduce(call: Call) -> Phases:
-    """The messages of a broadcast, backwards."""
+    """Return the messages of a chain broadcast in the opposite direction, with the last phase first."""
     return backwards(chain_broadcast(call))
 
 
@@ -137,7 +140,7 @@ def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: 
 
 
 def _ring_shares(ranks: Sequence[int], ranks_per_node: int) -> dict[tuple[int, int], float]:
-    """The share of the data that each edge of a ring carries.
+    """Return the share of the data that each edge of a ring carries.
 
     The ring visits nodes in the order of members. With L consecutive members on a node there are L rings
     (channels), each with 1/L of the data. Channel c enters each node at its c-th member, so every member sends to the
@@ -181,7 +184,7 @@ def hierarchical_allgather(call: Call) -> Phases | None:
 
 
 def hierarchical_reducescatter(call: Call) -> Phases | None:
-    """The phases of the all-gather in reverse order: in each node, then over each rail."""
+    """Return the phases of the hierarchical all-gather in reverse order, or None if the all-gather cannot run."""
     forwards = hierarchical_allgather(call)
     return forwards[::-1] if forwards else None
 
@@ -246,7 +249,9 @@ def direct_allreduce(call: Call) -> Phases | None:
 
 
 def nvls_allreduce(call: Call) -> Phases | None:
-    """The node's switch reduces: for each member it reads 1/n of all buffers, combines them and sends all the result.
+    """Return the phases of an all-reduce in the node's switch.
+
+    For each member the switch reads 1/n of all buffers, combines them and sends the result to all members.
 
     Each port sends S (the member's buffer) and S/n (the result of that member), and receives as many bytes. The time
     includes one latency to the switch and one from the switch.
@@ -309,7 +314,7 @@ def tree_broadcast(call: Call) -> Phases:
 
 
 def tree_reduce(call: Call) -> Phases:
-    """A broadcast backwards."""
+    """Return the messages of a tree broadcast in the opposite direction, with the last phase first."""
     return backwards(tree_broadcast(call))
 
 
@@ -319,7 +324,10 @@ def tree_allreduce(call: Call) -> Phases:
 
 
 def tree_scatter(call: Call) -> Phases:
-    """The root sends half of all blocks to the member halfway round the ring; then each half does the same."""
+    """Return the phases of a tree scatter.
+
+    The root sends half of all blocks to the member halfway round the ring, then each half does the same.
+    """
     ranks = call.ranks[call.root :] + call.ranks[: call.root]
     phases = []
     for k in reversed(range(log2_steps(call.num))):
@@ -331,12 +339,12 @@ def tree_scatter(call: Call) -> Phases:
 
 
 def tree_gather(call: Call) -> Phases:
-    """A scatter backwards."""
+    """Return the messages of a tree scatter in the opposite direction, with the last phase first."""
     return backwards(tree_scatter(call))
 
 
 def linear_scatter(call: Call) -> Phases:
-    """The root sends each member its block, one after the other."""
+    """Return the phases in which the root sends each member its block, one after the other."""
     root = call.ranks[call.root]
     others = [rank for rank in call.ranks if rank != root]
     if not call.alike:
@@ -348,7 +356,7 @@ def linear_scatter(call: Call) -> Phases:
 
 
 def linear_gather(call: Call) -> Phases:
-    """A scatter backwards."""
+    """Return the messages of a linear scatter in the opposite direction, with the last phase first."""
     return backwards(linear_scatter(call))
 
 

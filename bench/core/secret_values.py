@@ -54,7 +54,10 @@ def is_secret_name(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """The value of a variable as it may be written: `(masked)` if it holds a secret. References stay."""
+    """Return the value of a variable as it may be written:
+
+    `(masked)` if the value is a secret. A reference to the environment is unchanged.
+    """
     if value == FROM_ENVIRONMENT:
         return value
     secret = is_secret_name(name) or _VALUE.search(value) or masked_text(value) != value
@@ -62,12 +65,12 @@ def masked(name: str, value: str) -> str:
 
 
 def masked_variables(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables as they may be written."""
+    """Return the variables with secret values masked."""
     return {name: masked(name, value) for name, value in env.items()}
 
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The secret values of `env`, those of its references included."""
+    """Return the secret values of `env`, including the values that its references to the environment have."""
     found = []
     for name, value in env.items():
         if value == FROM_ENVIRONMENT:
@@ -78,7 +81,7 @@ def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """A text without `secrets`, passwords and signatures in URLs, tokens, and values of variables named as secrets."""
+    """Mask `secrets`, passwords and signatures in URLs, tokens, and values of variables with secret names in a text."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     text = _SIGNED.sub(rf"\1{MASK}", _USER.sub(rf"\1{MASK}@", text))
@@ -132,7 +135,10 @@ def masked_plain(data: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def resolved(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables with the values of their references. Raises RefusedError for a reference without a value."""
+    """Return the variables with each reference replaced by its value.
+
+    Raises RefusedError for a reference without a value.
+    """
     found = dict(env)
     for name, value in env.items():
         if value == FROM_ENVIRONMENT:

@@ -48,7 +48,7 @@ def geometric(begin: int, end: int, factor: int) -> tuple[int, ...]:
 
 
 def format_sizes(sizes: Sequence[int]) -> str:
-    """The shortest text that `parse_sizes` reads back as the same sizes."""
+    """Return the shortest text that `parse_sizes` reads back as the same sizes."""
     if len(sizes) >= 3:
         factor = sizes[1] // sizes[0]
         if factor >= 2 and _to_the_end(sizes[0], sizes[-1], factor) == tuple(sizes):
@@ -80,5 +80,8 @@ def round_blocks(requested_bytes: int, num_ranks: int) -> int:
 
 
 def order_of(num_bytes: int, element_bytes: int) -> int:
-    """Number of rows of the largest square matrix of whole tiles that fits in `num_bytes`; at least one tile."""
+    """Return the number of rows of the largest square matrix of whole tiles that fits in `num_bytes`.
+
+    The result is at least one tile.
+    """
     return max(TILE, isqrt(num_bytes // element_bytes) // TILE * TILE)

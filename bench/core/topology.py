@@ -52,7 +52,7 @@ class Lazy(Sequence[T], Generic[T]):
         self._num, self._make = num, make
 
     def __len__(self) -> int:
-        """The number of elements; does not make them."""
+        """Return the number of elements without making the elements."""
         return self._num
 
     @overload
@@ -91,7 +91,9 @@ def check_split(text: str) -> str:
 
 
 def rounds(world: World, topology: str, order: str = "linear", among: tuple[int, ...] | None = None) -> Sequence[Round]:
-    """The groups that run at the same time, round by round. If `among` is given, only these ranks are used.
+    """Return the groups that run at the same time, round by round.
+
+    `among`: the only ranks to use; by default all ranks of the world.
 
     All rounds have the same number of groups. Rounds of pairs are made on access, so many rounds take no memory. Raises
     UsageError for groups that do not fit the world or have different sizes.

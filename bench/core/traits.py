@@ -69,7 +69,10 @@ _UNKNOWN = Traits()
 
 @cache
 def traits(name: str) -> Traits:
-    """The traits of a transport; the defaults for `auto` and for names that are no file of `transports/`."""
+    """Return the traits of a transport.
+
+    For `auto` and for names without a file in `transports/` the result is the default traits.
+    """
     if name not in plugins.names("transport"):
         return _UNKNOWN
     for node in ast.parse(plugins.source("transport", name)).body:
@@ -80,17 +83,17 @@ def traits(name: str) -> Traits:
 
 
 def names_with(trait: str) -> tuple[str, ...]:
-    """The transports that have a trait, sorted by name: `names_with("over_mpi")` -> ("mpi", "mpi_cuda")."""
+    """Return the transports that have a trait, sorted by name: `names_with("over_mpi")` -> ("mpi", "mpi_cuda")."""
     return tuple(name for name in plugins.names("transport") if getattr(traits(name), trait))
 
 
 def names_obeying(factor: str) -> tuple[str, ...]:
-    """The transports that obey an option that others ignore: `names_obeying("graph")`."""
+    """Return the transports that obey an option that others ignore: `names_obeying("graph")`."""
     return tuple(name for name in plugins.names("transport") if factor in traits(name).factors)
 
 
 def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
-    """The transports from which `--transport auto` chooses, the preferred one first."""
+    """Return the transports from which `--transport auto` chooses, with the preferred transport first."""
     ordered = []
     for name in plugins.names("transport"):
         found = traits(name)
@@ -100,5 +103,5 @@ def auto_choices(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def library_facts() -> frozenset[str]:
-    """The facts, over all transports, that must be equal on all ranks."""
+    """Return the facts, over all transports, that must be equal on all ranks."""
     return frozenset(fact for name in plugins.names("transport") for fact in traits(name).library_facts)

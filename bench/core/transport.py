@@ -88,11 +88,11 @@ class Buffers(ABC):
 
     @abstractmethod
     def memory(self, which: Which, index: int) -> Sequence[Memory]:
-        """A buffer of set `index`: one piece of memory, or several pieces in their order."""
+        """Return a buffer of set `index`, as one piece of memory or several pieces in order."""
 
     @abstractmethod
     def guards(self, index: int) -> Sequence[Memory]:
-        """The guards around both buffers of a set. Every byte is GUARD after allocation."""
+        """Return the guards around both buffers of a set. Every byte is GUARD after allocation."""
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
         """Write a whole buffer of set `index`. `data`: a numpy uint8 array, or one value for all bytes."""
@@ -103,7 +103,7 @@ class Buffers(ABC):
             piece.write(data[begin : begin + piece.num_bytes])
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
-        """A buffer of set `index`, or a part of it, as a numpy array (view or copy)."""
+        """Return a buffer of set `index`, or a part of it, as a numpy array (view or copy)."""
         num_bytes = self._num_bytes(which) - begin if num_bytes is None else num_bytes
         found = [piece.read() for _, piece in self._pieces(which, index, begin, num_bytes)]
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.uint8), *found])
@@ -132,7 +132,7 @@ class Buffers(ABC):
         return not any(piece.count_wrong(constant(GUARD), 1).num_wrong for piece in self.guards(index))
 
     def on_host(self, which: Which) -> bool:
-        """Does the CPU compare these buffers, or a part of them?"""
+        """Check whether the CPU compares these buffers or a part of them."""
         return any(piece.arrays.on_host for piece in self.memory(which, 0))
 
     def _num_bytes(self, which: Which) -> int:
@@ -191,11 +191,11 @@ class Transport(ABC):
         """Stop the other ranks after a failure of this rank, if the library can do that."""
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Does this error of the library mean that a peer has died or is silent?"""
+        """Check whether this error of the library means that a peer has died or does not answer."""
         return False
 
     def must_be_in_place(self, steps: Iterable[Step]) -> bool:
-        """Does the library's call for any of these steps exist only in place?"""
+        """Check whether the library supports any of these steps only in place."""
         return any(isinstance(step, Collective) and step.op in self.in_place_only for step in steps)
 
     @abstractmethod

@@ -30,7 +30,7 @@ class WireError(MeasurementError):
 
 
 def encoded(value: Any) -> bytes:
-    """The value as bytes. Raises TypeError for a value of a type that is not allowed."""
+    """Encode the value as bytes. Raises TypeError for a value of a type that is not allowed."""
     return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -78,7 +78,7 @@ def _tagged_numbers(value: Any) -> list[Any] | None:
 
 
 def _tagged_object(value: Any) -> list[Any] | None:
-    """An enum member or a dataclass of this package."""
+    """Return an enum member or a dataclass of this package as a tagged list, or None for any other value."""
     kind = type(value)
     name = f"{kind.__module__}:{kind.__qualname__}"
     if not name.startswith(_PACKAGE):
@@ -137,7 +137,7 @@ def _name_of(kind: type[Any]) -> str:
 
 
 def _class(name: str) -> type[Any]:
-    """A class of this package that is already loaded: a message cannot cause an import."""
+    """Return a class of this package that is already loaded. A message therefore cannot cause an import."""
     module, _, path = name.partition(":")
     found: Any = sys.modules[module] if module.startswith(_PACKAGE) else None
     for part in path.split("."):

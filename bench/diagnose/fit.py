@@ -1,6 +1,6 @@
-"""The numbers of a diagnosis: the normal level of each class, how much each part slows its pairs, with confidence.
+"""The statistics of a diagnosis: the normal bandwidth of each class of pairs, and how much each part slows its pairs.
 
-All values are logarithms of bandwidth relative to the class: -0.105 is 0.9 of what is normal there.
+All values are natural logarithms of bandwidth relative to the normal level of the class: -0.105 means 0.9 of normal.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import numpy as np
 
 from bench.diagnose.places import Array
 
-SLOW = math.log(0.9)  # below it a part is slow
-_SUSPECT = math.log(0.95)  # below it a part is suspected
-_FLOOR = 0.01  # the least noise: no measurement of bandwidth is better than 1 %
+SLOW = math.log(0.9)  # a part with an effect below this value is slow
+_SUSPECT = math.log(0.95)  # a part with an effect below this value is suspected
+_FLOOR = 0.01  # the smallest noise assumed: no measurement of bandwidth is better than 1 %
 _QUANTILE = 0.75
 _MOST_PASSES = 40
 _PRIOR_BAD = 0.1  # expected number of slow parts in a run
-_MILD = 10  # a slightly slow part is this many times as likely as a slow one
+_MILD = 10  # slight slowness is this many times as likely, before any measurement, as real slowness
 _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Parts of one kind (units): the label and ranks of each, and its rows as sender ("out") and as receiver ("in").
+    """All parts of one kind, called units. Each has a label, ranks, and rows as sender ("out") and as receiver ("in").
 
-    `asked` has every row. `drawn` has only the rows of rounds that were not chosen because of a suspicion: a part must
-    not look worse because it was measured more often.
+    `asked` has all rows. `drawn` has only the rows of rounds that were not chosen because of a suspicion: a part must
+    not look worse because it was measured more often. `least_partners`: a unit measured with fewer partners is not
+    suspected.
     """
 
     kind: str
@@ -43,7 +44,12 @@ class Level:
     def of(
         cls, kind: str, labels: Sequence[Any], src: Array, dst: Array, drawn: Array, partner: Array, least: int
     ) -> Level:
-        """`labels`: the unit of each rank (None: none). `partner`: for each rank, its own number or its host's."""
+        """Build a level from rows.
+
+        `labels`: for each rank, the label of its unit, or None if the rank belongs to no unit. `drawn`: for each row,
+        whether its round was chosen without a suspicion. `partner`: for each rank, the number that identifies the rank
+        as a partner: its own number or its host's number.
+        """
         names = list(dict.fromkeys(label for label in labels if label is not None))
         number = {label: index for index, label in enumerate(names)}
         unit = np.array([number.get(label, -1) for label in labels], dtype=np.int64)
@@ -73,7 +79,7 @@ class Level:
 
 
 class Groups:
-    """Rows by unit, in a padded table, so that one sort gives the quantiles of all units."""
+    """The numbers of the rows of each unit, in a padded table, so that one sort gives the quantiles of all units."""
 
     def __init__(self, unit: Array, partner: Array, num_units: int) -> None:
         self.unit, self._num = unit, num_units
@@ -90,15 +96,21 @@ class Groups:
         self.partners = met.sum(axis=1)
 
     def quantile(self, values: Array) -> Array:
-        """The upper quartile of each unit's rows (of few rows, the best one); infinity for a unit without rows."""
+        """Return the upper quartile of the values of each unit's rows (with few rows, their best value).
+
+        The result is infinity for a unit without rows.
+        """
         return self.pick(values, lambda count: np.ceil(_QUANTILE * (count - 1)))
 
     def median(self, values: Array) -> Array:
-        """The median of each unit's rows; with an even number of rows, the lower of the two middle ones."""
+        """Return the median of the values of each unit's rows.
+
+        With an even number of rows, return the lower of the two middle values.
+        """
         return self.pick(values, lambda count: np.floor((count - 1) / 2))
 
     def pick(self, values: Array, rank: Any) -> Array:
-        """For each unit, the row in place `rank(number of its rows)` of its sorted rows."""
+        """Sort the values of each unit's rows, and return the value at index `rank(number of rows)` for each unit."""
         if not self.table.shape[1]:
             return np.full(self._num, np.inf)
         padded = np.append(values, np.inf)[self.table]
@@ -106,13 +118,13 @@ class Groups:
         return np.sort(padded, axis=1)[np.arange(self._num), at]
 
     def rows(self, unit: int) -> Array:
-        """The rows of one unit."""
+        """Return the numbers of the rows of one unit."""
         return self.table[unit, : self.counts[unit]]
 
 
 @dataclass(frozen=True, slots=True)
 class PartRatio:
-    """How a part compares with its peers: the ratio of bandwidths with its 95 % interval, and P(ratio < 0.9)."""
+    """A comparison of a part with its peers: the ratio of bandwidths, its 95 % interval, and P(ratio < 0.9)."""
 
     ratio: float
     low: float
@@ -123,19 +135,22 @@ class PartRatio:
 
 @dataclass(slots=True)
 class Fitted:
-    """Levels and effects. `effects[level][direction]` has one number per unit, 0 for a part that slows no pair."""
+    """The levels and the estimated effects.
 
-    logs: Array  # of each row, minus the level of its class (and of its round)
+    `effects[level][direction]` has one number per unit, 0 for a unit that slows no pair.
+    """
+
+    logs: Array  # for each row, its logarithm minus the level of its class (and of its round)
     levels: Sequence[Level]
     effects: list[dict[str, Array]]
-    sigma: float  # of one row
-    outliers: float  # share of rows that are far off although no part is slow
-    tail: float  # mean distance of these outliers
-    settled: bool = False  # from now on only `clear` changes effects, and computed values are kept
+    sigma: float  # standard deviation of one row
+    outliers: float  # the share of rows that are far from normal although no part is slow
+    tail: float  # the mean distance of these outliers from normal
+    settled: bool = False  # if True, only `clear` changes effects, and computed values are kept in `kept`
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """Each row minus the effects of all parts: what no part explains."""
+        """Return the logarithm of each row minus the effects of all parts: the rest that no part explains."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -143,17 +158,17 @@ class Fitted:
             for direction, effect in effects.items():
                 unit = level.asked[direction].unit
                 if effect.any():
-                    left = left - np.append(effect, 0.0)[unit]  # -1 means no unit and is the last
+                    left = left - np.append(effect, 0.0)[unit]  # unit -1 means no unit and selects the last element
         if self.settled:
             self.kept["residual"] = left
         return left
 
     def suspected(self, index: int) -> list[int]:
-        """The units of a level that slow their pairs."""
+        """Return the units of a level that slow their pairs."""
         return sorted({int(unit) for effect in self.effects[index].values() for unit in np.flatnonzero(effect)})
 
     def rows_of(self, index: int, direction: str, unit: int) -> Array:
-        """The rows of a unit, if the unit slows its pairs in this direction; else no rows."""
+        """Return the rows of a unit if the unit slows its pairs in this direction, else no rows."""
         if not self.effects[index][direction][unit]:
             return np.empty(0, dtype=np.int64)
         return self.levels[index].asked[direction].rows(unit)
@@ -164,13 +179,13 @@ class Fitted:
         self.kept.pop("residual", None)
 
     def other_end_clear(self, index: int, direction: str, rows: Array) -> Array:
-        """For each row: does the unit at its other end have no effect at this level?"""
+        """Return for each row whether the unit at the other end of its pair has no effect at this level."""
         other = "in" if direction == "out" else "out"
         unit = self.levels[index].asked[other].unit[rows]
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """How slow a part is, from its rows minus the effects of all other parts."""
+        """Return how slow a part is, from the given rows minus the effects of all other parts."""
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
         if (index, direction) not in self.kept:
@@ -181,15 +196,16 @@ class Fitted:
         return self._posterior(residual[rows] + effect[unit], max(spread, _FLOOR), num_parts)
 
     def link_ratio(self, residual: Array, num_links: int) -> PartRatio:
-        """How slow a link is. The spread between normal links is assumed to equal the noise of one row."""
+        """Return how slow a link is. The spread between normal links is assumed to equal the noise of one row."""
         return self._posterior(residual, self.sigma, 2 * num_links)
 
     def _posterior(self, rows: Array, spread: float, num_parts: int) -> PartRatio:
-        """P(effect | rows) on a grid of effects.
+        """Compute the posterior probability P(effect | rows) on a grid of effects.
 
-        Prior: normal parts vary by `spread`; one run in ten has a slow part, and all degrees of slowness are equally
-        likely. This prior is divided among all parts that are tested, which corrects for multiple tests. Noise of a
-        row: normally distributed, with a share of outliers; both were estimated from this run.
+        Prior: the effects of normal parts vary with standard deviation `spread`. One run in ten has a slow part, and
+        all degrees of slowness are equally likely. The prior probability of a slow part is divided among all parts that
+        are tested, which corrects for multiple tests. The noise of a row is normally distributed, with a share of
+        outliers; both were estimated from this run.
         """
         distance = rows[:, None] - _GRID
         normal = np.exp(-0.5 * (distance / self.sigma) ** 2) / (self.sigma * math.sqrt(2 * math.pi))
@@ -209,7 +225,9 @@ class Fitted:
 
 
 def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequence[Level]) -> Fitted:
-    """Fit the normal levels of the classes, then the effects of parts, the widest first. A part can only slow pairs.
+    """Fit the normal levels of the classes, then the effects of the parts, the widest kind first.
+
+    A part can only slow its pairs.
 
     `drawn`: rows of rounds that were not chosen because of a suspicion; only these define what is normal.
     """
@@ -239,7 +257,9 @@ def fit(logs: Array, classes: Array, steps: Array, drawn: Array, levels: Sequenc
 
 
 def _level(logs: Array, unit: Array) -> float:
-    """The normal level of a class: the rate that the better half of its senders reach with most of their partners.
+    """Return the normal level of a class.
+
+    It is the rate that the better half of the senders reach with most of their partners.
 
     The median of all pairs would be wrong: if one of three hosts is slow, it is in two thirds of the pairs.
     """
@@ -251,7 +271,7 @@ def _level(logs: Array, unit: Array) -> float:
 
 
 def _noise(residual: Array) -> float:
-    """Standard deviation of one row, estimated from the rows faster than normal, which no slow part affects."""
+    """Estimate the standard deviation of one row from the rows faster than normal, which no slow part affects."""
     faster = residual[residual > 0]
     if not len(faster):
         return _FLOOR
@@ -259,7 +279,7 @@ def _noise(residual: Array) -> float:
 
 
 def _spread(values: Array) -> float:
-    """1.4826 MAD."""
+    """Return the standard deviation estimated from the median absolute deviation (1.4826 MAD)."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
@@ -280,14 +300,14 @@ def _select(found: Fitted, index: int, level: Level) -> None:
             worst += [(float(best[unit]), direction, int(unit)) for unit in np.flatnonzero(low)]
         if not worst:
             return
-        # With few partners one slow unit slows many others: then suspect one at a time.
+        # If the hosts have few partners, one slow unit slows many other units. Then suspect one unit at a time.
         at_once = len(worst) if len(worst) <= len(level.labels) // 8 else 1
         for _, direction, unit in sorted(worst)[:at_once]:
             effects[direction][unit] = float(np.median(residual[level.drawn[direction].rows(unit)]))
 
 
 def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
-    """Estimate the noise, and correct rounds in which pairs without suspects were slow too."""
+    """Estimate the noise, and correct the rounds in which pairs without a suspected part were slow, too."""
     residual = found.residual()
     free = np.ones(len(residual), dtype=bool)
     for level, effects in zip(found.levels, found.effects, strict=True):
@@ -308,6 +328,6 @@ def _settle(found: Fitted, steps: Array, drawn: Array, base: Level) -> None:
     left = found.residual()[known]
     found.sigma = _noise(left)
     far = np.abs(left[np.abs(left) > 5 * found.sigma])
-    # As if 100 more rows had one outlier, because few rows cannot show how rare outliers are.
+    # Assume 100 more rows with one outlier, because few rows cannot show how rare outliers are.
     found.outliers = min(0.25, (len(far) + 1) / (len(left) + 100))
     found.tail = max(0.2, float(far.mean())) if len(far) else 0.2

@@ -1,7 +1,10 @@
-"""Runs of similar jobs on many hosts, as evidence: the usual rate of each group, and which runs are slow or lost.
+"""Compares the runs of similar jobs on many hosts with each other.
 
-One run is one table of a log: a host alone, a pair of hosts, or more. Runs of one tool, operation, number of nodes and
-ranks per node are a group. A run has one figure, its best bus bandwidth, and is compared with its own group only.
+Finds the usual rate of each group, and its slow and lost runs.
+
+A run here is one table of a log. It measured one host, a pair of hosts, or more hosts. Runs with the same tool,
+operation, number of nodes and ranks per node are a group. The figure of a run is its best bus bandwidth, and it is
+compared only with runs of the same group.
 """
 
 from __future__ import annotations
@@ -17,23 +20,25 @@ from statistics import NormalDist, median
 from bench.core.codes import Code, Coded
 from bench.logs.foreign import FAILED, OK, ForeignRun
 
-LEAST_RUNS = 6  # of similar jobs; fewer runs are better read one by one
+LEAST_RUNS = 6  # a page needs at least this many similar jobs; fewer runs are better read one by one
 LEAST_HOST_SETS = 3
-SLOW_SHARE = 0.9  # of the group's usual rate: faster is never slow
-_FALSE_SLOW = 0.001  # expected number of healthy runs that are called slow, in a whole folder
+SLOW_SHARE = 0.9  # a run with at least this share of the group's usual rate is never slow
+_FALSE_SLOW = 0.001  # expected number of healthy runs in a whole folder that are called slow by mistake
 _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
-_SMALL_SAMPLE = 3.0  # the noise estimated from n figures is multiplied by 1 + 3/n
-_MOST_SLOW = 0.25  # of a group's runs without hosts that are slow with all: more are not the fault of single links
-_MOSTLY = 0.75  # if this share of a host's runs is slow, the host is slow
-_DOUBTFUL = 0.6  # of the distance at which a run is slow: many runs beyond this are a slower tier, hidden by noise
-_NEAR = 0.05  # runs this close to the usual rate are used to refine it
-_LEAST_OF_SIZE = 0.25  # of the largest size that is usual in a group: smaller runs are not compared
+_SMALL_SAMPLE = 3.0  # the noise estimated from n figures is multiplied by 1 + this / n
+_MOST_SLOW = 0.25  # if a larger share of the runs without a mostly slow host is slow, single links cannot be the cause
+_MOSTLY = 0.75  # a host is mostly slow if this share of its runs is slow
+# A run beyond this share of the distance at which a run is slow may be slow. Many such runs show a slower network tier.
+_DOUBTFUL = 0.6
+_NEAR = 0.05  # the usual rate is the median of the runs whose logarithm is this close to a first estimate
+# Runs whose largest size is below this share of the median largest size of the group are not compared.
+_LEAST_OF_SIZE = 0.25
 _COMPLETE = 0.95  # if this share of all pairs was measured, a missing pair is evidence
 _TOKEN = re.compile(r"[A-Za-z0-9]")
 
 
 class RunState(Code):
-    """How a run compares with its group."""
+    """The result of comparing a run with the other runs of its group."""
 
     WELL = "well", "well"
     SLOW = "slow", "slow"
@@ -47,18 +52,18 @@ LOST = (RunState.FAILED, RunState.NO_FIGURES, RunState.MISSING)
 
 @dataclass(frozen=True, slots=True, order=True)
 class JobKind:
-    """What similar jobs have in common, except the operation."""
+    """The properties that similar jobs share, except the operation."""
 
     tool: str
     num_nodes: int
     ranks_per_node: int
-    gpu: str = ""  # as drivers print it; "" if no log names one
-    cluster: str = ""  # its first host; "" if all hosts are of one cluster
+    gpu: str = ""  # the GPU's name as the driver prints it; "" if no log names a GPU
+    cluster: str = ""  # the alphabetically first host of the cluster; "" if all hosts are in one cluster
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
-    """What similar runs have in common."""
+    """The properties that similar runs share."""
 
     kind: JobKind
     pattern: str
@@ -66,7 +71,11 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class FleetRun:
-    """One run. `rate`: best busbw in bytes per second; `share`: rate / usual rate of the group. `why`: it failed."""
+    """One run.
+
+    `rate`: its best busbw in bytes per second. `share`: `rate` divided by the usual rate of the group. `why`: the
+    reason why the run failed, None if unknown.
+    """
 
     group: GroupKey
     hosts: tuple[str, ...]
@@ -76,18 +85,20 @@ class FleetRun:
     share: float | None = None
     why: Coded | None = None
     line: int = 1
-    largest_bytes: int = 0  # the largest size with a figure
+    largest_bytes: int = 0  # the largest size in bytes that has a figure
 
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs of one operation and size of job. Rates in bytes per second.
+    """The runs with the same operation and the same size of job, and what is usual among them.
+
+    Rates are in bytes per second.
 
     `noise`: standard deviation of the logarithm of one figure. `spread`: half the width of the range of the middle 68 %
-    of the figures, as a share of their median; larger than the noise if there are slow runs or two tiers.
+    of the figures, as a share of their median; it is larger than the noise if there are slow runs or two network tiers.
     `compared`: False if so many runs are slow that single hosts and links cannot be the cause (two network tiers,
-    contention); then only lost runs are evidence. `slow_below`: the rate below which a run is slow. `middle_run`: the
-    run with the median rate.
+    contention); then only lost runs are evidence. `slow_below`: a run with a lower rate is slow. `middle_run`: the run
+    with the median rate.
     """
 
     key: GroupKey
@@ -115,19 +126,22 @@ class Fleet:
 
     @property
     def is_one(self) -> bool:
-        """Are there enough similar jobs on different hosts for one page? At least half of all runs must fit."""
+        """Whether enough similar jobs ran on different hosts for one page.
+
+        At least half of all runs must belong to a group.
+        """
         found = [run for run in self.runs if run.state != RunState.MISSING]
         sets = {run.hosts for run in found}
         return len(found) >= LEAST_RUNS and len(sets) >= LEAST_HOST_SETS and len(found) >= self.num_unplaced
 
     @property
     def is_well(self) -> bool:
-        """Is no run slow, failed or missing?"""
+        """Whether no run is slow, failed, without figures or missing."""
         return all(run.state == RunState.WELL for run in self.runs)
 
 
 def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
-    """Group runs and find their states. `found`: (name of the file, run)."""
+    """Divide runs into groups, and find the state of each run. `found`: (name of the file, run) for each run."""
     named = list(found)
     hosts_of = _HostNames(named)
     gpu_of = _gpus_of_hosts(named, hosts_of)
@@ -150,7 +164,7 @@ def fleet_of(found: Iterable[tuple[str, ForeignRun]]) -> Fleet:
 
 
 def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
-    """Add to each run the name of its cluster, if there are several clusters and no job joins them.
+    """Add to each run the name of its cluster, if the hosts form several clusters that share no job.
 
     Runs of different clusters are not compared. Hosts that share jobs are a cluster if these jobs have enough different
     sets of hosts. All other hosts, as in a test of separate pairs, are treated as one cluster without a name.
@@ -173,7 +187,7 @@ def _by_cluster(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]], hosts_of: _HostNames) -> dict[str, str]:
-    """host -> names of its GPUs, from a run that lists them."""
+    """Map each host to the names of its GPUs, taken from a run that lists them."""
     found: dict[str, str] = {}
     for source, run in runs:
         for host in hosts_of.of(source, run) if run.gpus else ():
@@ -182,7 +196,7 @@ def _gpus_of_hosts(runs: Sequence[tuple[str, ForeignRun]], hosts_of: _HostNames)
 
 
 def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[str, str]) -> FleetRun | None:
-    """A run with its group and hosts; None if the hosts or the group are unknown."""
+    """Return a run of a log with its group and hosts, or None if the hosts or the group are unknown."""
     hosts = hosts_of.of(source, run)
     nodes = run.num_nodes or len(hosts)
     if not hosts or len(hosts) != nodes or run.pattern is None or not run.num_ranks or run.num_ranks % nodes:
@@ -207,7 +221,7 @@ def _placed(source: str, run: ForeignRun, hosts_of: _HostNames, gpu_of: Mapping[
 
 
 class _HostNames:
-    """The hosts of runs: those that the log lists, else those in the name of its file.
+    """Finds the hosts of a run: the hosts that its log lists, or else the hosts in the name of the file.
 
     File names are used only if, in nearly all logs that list hosts, the file name contains exactly the listed hosts.
     """
@@ -221,7 +235,7 @@ class _HostNames:
         self._names_count = bool(listed) and agree >= 0.9 * len(listed)
 
     def of(self, source: str, run: ForeignRun) -> tuple[str, ...]:
-        """The hosts of a run, sorted; empty if unknown."""
+        """Return the sorted hosts of a run; empty if the hosts are unknown."""
         if run.hosts:
             return self._listed(run)
         return self._in_name(source) if self._names_count else ()
@@ -230,7 +244,10 @@ class _HostNames:
         return tuple(sorted({self._bare.get(host, host) for host in run.hosts}))
 
     def _in_name(self, source: str) -> tuple[str, ...]:
-        """The known hosts that are whole words in the last part of a path. Longer names are found first."""
+        """Return the known hosts that appear as whole words in the last part of a path.
+
+        Longer names are searched first.
+        """
         name = re.split(r"[/\\]", source)[-1]
         found = []
         for host in self._known:
@@ -242,7 +259,10 @@ class _HostNames:
 
 
 def _bare_names(hosts: set[str]) -> dict[str, str]:
-    """Name with domain -> name without, if some logs omit this domain and no other domain has a host of this name."""
+    """Map host names with a domain to names without it.
+
+    A domain is removed only if some logs omit it and no other domain has a host of this name.
+    """
     domain_of = {host: host.partition(".")[2] for host in hosts}
     dropped = {domain for host, domain in domain_of.items() if domain and host.partition(".")[0] in hosts}
     bare = {host: host.partition(".")[0] for host, domain in domain_of.items() if domain in dropped}
@@ -251,10 +271,11 @@ def _bare_names(hosts: set[str]) -> dict[str, str]:
 
 
 def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]) -> list[FleetRun]:
-    """The runs of a group, and one run in state MISSING for each run that should exist.
+    """Return the runs of a group, and a run in state MISSING for each run that should exist but does not.
 
-    If hosts have runs of other operations, and nearly all others have a run of this operation, theirs is missing: the
-    job ended too early. If a pair has no log at all, and nearly all pairs of hosts have a run, its run is missing.
+    A run is missing if its hosts have runs of other operations, and nearly all other hosts have a run of this
+    operation: the job ended too early. The run of a pair without any log is missing if nearly all pairs of hosts have a
+    run.
     """
     runs = list(by_group[key])
     there = {run.hosts for run in runs}
@@ -272,7 +293,10 @@ def _with_missing(key: GroupKey, by_group: Mapping[GroupKey, Sequence[FleetRun]]
 
 
 def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGroup, list[FleetRun]]:
-    """The group, and its runs with shares and states. `distance`: slow runs are this many standard deviations low."""
+    """Return the group, and its runs with shares and states.
+
+    `distance`: a run this many standard deviations below the usual rate is slow.
+    """
     runs = _without_small_sizes(_with_usual_ends(runs))
     rated = [run for run in runs if run.rate is not None and run.state == RunState.WELL]
     level = _level(rated, distance)
@@ -302,14 +326,20 @@ def _judged(key: GroupKey, runs: list[FleetRun], distance: float) -> tuple[RunGr
 
 
 def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
-    """The runs, without the rate of a run that ended far below the usual largest size: it cannot be compared."""
+    """Return the runs, but remove the rate of a run that ended far below the usual largest size.
+
+    Such a rate cannot be compared.
+    """
     sizes = [run.largest_bytes for run in runs if run.rate is not None]
     least = _LEAST_OF_SIZE * median(sizes) if sizes else 0.0
     return [replace(run, rate=None) if run.largest_bytes < least else run for run in runs]
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """The runs; if most logs of the group end in the same incomplete way, their runs are not treated as failed."""
+    """Return the runs.
+
+    If most logs of the group end in the same incomplete way, those runs are no longer marked as failed.
+    """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]
     if 2 * len(cut) <= len(rated):
@@ -326,7 +356,10 @@ def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """What is usual in a group, the noise of one figure, and the ids of runs that are slow and that may be slow."""
+    """The usual rate of a group and the noise of one figure.
+
+    `slow`, `doubtful`: the ids of the runs that are slow, or may be.
+    """
 
     usual: float
     noise: float
@@ -337,7 +370,7 @@ class _Level:
 
 
 def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
-    """The usual rate of runs, and which of them are slow; None if there are too few runs.
+    """Return the usual rate of the runs, and which runs are slow; None if there are too few runs.
 
     If many runs are slow and no host explains them, they are a slower tier of the network. The rate of this tier is
     then the usual one, and only runs below it are slow.
@@ -353,7 +386,7 @@ def _level(rated: Sequence[FleetRun], distance: float) -> _Level | None:
 
 
 def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
-    """The runs that are slow if `usual` is the usual rate."""
+    """Build the level for a given usual rate: find the runs that are slow compared with `usual`."""
     logs = [math.log((run.rate or usual) / usual) for run in rated]
     noise = _noise(logs)
     limit = min(math.log(SLOW_SHARE), -distance * noise)
@@ -363,7 +396,10 @@ def _at(usual: float, rated: Sequence[FleetRun], distance: float) -> _Level:
 
 
 def _usual_rate(runs: Sequence[FleetRun]) -> float:
-    """The median over hosts of the median of their runs, so that one slow host of three does not determine it."""
+    """Return the usual rate, which one slow host of three does not change.
+
+    It is the median over hosts of the median of each host's runs, refined by the runs close to it.
+    """
     by_host: dict[str, list[float]] = {}
     for run in runs:
         for host in run.hosts:
@@ -374,7 +410,7 @@ def _usual_rate(runs: Sequence[FleetRun]) -> float:
 
 
 def _noise(logs: Sequence[float]) -> float:
-    """Standard deviation of one figure, from the side (slower or faster than usual) with less spread.
+    """Estimate the standard deviation of one figure from the side (slower or faster than usual) that has less spread.
 
     The other side may contain slow runs or a faster tier. If a side has too few figures, the figures close to the usual
     rate are used as well.
@@ -387,7 +423,7 @@ def _noise(logs: Sequence[float]) -> float:
 
 
 def _spread(rates: Sequence[float]) -> float:
-    """Half the width of the range of the middle 68 % of sorted figures, as a share of the median."""
+    """Return half the width of the range of the middle 68 % of sorted figures, as a share of the median."""
     if not rates:
         return 0.0
     low, high = (rates[round(quantile * (len(rates) - 1))] for quantile in (0.16, 0.84))
@@ -395,9 +431,9 @@ def _spread(rates: Sequence[float]) -> float:
 
 
 def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
-    """Can single hosts and links explain the slow runs?
+    """Check whether single hosts and links can explain the slow runs.
 
-    Not if half of all hosts are slow with all partners, or if too many runs without such hosts are slow.
+    They cannot if half of all hosts are slow with all partners, or if too many of the runs without such hosts are slow.
     """
     mostly = _slow_with_all(runs, slow)
     others = [id(run) in slow for run in runs if not mostly.intersection(run.hosts)]
@@ -406,7 +442,9 @@ def _single_faults(runs: Sequence[FleetRun], slow: frozenset[int]) -> bool:
 
 
 def _slow_with_all(runs: Sequence[FleetRun], slow: frozenset[int]) -> set[str]:
-    """The hosts that are slow in most of their runs, and also in most runs with each other. One run is too few.
+    """Find the hosts that are slow in most of their runs, and also in most runs with each other.
+
+    One run of a host is too few.
 
     Hosts that are slow with other hosts but fast with each other are in another part of the network.
     """

@@ -1,4 +1,7 @@
-"""One page about a folder of similar runs: groups, hosts and pairs with most evidence, and the matrix of pairs."""
+"""The page about a folder of similar runs.
+
+It shows the groups, the hosts and pairs with most evidence, and the matrix of pairs.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from bench.diagnose.host_evidence import FleetVerdict, HostEvidence, JobOutcome,
 from bench.diagnose.messages import FleetConclusion, FleetNote
 
 _WIDTH = 110
-# Limits of what is shown; JSON has everything. The page of 17 hosts fits two screens.
+# Limits of what the page shows; JSON has everything. The page of 17 hosts fits on two screens.
 _MOST_HOSTS, _MOST_NAMED, _MOST_PAIRS, _MOST_COLUMNS, _MOST_GROUPS = 6, 8, 6, 20, 10
 _MOST_PARTNERS, _MOST_FILES = 5, 1
-_WIDE = 0.8  # of the median: if runs count as slow only below this, a note tells the reader
+_WIDE = 0.8  # if the limit for slow runs is below this share of the median, a note says so
 
 
 def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
-    """The page as text.
+    """Return the page as text.
 
-    `normal`: the code of the verdict on the median of a group. `decides`: the option that would decide one.
+    `normal`: for some groups, the verdict code of the group's median run. `decides`: names the option with which such a
+    verdict could be decided; None if no option is needed.
     """
     lines = [f"# {_title(fleet)}", *_wrapped(conclusion(fleet, verdict).text, ""), ""]
     lines += _aligned(_group_rows(fleet, normal))
@@ -40,7 +44,7 @@ def table(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], d
 
 
 def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None) -> str:
-    """The page as Markdown, with headings, tables and lists."""
+    """Return the page as Markdown, with headings, tables and lists."""
     names = short_names(fleet.hosts)
     lines = [
         f"# {_title(fleet)}",
@@ -62,7 +66,7 @@ def markdown(fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str]
 def plain(
     fleet: Fleet, verdict: FleetVerdict, normal: Mapping[GroupKey, str], decides: Coded | None = None
 ) -> dict[str, Any]:
-    """The page as JSON holds it, in SI units, with codes and facts."""
+    """Return the page as a dictionary for JSON, in SI units, with codes and facts."""
     answer = conclusion(fleet, verdict)
     return {
         "title": _title(fleet),
@@ -78,7 +82,7 @@ def plain(
 
 
 def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
-    """The answer in one sentence."""
+    """Return the conclusion about all hosts, a single sentence."""
     bad = [run for run in fleet.runs if run.state != RunState.WELL]
     if verdict.named:
         at_fault = [host.host for host in verdict.named if host.at_fault]
@@ -104,7 +108,7 @@ def conclusion(fleet: Fleet, verdict: FleetVerdict) -> Coded:
 
 
 def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> list[Coded]:
-    """What the reader must know."""
+    """Return the notes that a reader of the page must know."""
     found = []
     clusters = sorted({group.key.kind.cluster for group in fleet.groups} - {""})
     if clusters:
@@ -126,13 +130,16 @@ def notes(fleet: Fleet, verdict: FleetVerdict, decides: Coded | None = None) -> 
 
 
 def short_names(hosts: Sequence[str]) -> dict[str, str]:
-    """Host names without their common beginning and their common domain; numbers are not cut."""
+    """Map each host name to a short name without the beginning and the domain that all names share.
+
+    Numbers are not cut.
+    """
     if len(hosts) < 2:
         return {host: host for host in hosts}
     begin = re.sub(r"\d+$", "", _common_begin(hosts))
     rest = [host[len(begin) :] for host in hosts]
     end = _common_begin([name[::-1] for name in rest])[::-1]
-    end = re.sub(r"^[^.]*", "", end)  # a domain
+    end = re.sub(r"^[^.]*", "", end)  # keep only a whole domain
     short = [name[: len(name) - len(end)] for name in rest]
     if not all(short):
         return {host: host for host in hosts}
@@ -183,7 +190,7 @@ _HOST_COLUMNS = (
 
 
 def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[str]]:
-    """A line for each group: median, lowest and highest rate in GB/s, and how many runs are not well."""
+    """Return a table row for each group: its median, lowest and highest rate in GB/s, and its bad runs by state."""
     header = [*_GROUP_COLUMNS, *(["median is"] if normal else [])]
     rows: list[Sequence[str]] = [header]
     for group in fleet.groups[:_MOST_GROUPS]:
@@ -201,7 +208,7 @@ def _group_rows(fleet: Fleet, normal: Mapping[GroupKey, str]) -> list[Sequence[s
 
 
 def _shown_hosts(verdict: FleetVerdict) -> list[HostEvidence]:
-    """The named hosts, and if they are few, some more hosts with bad runs."""
+    """Return the named hosts. If they are few, add some more hosts with bad runs."""
     most = max(_MOST_HOSTS, min(len(verdict.named), _MOST_NAMED))
     return [host for host in verdict.hosts[:most] if host.num_bad or host in verdict.named]
 
@@ -222,7 +229,7 @@ def _host_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
-    """With which hosts it is slow and how slow, with which hosts its runs are lost, and the files that show it."""
+    """Describe a host: its slow partners and how slow, the partners of its lost runs, and the files that show it."""
     parts = []
     shares = [run.share for run in host.bad_runs if run.state == RunState.SLOW and run.share is not None]
     if host.ratio is not None:
@@ -237,7 +244,7 @@ def _evidence(host: HostEvidence, names: Mapping[str, str]) -> str:
 
 
 def _files(runs: Sequence[FleetRun]) -> str:
-    """The names of the first files, and how many more there are; files of lost runs first."""
+    """Name the first files and count the other files. Files of lost runs come first."""
     ordered = sorted(runs, key=lambda run: (run.state not in LOST, run.share or 0.0))
     files = list(dict.fromkeys(PurePath(run.source).name for run in ordered if run.source))
     more = f", and {len(files) - _MOST_FILES} more" if len(files) > _MOST_FILES else ""
@@ -264,7 +271,6 @@ def _pair_lines(verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str
 
 
 def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
-    """What happened to the runs of a pair."""
     counts = {state: sum(run.state == state for run in pair.bad_runs) for state in (*LOST, RunState.SLOW)}
     words = [f"{number} {state.template}" for state, number in counts.items() if number]
     share = f", down to {pair.least_share:.2f} of usual" if counts[RunState.SLOW] and pair.least_share else ""
@@ -274,7 +280,10 @@ def _pair(pair: PairEvidence, names: Mapping[str, str]) -> str:
 
 
 def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """The matrix of pairs. With more than 20 hosts: only those with most evidence, and their bad pairs with others."""
+    """Yield the lines of the matrix of pairs.
+
+    With more than 20 hosts, show only the hosts with most evidence, and count their bad pairs with other hosts.
+    """
     cells = matrix(fleet)
     if not cells:
         return
@@ -296,7 +305,10 @@ def _matrix_lines(fleet: Fleet, verdict: FleetVerdict, names: Mapping[str, str])
 
 
 def matrix(fleet: Fleet) -> dict[tuple[str, ...], str]:
-    """pair -> one short word about all its runs."""
+    """Map each pair to a cell of the matrix.
+
+    A cell is `x2` (number of lost runs), `83` (lowest % of the usual rate, if slow) or `.` (well).
+    """
     by_pair: dict[tuple[str, ...], list[FleetRun]] = {}
     for run in fleet.runs:
         if len(run.hosts) == 2:
@@ -314,7 +326,7 @@ def _ends(first: str, second: str) -> tuple[str, str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns: the first column is left-aligned, the others are right-aligned."""
+    """Return lines of aligned columns: the first column is left-aligned, the other columns are right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

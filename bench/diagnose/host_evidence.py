@@ -1,15 +1,16 @@
-"""Which hosts explain the slow, failed and missing runs of a fleet? Pairs explain the rest.
+"""Finds the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
 `bench diagnose`. A host that fails, or is slow, only with some partners is found because bad runs concentrate on it.
 Two hypotheses are compared for every host:
 
-- sound: its runs are slow or lost as often as those of hosts that are not at fault;
+- sound: its runs are slow or lost as often as the runs of hosts that are not at fault;
 - at fault: in one or more kinds of job, its runs are slow or lost at other rates, which may have any value.
 
-So evidence counts more if it is rare elsewhere: two failures where other pairs never fail count more than many slow
-runs where slow runs are common. If the other host of a bad run is already named, only what that host does not explain
-is evidence. A pair counts once: if it was bad in one kind of job, its runs in other kinds of job are not counted.
+A bad run therefore counts more if bad runs are rare on other hosts: two failures where other pairs never fail count
+more than many slow runs where slow runs are common. If the other host of a bad run is already named, the run counts
+only as far as that host does not explain it. A pair counts once: if it was bad in one kind of job, its runs in other
+kinds of job are not counted.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, Jo
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Array, Places
 
-AT_FAULT, SUSPECT = 0.95, 0.25  # a sound host exceeds these in 0.2, 1.6 % of simulated clusters (benchmarks/fleet.py)
+# in 0.2 % and 1.6 % of simulated clusters, a sound host exceeds these (benchmarks/fleet.py)
+AT_FAULT, SUSPECT = 0.95, 0.25
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
-_BACKGROUND = (0.5, 50.0)  # (bad runs, all runs): assumed of sound pairs before any evidence
-_OWN = (2.0, 0.5, 0.5)  # well, slow, lost: rates of a host at fault (Dirichlet)
-_LEAST_PARTNERS = 3  # partners that a host must be bad with; both if it has two
-_SURPRISE = 0.25  # below this probability a bad run needs an explanation
-_MOST_CAPPED = 3.0  # figures are cut at so many standard deviations above the usual rate
-_MOST_BAD = 0.45  # of the jobs, for each outcome: a job may be well even between two hosts at fault
+_BACKGROUND = (0.5, 50.0)  # (bad runs, all runs) assumed of sound pairs, in addition to the measured runs
+# weights of the outcomes well, slow, lost for a host at fault (prior of a Dirichlet distribution)
+_OWN = (2.0, 0.5, 0.5)
+# a host is at fault only if it has bad runs with this many partners, or with both if it has only two
+_LEAST_PARTNERS = 3
+_SURPRISE = 0.25  # a bad run with a probability below this needs an explanation
+_MOST_CAPPED = 3.0  # larger figures are reduced to this many standard deviations above the usual rate
+# the largest expected share of slow jobs, and of lost jobs: even a job of two hosts at fault may be well
+_MOST_BAD = 0.45
 _MOST_PASSES, _SETTLED, _NEGLIGIBLE = 20, 1e-3, 1e-3
 
 
 class JobOutcome(IntEnum):
-    """The outcome of a job on a set of hosts: the worst one of its operations."""
+    """The outcome of a job on a set of hosts: the worst outcome of its operations."""
 
     WELL = 0
     SLOW = 1
@@ -48,7 +53,7 @@ class JobOutcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One job: hosts, kind, and its worst outcome."""
+    """One job: its hosts, its kind, and its worst outcome."""
 
     hosts: tuple[str, ...]
     kind: JobKind
@@ -57,10 +62,14 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class HostEvidence:
-    """A host and its runs. `confidence`: P(at fault); it is accused from 0.95 on, and suspected from 0.25.
+    """A host and its runs.
 
-    `ratio`: its bandwidth / that of its peers, if it is slow with all of them. `counts`: number of its runs by state.
-    `slow_with`: the partners in its slow runs; `lost_with`: the partners in its lost runs (LOST).
+    `confidence`: the probability that the host is at fault. The host is accused from 0.95 on, and suspected from 0.25
+    on.
+
+    `ratio`: the host's bandwidth divided by that of its peers, if it is slow with all of them. `counts`: number of its
+    runs in each state. `slow_with`: the partners in its slow runs. `lost_with`: the partners in its lost runs (failed,
+    without figures, or missing).
     """
 
     host: str
@@ -74,23 +83,26 @@ class HostEvidence:
 
     @property
     def at_fault(self) -> bool:
-        """Is the host accused?"""
+        """Whether the host is accused."""
         return self.confidence >= AT_FAULT
 
     @property
     def suspected(self) -> bool:
-        """Is the host suspected, but not accused?"""
+        """Whether the host is suspected, but not accused."""
         return SUSPECT <= self.confidence < AT_FAULT
 
     @property
     def num_bad(self) -> int:
-        """Slow, failed and missing runs."""
+        """The number of slow and lost runs."""
         return len(self.bad_runs)
 
 
 @dataclass(frozen=True, slots=True)
 class PairEvidence:
-    """A set of hosts with bad runs. `explained_by`: the named hosts in the set; `link`: is its link accused?"""
+    """A set of hosts with bad runs.
+
+    `explained_by`: the named hosts in the set. `link`: whether the link between them is accused.
+    """
 
     hosts: tuple[str, ...]
     num_runs: int
@@ -100,15 +112,15 @@ class PairEvidence:
 
     @property
     def least_share(self) -> float | None:
-        """The lowest share of the usual rate; None if no run is slow."""
+        """The lowest share of the usual rate among the bad runs; None if no bad run has a figure."""
         return min((run.share for run in self.bad_runs if run.share is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetVerdict:
-    """Hosts and pairs, those with most evidence first. `diagnosis`: the localisation, from runs with figures.
+    """The hosts and pairs with most evidence first. `diagnosis`: the result of `localise` for the runs with figures.
 
-    `weights`: by which factor one slow job, or one lost job, multiplies the odds that its host is at fault.
+    `weights`: the factor by which one slow job, or one lost job, multiplies the odds that its host is at fault.
     """
 
     hosts: tuple[HostEvidence, ...]
@@ -118,7 +130,7 @@ class FleetVerdict:
 
     @property
     def named(self) -> tuple[HostEvidence, ...]:
-        """The hosts at fault or suspected, most certain first."""
+        """The hosts that are at fault or suspected, in the order of `hosts`."""
         return tuple(host for host in self.hosts if host.confidence >= SUSPECT)
 
 
@@ -137,10 +149,12 @@ def verdict_of(fleet: Fleet) -> FleetVerdict:
 
 
 def _alone(fleet: Fleet, confidences: Mapping[str, float]) -> dict[str, float]:
-    """Confidences of hosts with bad jobs on one host. A slow job proves a fault; one lost job makes a host suspected.
+    """Return the confidences of hosts with bad jobs that ran on one host alone.
 
-    Runs do not count if another run of the same operation on this host is well. Runs that never began are not enough to
-    suspect a host.
+    A slow job proves a fault. One lost job makes the host suspected.
+
+    A bad run does not count if another run of the same operation on this host is well. Runs that never began are not
+    enough to suspect a host.
     """
     found: dict[str, float] = {}
     for host in fleet.hosts:
@@ -164,7 +178,7 @@ def _tier(host: HostEvidence) -> int:
 
 
 def _diagnosis(fleet: Fleet) -> Diagnosis:
-    """The localisation of `bench diagnose`, applied to the figures of pairs, each divided by its group's usual rate.
+    """Apply `localise`, as `bench diagnose` does, to the figures of pairs, each divided by the usual rate of its group.
 
     A figure is used for both directions. Figures far above the usual rate are reduced to a limit, because a faster tier
     does not make the other hosts slow.
@@ -184,10 +198,10 @@ def _diagnosis(fleet: Fleet) -> Diagnosis:
 
 
 def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
-    """The hosts that the localisation accuses, with its confidence.
+    """Return the hosts that `localise` accuses, each with its confidence.
 
-    Most figures of such a host must be slow, and also most figures among these hosts: two hosts that are fast with each
-    other and slow with all others are in another part of the network, not at fault.
+    Most figures of such a host must be slow. If most figures among the accused hosts are fast, no host is returned:
+    hosts that are fast with each other and slow with all others are in another part of the network, not at fault.
     """
     compared = {group.key for group in fleet.groups if group.compared}
     rated = [run for run in fleet.runs if run.share is not None and run.group in compared]
@@ -204,13 +218,16 @@ def _slow_with_all(fleet: Fleet, diagnosis: Diagnosis) -> dict[str, float]:
 
 
 def _ratio(facts: Mapping[str, Mapping[str, float] | None]) -> float | None:
-    """The lower of a host's ratios as sender and as receiver."""
+    """Return the lower of a host's ratios as sender and as receiver; None if neither is known."""
     found = [side["ratio"] for side in (facts.get("sends"), facts.get("receives")) if side]
     return min(found, default=None)
 
 
 def _units(fleet: Fleet) -> list[Unit]:
-    """The jobs on several hosts, each with the worst outcome of its runs. A set of hosts has at most one bad job."""
+    """Return the jobs on several hosts, each with the worst outcome of its runs.
+
+    A set of hosts has at most one bad job.
+    """
     worst: dict[tuple[tuple[str, ...], JobKind], JobOutcome] = {}
     for run in fleet.runs:
         if len(run.hosts) < 2:
@@ -231,10 +248,13 @@ def _units(fleet: Fleet) -> list[Unit]:
 
 
 class _Concentration:
-    """How bad runs concentrate on hosts: the probability that a host is at fault, given those of other hosts."""
+    """Computes how bad runs concentrate on hosts.
+
+    The result is the probability that each host is at fault, given the probabilities of all other hosts.
+    """
 
     def __init__(self, units: Sequence[Unit], hosts: Sequence[str], named: dict[str, float]) -> None:
-        """`named`: hosts that are slow with all their partners, with their confidence."""
+        """Compute `confidences`. `named`: hosts that are slow with all their partners, with their confidence."""
         self._number = {host: index for index, host in enumerate(hosts)}
         kinds = {kind: index for index, kind in enumerate(sorted({unit.kind for unit in units}))}
         self._num_kinds = len(kinds)
@@ -248,7 +268,7 @@ class _Concentration:
         self._search(hosts)
 
     def _search(self, hosts: Sequence[str]) -> None:
-        """Update the confidence of one host after the other, given what other hosts explain, until none changes."""
+        """Update the confidence of each host in turn, given what the other hosts explain, until nothing changes."""
         given = {self._number[host]: confidence for host, confidence in self.confidences.items() if confidence}
         for _ in range(_MOST_PASSES):
             before = self._chance.copy()
@@ -259,7 +279,10 @@ class _Concentration:
         self.confidences = dict(zip(hosts, self._chance.tolist(), strict=True))
 
     def weights(self) -> dict[JobOutcome, float]:
-        """The factor by which one job of an outcome multiplies the odds, if the other end is not at fault."""
+        """Return how one slow or lost job changes the odds that its host is at fault.
+
+        For the outcomes SLOW and LOST, the value is the factor of the odds if the other host of the job is sound.
+        """
         sound = np.where(self._with, 1 - self._chance, 1.0).prod(axis=1)
         found = {}
         for outcome, own in ((JobOutcome.SLOW, _OWN[1]), (JobOutcome.LOST, _OWN[2])):
@@ -268,7 +291,7 @@ class _Concentration:
         return found
 
     def _confidence(self, host: int) -> float:
-        """P(at fault | its runs)."""
+        """Return the probability that a host is at fault, given its jobs."""
         mine = self._with[:, host]
         bad = mine & (self._outcome > 0)
         if not bad.any():
@@ -289,11 +312,15 @@ class _Concentration:
                 sound = np.log(expected[rows, self._outcome[rows]]).sum()
                 counts = np.bincount(self._outcome[rows], minlength=len(JobOutcome))
                 factor = _log_chance(counts) - sound
-                log_odds += np.logaddexp(0.0, factor) - math.log(2)  # perhaps at fault only in some kinds of job
+                # the host may be at fault in only some kinds of job
+                log_odds += np.logaddexp(0.0, factor) - math.log(2)
         return float(1 / (1 + math.exp(-min(log_odds, 30.0))))
 
     def _expected(self, host: int) -> Array:
-        """Probability of each outcome of each unit if this host is sound: the usual rate plus what other hosts add."""
+        """Return the probability of each outcome of each job if this host is sound.
+
+        It is the usual rate plus what other hosts add.
+        """
         chance = self._chance.copy()
         chance[host] = 0.0
         rates = np.zeros((len(self._kind), len(JobOutcome)))
@@ -313,7 +340,7 @@ class _Concentration:
 
 
 def _log_chance(counts: Array) -> float:
-    """log P(outcomes in this order | at fault), averaged over all rates: a Dirichlet-multinomial distribution."""
+    """Return log P(outcomes in this order | at fault), averaged over all rates (Dirichlet-multinomial distribution)."""
     prior = np.array(_OWN)
     found = math.lgamma(prior.sum()) - math.lgamma(prior.sum() + counts.sum())
     return found + sum(math.lgamma(a + n) - math.lgamma(a) for a, n in zip(prior, counts, strict=True))

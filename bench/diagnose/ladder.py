@@ -1,4 +1,6 @@
-"""The next rounds of a ladder. They depend only on earlier measurements, so a stored file gives the same rounds.
+"""The rounds of a ladder, an adaptive measurement.
+
+They depend only on earlier measurements, so a stored file gives the same rounds.
 
 A ladder measures pairs in these stages, each in both directions:
 
@@ -20,27 +22,31 @@ import numpy as np
 from bench.core.topology import circle
 from bench.diagnose.localise import STAGES, PairSamples, Places, Suspect, localise
 
-Pairs = tuple[tuple[int, int], ...]  # (source, destination), disjoint
+Pairs = tuple[tuple[int, int], ...]  # (source, destination) of pairs that share no rank
 
 _ALL_MATCHINGS = 16  # up to this many hosts, the screen measures every matching
 _SOME_MATCHINGS = 4
-_LEAST_MATCHINGS, _MOST_REPEATS = 9, 4  # with few hosts matchings are repeated until each host has so many rows
+# with few hosts, matchings are repeated until each host has 9 rows, but at most 4 times
+_LEAST_MATCHINGS, _MOST_REPEATS = 9, 4
 _NODE_MATCHINGS = 3
-_CIRCLE_HOSTS = 128  # up to this many hosts, all links are measured once a link is slow
+_CIRCLE_HOSTS = 128  # up to this many hosts, all links are measured as soon as one link is slow
 _CONFIRMATIONS = 6
 _LINK_REPEATS, _ALONE_REPEATS, _MOST_ALONE = 4, 3, 16
 
 
 @dataclass(frozen=True, slots=True)
 class LadderRound:
-    """Pairs that send at the same time, and their stage."""
+    """Pairs that exchange data at the same time, and the stage of the ladder that they belong to."""
 
     stage: str
     pairs: Pairs
 
 
 def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[LadderRound, ...]:
-    """The rounds to measure next; none if the diagnosis is complete. `seed`: for the random choices, one per run."""
+    """Return the rounds to measure next, or an empty tuple if the diagnosis is complete.
+
+    `seed`: the start of the random choices, the same throughout a run.
+    """
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
         return first_rounds(places, random_)
@@ -64,14 +70,17 @@ def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[Ladde
 
 
 def least_rounds(num_hosts: int, ranks_per_host: int, num_nics: int) -> int:
-    """The number of rounds of a ladder if nothing is slow."""
+    """Return the number of rounds that a ladder needs if no part is slow."""
     hosts = tuple(f"h{rank // ranks_per_host}" for rank in range(num_hosts * ranks_per_host))
     nics = tuple(f"nic{rank % ranks_per_host % num_nics}" for rank in range(len(hosts)))
     return len(first_rounds(Places(hosts, nics), random.Random(1)))
 
 
 def first_rounds(places: Places, random_: random.Random) -> tuple[LadderRound, ...]:
-    """The first test between and inside all hosts. The number of rounds does not depend on the random choices."""
+    """Return the rounds of the first test, between all hosts and inside all hosts.
+
+    The number of rounds does not depend on the random choices.
+    """
     return (*_screen(places, random_), *_nodes(places, random_))
 
 
@@ -83,7 +92,7 @@ def _screen(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 
 
 def _matchings(stage: str, most: int, places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Random rounds of the circle method over hosts. A round uses all rails, and one rank of each NIC."""
+    """Yield random rounds of the circle method over hosts. A round uses all rails, and one rank of each NIC."""
     rails = _rails(places)
     hosts = list(dict.fromkeys(places.hosts))
     order = tuple(random_.sample(range(len(hosts)), len(hosts)))
@@ -100,7 +109,7 @@ def _matchings(stage: str, most: int, places: Places, random_: random.Random) ->
 
 
 def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
-    """Pairs of ranks of one node, in all nodes at once, in a few random matchings."""
+    """Yield rounds with pairs of ranks of the same node, in all nodes at once, in a few random matchings."""
     members = _members(places)
     least = min(map(len, members.values()))
     if least < 2:
@@ -115,7 +124,10 @@ def _nodes(places: Places, random_: random.Random) -> Iterator[LadderRound]:
 def _confirm(
     suspects: Sequence[Suspect], healthy: Sequence[str], places: Places, random_: random.Random
 ) -> Iterator[LadderRound]:
-    """In each round, every suspect with another cleared partner; the remaining hosts form pairs as a control."""
+    """Yield rounds that pair every suspect with another cleared partner each time.
+
+    The remaining hosts form pairs as a control.
+    """
     ranks_of: dict[str, set[int]] = {}
     for suspect in suspects:
         for rank in () if suspect.within else suspect.ranks:
@@ -137,7 +149,10 @@ def _confirm(
 def _with_partners(
     suspects: Sequence[str], partners: Sequence[str], ranks_of: Mapping[str, set[int]], places: Places, turn: int
 ) -> Pairs:
-    """One round: the suspected rails of each host with those of a partner, and pairs of the remaining hosts."""
+    """Return the pairs of one round.
+
+    They are the suspected rails of each host with the same rails of a partner, and pairs of the remaining hosts.
+    """
     rails = _rails(places)
     pairs: list[tuple[int, int]] = []
     used: set[str] = set()
@@ -179,7 +194,7 @@ def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[La
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Divide pairs into few rounds, so that no rank is twice in one round (first fit)."""
+    """Divide pairs into few rounds, so that no rank is twice in one round (first-fit method)."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007
@@ -194,7 +209,7 @@ def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
 
 
 def _members(places: Places) -> dict[str, tuple[int, ...]]:
-    """host -> its ranks."""
+    """Map each host to its ranks."""
     found: dict[str, list[int]] = {}
     for rank, host in enumerate(places.hosts):
         found.setdefault(host, []).append(rank)
@@ -202,7 +217,7 @@ def _members(places: Places) -> dict[str, tuple[int, ...]]:
 
 
 def _rails(places: Places) -> dict[str, list[tuple[int, ...]]]:
-    """host -> the ranks of each of its NICs, in the order of their first ranks."""
+    """Map each host to a list with the ranks of each of its NICs, in the order of their first ranks."""
     found: dict[str, list[tuple[int, ...]]] = {}
     for (host, _), ranks in places.ports().items():
         found.setdefault(host, []).append(ranks)

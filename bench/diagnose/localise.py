@@ -1,10 +1,10 @@
-"""Which host, NIC or link is slow? From measured pairs to names, each with a confidence.
+"""Finds slow hosts, NICs and links from measured pairs, each with a confidence.
 
 Within a class of comparable pairs (in one node, in one rack, across racks), the logarithm of a pair's bandwidth is the
 sum of a normal level, the effects of the sender's and the receiver's parts, and the effect of this link. A part can
-only make a pair slower, so a part is suspected if even its better pairs are slow (docs/metrics.md, "Localisation").
+only make a pair slower, so a part is suspected if even its faster pairs are slow (docs/metrics.md, "Localisation").
 Parts are tried in this order: rack, host, NIC, rank, link; the first one that explains the slow pairs is suspected. If
-a ladder suspects a part, it measures this part again; only these later rows decide whether it is slow.
+a ladder suspects a part, it measures this part again; only the later rows decide whether it is slow.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from bench.diagnose.messages import DiagnosisNote, SlowPart
 from bench.diagnose.places import Array, hosts_with_one_partner, index, nic_name, pair_classes
 from bench.diagnose.places import Places as Places
 
-STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")  # "" if the schedule was fixed beforehand
+# "" means that the schedule was fixed beforehand
+STAGES = ("", "screen", "node", "circle", "confirm", "links", "alone")
 CONFIRM, LINKS, ALONE = (STAGES.index(name) for name in ("confirm", "links", "alone"))
-ACCUSE = 0.99  # the least confidence
-LEAST_CONFIRMING = 4  # rows of a direction, in a ladder
-MOST_CONFIRMING = 24  # after so many rows the search for better partners ends
-LEAST_LINK_ROWS = 2  # repeats of a link
+ACCUSE = 0.99  # a part is accused from this confidence on
+LEAST_CONFIRMING = 4  # a ladder needs this many rows per direction to decide about a part
+MOST_CONFIRMING = 24  # from this many rows on, rows with unhealthy partners are used as well
+LEAST_LINK_ROWS = 2  # a link is accused only with at least this many slow rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +43,28 @@ class PairSamples:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int, float, int, int]]) -> PairSamples:
-        """From (src, dst, bytes per second, step, stage)."""
+        """Build samples from rows of (src, dst, bytes per second, step, stage)."""
         columns = list(zip(*rows, strict=True)) if rows else [()] * 5
         kinds = (np.int64, np.int64, np.float64, np.int64, np.int64)
         return cls(*(np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)))
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Return the number of rows."""
         return len(self.src)
 
     def taken(self, mask: Array) -> PairSamples:
-        """Some of the rows."""
+        """Return the rows that a boolean mask selects."""
         return PairSamples(self.src[mask], self.dst[mask], self.bytes_per_s[mask], self.step[mask], self.stage[mask])
 
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """A slow part. `kind`: host, nic or link; `confidence`: the probability that it runs below 0.9 of its peers.
+    """A slow part.
 
-    `findings`: codes of SlowPart with their facts; two if it is slow both between hosts and inside one. `ends`: of a
-    link, the names of its two ends; of another part, only its own name.
+    `kind`: host, nic or link. `confidence`: the probability that its bandwidth is below 0.9 of that of its peers.
+
+    `findings`: codes of SlowPart with their facts; two findings if the part is slow both between hosts and inside a
+    host. `ends`: for a link, the names of its two ends; for any other part, only its own name.
     """
 
     kind: str
@@ -72,33 +75,33 @@ class Accused:
 
     @property
     def evidence(self) -> str:
-        """The findings in words."""
+        """The findings as text."""
         return "; ".join(finding.text for finding in self.findings)
 
     @property
     def is_uplink(self) -> bool:
-        """Is it the link of a whole rack to the others?"""
+        """Whether the part is the uplink of a rack, which connects the rack with all other racks."""
         return any(finding.code == SlowPart.RACK for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """What a ladder should measure again: the `ranks` of a part with other ranks, or the `pairs` of a link."""
+    """A part that a ladder should measure again: either the `ranks` of a part, or the `pairs` of a link."""
 
     ranks: tuple[int, ...] = ()
     pairs: tuple[tuple[int, int], ...] = ()
-    within: bool = False  # inside a node
-    alone: bool = False  # a link that is slow while others run: measure it by itself
+    within: bool = False  # the pairs are inside a node
+    alone: bool = False  # the link is slow while other links are in use: measure it without other traffic
     kind: str = ""  # host, nic or link
     name: str = ""
-    hosts: tuple[str, ...] = ()  # of its ranks or pairs
+    hosts: tuple[str, ...] = ()  # the hosts of its ranks or pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is slow, which hosts (and NICs) are not, what is still suspected, and notes (DiagnosisNote).
+    """The slow parts, the hosts (and NICs) that are cleared, the parts still suspected, and notes (DiagnosisNote).
 
-    `num_missing`: number of rounds that a ladder did not measure of its first test, which covers every host.
+    `num_missing`: how many rounds of its first test, which covers every host, a ladder did not measure.
     """
 
     accused: tuple[Accused, ...]
@@ -109,12 +112,12 @@ class Diagnosis:
 
     @property
     def undecided(self) -> bool:
-        """Is nothing accused, although the search is not complete?"""
+        """Whether nothing is accused although the search is not complete."""
         return not self.accused and bool(self.suspects or self.num_missing)
 
 
 def localise(evidence: PairSamples, places: Places) -> Diagnosis:
-    """The verdict on all rows. Without comparable pairs nothing is accused."""
+    """Return the diagnosis of all rows. Without comparable pairs nothing is accused."""
     host = index(places.hosts)
     between = host[evidence.src] != host[evidence.dst]
     searches = [_Search(evidence.taken(between != inside), places, inside) for inside in (False, True)]
@@ -131,7 +134,7 @@ def localise(evidence: PairSamples, places: Places) -> Diagnosis:
 
 
 class _Search:
-    """The search for slow parts, either in the pairs between hosts or in the pairs inside hosts."""
+    """The search for slow parts, either among the pairs between hosts or among the pairs inside hosts."""
 
     def __init__(self, rows: PairSamples, places: Places, inside: bool) -> None:
         self._rows, self._places, self._inside = rows, places, inside
@@ -145,14 +148,15 @@ class _Search:
         classes = pair_classes(rows.src, rows.dst, places, inside)
         levels = _levels(rows, places, inside)
         self._fit = fitting.fit(np.log(rows.bytes_per_s), classes, rows.step, rows.stage < CONFIRM, levels)
-        self._explained = np.zeros(len(rows), dtype=bool)  # by a part that is accused or measured again
+        # rows whose slowness is due to a part that is accused or will be measured again
+        self._explained = np.zeros(len(rows), dtype=bool)
         for number, level in enumerate(levels):
             for unit in self._fit.suspected(number):
                 self._judge(number, level, unit)
         self._judge_links()
 
     def _judge(self, number: int, level: Level, unit: int) -> None:
-        """Decide if a rack, host, NIC or rank is slow as a sender, as a receiver, or as both."""
+        """Decide whether a rack, host, NIC or rank is slow as a sender, as a receiver, or as both."""
         slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):
@@ -170,7 +174,7 @@ class _Search:
             else:
                 self._fit.clear(number, direction, unit)
         if slow:
-            for groups in level.asked.values():  # all its pairs count as explained
+            for groups in level.asked.values():  # all pairs of the part count as explained
                 self._explained[groups.rows(unit)] = True
             self._accuse(level, unit, slow)
         elif unsettled:
@@ -180,7 +184,6 @@ class _Search:
             self.suspects.append(Suspect(ranks=ranks, within=self._inside, kind=kind, name=name, hosts=hosts))
 
     def _accuse(self, level: Level, unit: int, slow: Mapping[str, PartRatio]) -> None:
-        """Accuse a rack, host, NIC or rank."""
         kind, name = _part_name(level, unit, self._places)
         label, rank = level.labels[unit], level.ranks[unit][0]
         facts: dict[str, Any] = {"sends": _facts(slow.get("out")), "receives": _facts(slow.get("in"))}
@@ -199,7 +202,7 @@ class _Search:
         self.accused.append(Accused(kind, name, confidence, (finding,), (end,)))
 
     def _all_nics(self, number: int, direction: str, unit: int, taken: Array) -> bool:
-        """Is a host slow through each of its NICs? One slow NIC must not make its host look slow."""
+        """Check whether a host is slow through each of its NICs. One slow NIC must not make its host look slow."""
         if self._inside or self._fit.levels[number].kind != "host":
             return True
         ends = self._ends[self._rows.src[taken] if direction == "out" else self._rows.dst[taken]]
@@ -207,7 +210,7 @@ class _Search:
         return all(2 * slow[ends == end].sum() >= (ends == end).sum() for end in np.unique(ends))
 
     def _confirming(self, number: int, direction: str, mine: Array) -> Array:
-        """The rows that decide about a suspected part: those that were measured for it with healthy partners.
+        """Return the rows that decide about a suspected part. They were measured for this part with healthy partners.
 
         A pair of two slow parts is as slow as a pair with one, so a slow part looks normal with a slow partner.
         """
@@ -216,7 +219,7 @@ class _Search:
         return again if len(healthy) < LEAST_CONFIRMING and len(again) >= MOST_CONFIRMING else healthy
 
     def _judge_links(self) -> None:
-        """Find links: pairs that are slow even after the effects of the parts at both ends are subtracted."""
+        """Find slow links: pairs that are slow even after the effects of the parts at both ends are subtracted."""
         rows, residual, ends = self._rows, self._fit.residual(), self._ends
         a, b = ends[rows.src], ends[rows.dst]
         key = np.minimum(a, b) * (int(ends.max()) + 1) + np.maximum(a, b)
@@ -225,7 +228,8 @@ class _Search:
         num_low = np.bincount(which[low], minlength=len(links))
         order, starts = np.argsort(which, kind="stable"), np.cumsum(counts) - counts
         enough = (num_low >= LEAST_LINK_ROWS) & (2 * num_low >= counts)
-        if self._adaptive:  # half of the rows before any suspicion, or later rows measured for this link
+        # at least half of the rows before any suspicion are slow, or later rows were measured for this link
+        if self._adaptive:
             drawn = rows.stage < CONFIRM
             num_drawn = np.bincount(which[drawn], minlength=len(links))
             enough = 2 * np.bincount(which[low & drawn], minlength=len(links)) >= np.maximum(num_drawn, 1)
@@ -239,7 +243,10 @@ class _Search:
         self._accuse_links(found, which)
 
     def _slow_directions(self, mine: Array, residual: Array, num_links: int) -> dict[str, PartRatio]:
-        """Ratios of a link's slow directions ("out": of its first row); {} if a ladder must measure the link again."""
+        """Return the ratios of a link's slow directions; "out" is the direction of its first row.
+
+        The result is empty if no direction is slow or if a ladder must measure the link again.
+        """
         rows = self._rows
         again = mine[rows.stage[mine] >= LINKS] if self._adaptive else mine
         pairs = tuple({(int(s), int(d)): None for s, d in zip(rows.src[mine], rows.dst[mine], strict=True)})
@@ -283,7 +290,7 @@ class _Search:
         return self._places.end_name(src, self._inside), self._places.end_name(dst, self._inside)
 
     def _accuse_links(self, found: Mapping[int, Mapping[str, PartRatio]], which: Array) -> None:
-        """Accuse each slow link; if all rails between two hosts are slow, accuse the link of the two hosts once."""
+        """Accuse each slow link. If all rails between two hosts are slow, accuse the link between the hosts once."""
         hosts, rows = index(self._places.hosts), self._rows
         first = {link: int(np.flatnonzero(which == link)[0]) for link in found}
         lone: set[str] = set()
@@ -304,7 +311,11 @@ class _Search:
                 self._accuse_link(names, found[link], open_ends)
 
     def _accuse_link(self, names: tuple[str, str], slow: Mapping[str, PartRatio], open_ends: list[str]) -> None:
-        """`open_ends`: ends whose host was measured only with the other end, so the host may be slow, not the link."""
+        """Accuse a link.
+
+        `open_ends`: the ends whose host was measured only with the host at the other end, so that host may be slow
+        instead of the link.
+        """
         finding = Coded.of(
             SlowPart.LINK,
             first=names[0],
@@ -319,14 +330,14 @@ class _Search:
 
 
 def _facts(ratio: PartRatio | None) -> dict[str, Any] | None:
-    """A ratio as plain values."""
+    """Return a ratio as a dictionary of plain values; None if there is no ratio."""
     if ratio is None:
         return None
     return {"ratio": ratio.ratio, "low": ratio.low, "high": ratio.high, "num_rows": ratio.num_rows}
 
 
 def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
-    """(kind, name) of a rack, host, NIC or rank."""
+    """Return the kind and the name of a rack, host, NIC or rank."""
     label = level.labels[unit]
     if level.kind == "rack":
         return "link", f"uplink of {label}"
@@ -336,7 +347,7 @@ def _part_name(level: Level, unit: int, places: Places) -> tuple[str, str]:
 
 
 def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
-    """The parts that may be slow, the widest kind first, with each kind's least number of partners."""
+    """Return the parts that may be slow, the widest kind first, with the least number of partners for each kind."""
     hosts, ports = list(places.hosts), places.ports()
     every_rank = list(range(len(hosts)))
     kinds: list[tuple[str, list[object], int]] = []
@@ -357,7 +368,7 @@ def _levels(rows: PairSamples, places: Places, inside: bool) -> list[Level]:
 
 
 def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
-    """Merge the findings of a part that was found both between hosts and inside one."""
+    """Merge the findings of a part that is slow both between hosts and inside a host."""
     found: dict[tuple[str, str], Accused] = {}
     for part in accused:
         known = found.get((part.kind, part.name))
@@ -366,7 +377,10 @@ def _once(accused: Sequence[Accused]) -> tuple[Accused, ...]:
 
 
 def _cleared(evidence: PairSamples, places: Places, accused: set[str], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Measured hosts that are neither accused nor suspected; if a host has a slow NIC, its other NICs."""
+    """Return the measured hosts that are neither accused nor suspected.
+
+    For a host with a slow NIC, return its other NICs.
+    """
     measured = {places.hosts[rank] for rank in np.unique(np.concatenate((evidence.src, evidence.dst)))}
     measured -= {places.hosts[rank] for suspect in suspects for rank in suspect.ranks}
     nics: dict[str, list[str]] = {}

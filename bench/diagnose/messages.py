@@ -1,4 +1,4 @@
-"""The words of `diagnose`: what is slow and how that is known, notes, and the conclusion."""
+"""The messages of `diagnose`: what is slow and how that is known, notes, and the conclusion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.core.codes import OptionalPartsCode
 
 
 def _ratio(fact: str) -> str:
-    """The template of a ratio with its interval: a fact with ratio, low, high and num_rows."""
+    """Return the template of a ratio with its interval. `fact`: the name of a fact with ratio, low, high, num_rows."""
     return (
         f"at {{{fact}[ratio]:.2f}} of its peers (95 % {{{fact}[low]:.2f}} to {{{fact}[high]:.2f}}, "
         f"{{{fact}[num_rows]:n measurement}})"
@@ -20,7 +20,7 @@ _DIRECTIONS = (
 
 
 class SlowPart(OptionalPartsCode):
-    """What is slow. `sends` and `receives` (of a link: `forward` and `backward`) exist if that direction is slow."""
+    """What is slow. `sends` and `receives` (for a link `forward` and `backward`) exist if that direction is slow."""
 
     RACK = "slow-rack", f"rack {{rack}}{_DIRECTIONS} across racks"
     HOST = "slow-host", f"{{host}}{_DIRECTIONS}<inside? inside the host>"
@@ -43,7 +43,7 @@ class SlowPart(OptionalPartsCode):
 
 
 class DiagnosisNote(OptionalPartsCode):
-    """What else the reader must know."""
+    """Notes that the reader of a diagnosis must know."""
 
     CONTENTION = (
         "contention",
@@ -60,7 +60,7 @@ class DiagnosisNote(OptionalPartsCode):
 
 
 class Conclusion(OptionalPartsCode):
-    """The answer in one sentence."""
+    """The conclusion of a diagnosis, a single sentence."""
 
     SLOW = "slow", "slow: {num_parts} ({shown:list}<, and {num_more} more>)"
     NOTHING_SLOW = "nothing-slow", "nothing is slow: no host, NIC or link is below 0.9 of its peers"
@@ -69,7 +69,7 @@ class Conclusion(OptionalPartsCode):
 
 
 class FleetConclusion(OptionalPartsCode):
-    """The answer about a folder of similar runs."""
+    """The conclusion about a folder of similar runs."""
 
     NAMED = (
         "hosts-named",
@@ -90,7 +90,7 @@ class FleetConclusion(OptionalPartsCode):
 
 
 class FleetNote(OptionalPartsCode):
-    """What the reader of a folder's page must know."""
+    """Notes that the reader of the page about a folder must know."""
 
     CLUSTERS = (
         "clusters",

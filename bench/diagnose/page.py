@@ -1,4 +1,4 @@
-"""A diagnosis as text, Markdown, CSV or JSON: what was measured, what is slow and why, what is cleared."""
+"""A diagnosis as text, Markdown, CSV rows or JSON: what was measured, what is slow and why, and what is cleared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_NAMES = 12
 
 
 def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The whole report as text. `seconds`: the time of the measurement; None if unknown."""
+    """Return the whole report as text. `seconds`: the duration of the measurement; None if unknown."""
     lines = [f"# {line}" for line in measured(cases, seconds)]
     lines.append(conclusion(verdict).text)
     if verdict.accused:
@@ -43,7 +43,7 @@ def table(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None)
 
 
 def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The report with Markdown tables."""
+    """Return the report with Markdown tables."""
     lines = [*measured(cases, seconds), "", conclusion(verdict).text, ""]
     if verdict.accused:
         lines += ["| kind | name | confidence | evidence |", "|---|---|---|---|"]
@@ -59,7 +59,7 @@ def markdown(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | No
 
 
 def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | None) -> str:
-    """The report as JSON, which also contains codes and facts."""
+    """Return the report as JSON, which also contains codes and facts."""
     answer = conclusion(verdict)
     plain = {
         "schema": SCHEMA,
@@ -77,7 +77,7 @@ def as_json(cases: Sequence[Diagnosed], verdict: Diagnosis, seconds: float | Non
 
 
 def accused_rows(verdict: Diagnosis) -> list[dict[str, Any]]:
-    """What is accused, as plain values."""
+    """Return the accused parts as dictionaries of plain values, as JSON and CSV show them."""
     rows = []
     for part in verdict.accused:
         rows.append(
@@ -94,7 +94,7 @@ def accused_rows(verdict: Diagnosis) -> list[dict[str, Any]]:
 
 
 def measured(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
-    """What was measured, a line for each transport and direction."""
+    """Describe what was measured, in one line for each transport and direction."""
     took = f", {format_duration(seconds)}" if seconds is not None and len(cases) == 1 else ""
     lines = []
     for case in cases:
@@ -110,7 +110,7 @@ def measured(cases: Sequence[Diagnosed], seconds: float | None) -> list[str]:
 
 
 def conclusion(verdict: Diagnosis) -> Coded:
-    """The answer in one sentence."""
+    """Return the conclusion of the diagnosis, a single sentence."""
     if verdict.undecided:
         return Coded.of(Conclusion.SUSPICIONS_OPEN if verdict.suspects else Conclusion.HOSTS_NOT_TESTED)
     if not verdict.accused:
@@ -123,7 +123,7 @@ def conclusion(verdict: Diagnosis) -> Coded:
 
 
 def notes(verdict: Diagnosis) -> list[Coded]:
-    """What else the reader must know."""
+    """Return the notes that a reader of the report must know."""
     found = list(verdict.notes)
     if verdict.num_missing:
         found.append(Coded.of(DiagnosisNote.HOSTS_NOT_TESTED, num_missing=verdict.num_missing))
@@ -133,12 +133,12 @@ def notes(verdict: Diagnosis) -> list[Coded]:
 
 
 def suspected(verdict: Diagnosis) -> list[str]:
-    """Each part that is still suspected, once: `host h2`, `link h0-h2`."""
+    """Name each part that is still suspected once: `host h2`, `link h0-h2`."""
     return [f"{kind} {name}" for kind, name in _suspected(verdict)]
 
 
 def names(found: Sequence[str]) -> str:
-    """The number of names, and the first few names."""
+    """Return the number of names and the first few names, or "none"."""
     if not found:
         return "none"
     more = len(found) - _MOST_NAMES
@@ -156,7 +156,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _case(case: Diagnosed) -> dict[str, Any]:
-    """What a verdict rests on."""
+    """Return the measured case that a verdict is based on, as plain values."""
     plain = asdict(case)
     del plain["verdict"], plain["jobs"]
     return plain

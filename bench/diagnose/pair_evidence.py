@@ -1,4 +1,4 @@
-"""Evidence from measured pairs: of a stored run, a document, or a ladder that is still running."""
+"""Measured pairs as evidence for a diagnosis: from a stored run, a document, or a ladder that is still running."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from bench.diagnose.places import Places
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
 _FIRST_STAGES = [STAGES.index(name) for name in ("screen", "node")]
 _COPY_OPTIONS = ("--engine", "--access", "--via", "--graph", "--share-gpu")
-Row = tuple[int, int, float, int, int]  # of PairSamples.of
+Row = tuple[int, int, float, int, int]  # a row as PairSamples.of takes it
 
 
 def group_name(stage: str, number: int, src: int, dst: int) -> str:
-    """The name of a pair in a round of a ladder: `confirm12:0-4`."""
+    """Return the name of a pair in a round of a ladder: `confirm12:0-4`."""
     return f"{stage}{number}:{src}-{dst}"
 
 
 def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
-    """The rows of one measured pair. `symmetric`: use the rate for both directions, as for half a round trip."""
+    """Return the rows of one measured pair; empty if the group's name is not that of a pair.
+
+    `symmetric`: whether to use the rate for both directions, as for half a round trip.
+    """
     match = _GROUP.fullmatch(group)
     if match is None or (match[1] or "") not in STAGES:
         return ()
@@ -39,14 +42,14 @@ def rows_of(group: str, rate: float, symmetric: bool) -> tuple[Row, ...]:
 
 
 def places(header: Mapping[str, Any]) -> Places:
-    """Where the ranks of a header were."""
+    """Return the hosts, NICs and racks of the ranks that a header lists."""
     num, per_node, ranks = header["num_ranks"], header["ranks_per_node"], header["ranks"]
     hosts = [f"node{rank // per_node}" for rank in range(num)]
     nics: list[str | None] = [None] * num
     if len(ranks) == num:
         hosts = [rank["host"] for rank in ranks]
         nics = [rank.get("nic") for rank in ranks]
-    if header["clock"] == "device" and not any(nics):  # NICs are unknown: assume one for each GPU
+    if header["clock"] == "device" and not any(nics):  # the NICs are unknown: assume one NIC for each GPU
         nics = [f"gpu{rank % per_node}" for rank in range(num)]
     racks = {host: facts["rack"] for host, facts in header["nodes"].items() if facts.get("rack")}
     return Places(tuple(hosts), tuple(nics), racks)
@@ -61,7 +64,7 @@ class Diagnosed:
     schedule: str
     num_hosts: int
     num_ranks: int
-    num_rounds: int | None  # None: a full schedule does not number its rounds
+    num_rounds: int | None  # None for a full schedule, which does not number its rounds
     num_rows: int
     payload_bytes: int
     jobs: tuple[str, ...]
@@ -71,13 +74,15 @@ class Diagnosed:
 def diagnosed(
     headers: Mapping[str, Mapping[str, Any]], summaries: Iterable[Mapping[str, Any]]
 ) -> tuple[Diagnosed, ...]:
-    """A verdict for each transport, direction and kind of copy, from all launches of a case.
+    """Diagnose each transport, direction and kind of copy, from all launches of a case.
 
-    `headers`: job -> header, and `summaries`, both as in the JSON document. Only the largest size is used, because
-    small messages show latency, not bandwidth. Raises UsageError if there is no measured pair with correct data.
+    `headers`: the header of each job by its name. `summaries`: the rows. Both are as in the JSON document. Only the
+    largest size is used, because small messages show latency, not bandwidth. Raises UsageError if there is no measured
+    pair with correct data.
     """
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    keys: dict[str, tuple[Any, ...]] = {}  # by job: the places of thousands of ranks are not named for every row
+    # by job, so that the places of thousands of ranks are named once and not for every row
+    keys: dict[str, tuple[Any, ...]] = {}
     for row in summaries:
         job = row["job"]
         header = headers[job]
@@ -94,7 +99,10 @@ def diagnosed(
 
 
 def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What the jobs of one verdict have in common. Schedules, directions and kinds of copy load links differently."""
+    """Return what the jobs of one verdict must have in common.
+
+    Schedules, directions and kinds of copy load links differently.
+    """
     schedule = "ladder" if "ladder" in header["case"] else "full"
     kind = (schedule, *(_option(header["case"], name) for name in _COPY_OPTIONS))
     return header["transport"], header["direction"], kind, str(places(header))
@@ -131,16 +139,19 @@ def _option(case: Sequence[str], name: str) -> str | None:
 
 
 def _of_ladder(verdict: Diagnosis, evidence: PairSamples, where: Places) -> Diagnosis:
-    """The verdict of a ladder. A ladder that ended before it had tested every host clears no host."""
+    """Return the verdict of a ladder. If the ladder ended before it had tested every host, no host is cleared."""
     tested = len(np.unique(evidence.step[np.isin(evidence.stage, _FIRST_STAGES)]))
     missing = max(0, len(first_rounds(where, random.Random(1))) - tested)
     return replace(verdict, cleared=(), num_missing=missing) if missing else verdict
 
 
 def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairSamples:
-    """The rows of both modes. Rates are divided by the median of their mode, because the modes have different levels.
+    """Return the rows of both modes.
 
-    A pair's time is the lower end of its median's interval: a busy CPU slows some samples, a slow link all of them.
+    Rates are divided by the median of their mode, because the modes have different levels.
+
+    A pair's time is the lower end of the interval of its median: a busy CPU slows only some samples, and a slow link
+    slows all of them.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):
@@ -154,10 +165,10 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 
 
 def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
-    """One verdict from several.
+    """Merge several diagnoses into one.
 
-    A part is accused if any verdict accuses it. It is cleared if a verdict clears it and no verdict accuses or suspects
-    it; if any verdict has missing rounds, nothing is cleared.
+    A part is accused if any diagnosis accuses it. A part is cleared if a diagnosis clears it and no diagnosis accuses
+    or suspects it. If any diagnosis has missing rounds, nothing is cleared.
     """
     worst: dict[tuple[str, str], Accused] = {}
     for verdict in verdicts:
@@ -174,7 +185,7 @@ def merged(verdicts: Sequence[Diagnosis]) -> Diagnosis:
 
 
 def _cleared(verdicts: Sequence[Diagnosis], accused: Sequence[Accused], suspects: Sequence[Suspect]) -> tuple[str, ...]:
-    """Names that some verdict clears and no verdict accuses. Ends of suspected links are not cleared."""
+    """Return the names that some verdict clears and no verdict accuses. Ends of suspected links are not cleared."""
     slow = {name for part in accused for name in (part.name, part.name.partition(":")[0])}
     doubtful = {host for suspect in suspects for host in suspect.hosts}
     cleared = []

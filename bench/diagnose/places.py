@@ -1,4 +1,4 @@
-"""Where the ranks are: hosts, NICs and racks by rank, their names, and which pairs are comparable."""
+"""Where the ranks are: the host, NIC and rack of each rank, their names, and which pairs of ranks are comparable."""
 
 from __future__ import annotations
 
@@ -8,34 +8,40 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a numpy array of one dimension, unless said otherwise
+Array = Any  # a NumPy array of one dimension, unless a docstring says otherwise
 
-_LEAST_ROWS = 12  # a class needs this many rows
+_LEAST_ROWS = 12  # a class needs at least this many rows
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where each rank is: host and NIC (None if unknown) by rank, and the rack of each host if known."""
+    """The location of each rank: its host, its NIC (None if unknown), and the rack of each host if known."""
 
     hosts: tuple[str, ...]
     nics: tuple[str | None, ...]
     racks: Mapping[str, str] = field(default_factory=dict)
 
     def ports(self) -> dict[tuple[str, str | None], tuple[int, ...]]:
-        """(host, NIC) -> the ranks that use it, in rank order."""
+        """Map each (host, NIC) to the ranks that use this NIC, in rank order."""
         found: dict[tuple[str, str | None], list[int]] = {}
         for rank, port in enumerate(zip(self.hosts, self.nics, strict=True)):
             found.setdefault(port, []).append(rank)
         return {port: tuple(ranks) for port, ranks in found.items()}
 
     def link_ends(self, inside: bool) -> Array:
-        """For each rank, a number for the end of its links: inside a host its own number, else its NIC's number."""
+        """Return for each rank a number that identifies its end of a link.
+
+        Inside a host this is the rank itself, and between hosts it is the NIC.
+        """
         if inside:
             return np.arange(len(self.hosts))
         return index(list(zip(self.hosts, self.nics, strict=True)))
 
     def end_name(self, rank: int, inside: bool) -> str:
-        """The name of a link's end: `h1:rank3` inside a host, else `h1:eth0`, or `h1` if it has one NIC."""
+        """Return the name of a link's end.
+
+        Inside a host it is `h1:rank3`. Between hosts it is `h1:eth0`, or `h1` if the host has one NIC.
+        """
         host = self.hosts[rank]
         if inside:
             return f"{host}:rank{rank}"
@@ -44,21 +50,21 @@ class Places:
 
 
 def nic_name(host: str, nic: str | None) -> str:
-    """The name of a NIC, `h1:eth0`, or only that of its host if the NIC is unknown."""
+    """Return the name of a NIC, such as `h1:eth0`, or only the name of the host if the NIC is unknown."""
     return f"{host}:{nic}" if nic else host
 
 
 def index(labels: Sequence[Any]) -> Array:
-    """Numbers for labels: equal labels get equal numbers, counted from 0 in order of appearance."""
+    """Assign a number to each label: equal labels get equal numbers, counted from 0 in order of appearance."""
     known: dict[Any, int] = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
 
 
 def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
-    """The class of each row; rows of one class should be equally fast.
+    """Return the class of each row. Rows of one class should be equally fast.
 
-    Pairs inside a rack and across racks are two classes. With more than two hosts, each of them is divided by rail.
-    Rows of a class with few rows are added to the largest class.
+    Pairs inside a rack and pairs across racks are two classes. With more than two hosts, each of the two is divided by
+    rail. Rows of a class with few rows are added to the largest class.
     """
     hosts = places.hosts
     if inside:
@@ -78,7 +84,7 @@ def pair_classes(src: Array, dst: Array, places: Places, inside: bool) -> Array:
 
 
 def hosts_with_one_partner(src: Array, dst: Array, places: Places) -> set[str]:
-    """Hosts that were measured with one other host only."""
+    """Return the hosts that were measured with only one other host."""
     host = index(places.hosts)
     names = list(dict.fromkeys(places.hosts))
     met = np.zeros((len(names), len(names)), dtype=bool)

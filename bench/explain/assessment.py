@@ -1,4 +1,4 @@
-"""The verdict on a run: compared with published results on comparable links, or with its bound."""
+"""The verdict on a run: its rate is compared with published results on comparable links, or with its bound."""
 
 from __future__ import annotations
 
@@ -19,25 +19,33 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import best_of_each, limits
 from bench.logs.foreign import OK, ForeignRow
 
-# The lowest share of the best published result that is low, not far too low.
+# Below this share of the best published result, a rate is far too low rather than low.
 _LOW_OF_OTHERS = 0.5
-# Shares of a bound, used if no result is known: rings of GPUs reach 0.7 to 0.8 of a port's rate, NICs 0.65 to 0.95.
+# The lowest normal and the lowest low share of a bound, used if no result is known. Rings of GPUs reach 0.7 to 0.8 of a
+# port's rate, and NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
-_NORMAL_OF_RING = 0.75  # of the NICs' rate in a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
-TOO_MANY_TIMES = 1.5  # the best known result: the input is wrong, or the known results were held back
-# The normal share of NICs in an alltoall of several ranks per node, whose many messages share NVLink, PCIe and NICs.
+# the lowest normal share of the NICs' rate in a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
+_NORMAL_OF_RING = 0.75
+TOO_MANY_TIMES = 1.5  # times the best known result: above this, the input is wrong, or the known results were limited
+# The lowest normal share of the NICs' rate in an alltoall of several ranks per node. Its many messages share NVLink,
+# PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
-_LEAST_OF_NIC = 64 << 10  # bytes; smaller messages need not fill a NIC
-_LEAST_THROUGH_HOST = 0.06  # of the bound of cards that talk through host memory
-_ROUTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")  # by NCCL, along the links that exist
-_LEAST_OF_PCIE = 0.3  # of PCIe's rate: GPUs that no NVLink joins exchange data through PCIe switches at least this fast
-_MAY_BE = 0.15  # the page proposes a machine if others came this close on it
+_LEAST_OF_NIC = 64 << 10  # bytes; the rate of smaller messages may be below that of the NIC
+# cards that exchange data through host memory are far too slow below this share of their bound
+_LEAST_THROUGH_HOST = 0.06
+# NCCL chooses which existing links these patterns use
+_ROUTED = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
+_LEAST_OF_PCIE = 0.3  # GPUs without NVLink exchange data through PCIe switches at this share of PCIe's rate or faster
+_MAY_BE = 0.15  # the page proposes a machine if a published result on it differs by at most this share
 _MOST_CANDIDATES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """A verdict, its reason (a code with facts and words), and the ratio on which it rests, if it rests on one."""
+    """A verdict and its reason (a code with facts and words).
+
+    `ratio`: the ratio that decided the verdict; None if no ratio did.
+    """
 
     verdict: ResultVerdict
     why: Coded
@@ -45,12 +53,12 @@ class Assessment:
 
 
 def not_judged(code: AssessmentCode, ratio: float | None = None, /, **facts: Any) -> Assessment:
-    """The assessment of a result that cannot be judged, and why."""
+    """Return the assessment of a result that cannot be judged. `code`: why it cannot be judged."""
     return Assessment(ResultVerdict.CANNOT_BE_JUDGED, Coded.of(code, **facts), ratio)
 
 
 def assess(evidence: RunEvidence) -> Assessment:
-    """The verdict on one run of rows."""
+    """Assess one run with rows."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.WRONG_DATA
@@ -75,7 +83,7 @@ def assess(evidence: RunEvidence) -> Assessment:
 
 
 def _compared(evidence: RunEvidence) -> Assessment:
-    """The verdict against published results, or against the bound."""
+    """Assess a run by published results, or by its bound."""
     by_others = _compared_with_others(evidence)
     if by_others is not None and by_others.verdict in (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT):
         return by_others
@@ -87,9 +95,12 @@ def _compared(evidence: RunEvidence) -> Assessment:
 
 
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
-    """What is unknown of a mesh that may explain the rate: which links join these GPUs, or what unlinked pairs reach.
+    """Return what is unknown about a mesh of NVLinks and may explain a low rate.
 
-    In a hybrid cube mesh of eight V100, some pairs have two links, some one, and some none (they use PCIe).
+    The links between the GPUs may be unknown, or what pairs without a link reach. Return None if nothing relevant is
+    unknown.
+
+    In a hybrid cube mesh of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
     """
     machine, ranks = evidence.machine, evidence.num_ranks
     if machine.links is None or not ranks or evidence.num_nodes != 1:
@@ -107,15 +118,18 @@ def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode 
 
 
 def _joins_all(mesh: NodeLinks, num_gpus: int) -> bool:
-    """Has each GPU of a mesh, which has so many links as its port shows, a link to every other?"""
+    """Check whether each GPU of a mesh has a link to every other GPU.
+
+    This follows from the rates of its port and of one pair.
+    """
     pair, port = mesh.pair_bytes_per_s, mesh.nvlink_bytes_per_s
     return pair is not None and port is not None and (num_gpus - 1) * pair <= 1.01 * port
 
 
 def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
-    """Why the log is not from the machine the user named; None if nothing shows that.
+    """Return why the log cannot be from the machine that the user named; None if nothing shows that.
 
-    `others`: GPUs not in that machine.
+    `others`: GPUs in the log that this machine does not have.
     """
     if not others:
         return None
@@ -123,7 +137,10 @@ def contradiction(machine: LogMachine, others: tuple[str, ...]) -> Coded | None:
 
 
 def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
-    """The verdict on a rate above a hard bound. `facts`: more facts of ABOVE_BOUND, which say where it was measured."""
+    """Return the verdict on a rate above a hard bound.
+
+    `facts`: more facts for ABOVE_BOUND, which say where the rate was measured.
+    """
     ratio = rate / bound.bytes_per_s
     why = Coded.of(
         AssessmentCode.ABOVE_BOUND,
@@ -139,7 +156,10 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 
 def tightest(evidence: RunEvidence) -> Bound | None:
-    """The most informative bound: the tightest hard one, or a tighter reference on the network."""
+    """Return the bound that says most about the rate.
+
+    It is the lowest of the hard bounds and of the references for the network. Return None if there is no such bound.
+    """
     found = []
     for bound in evidence.bounds:
         if bound.kind in ("hard", "traffic") or bound.code in (Limit.NETWORK, Limit.NIC_IN_USE):
@@ -148,9 +168,10 @@ def tightest(evidence: RunEvidence) -> Bound | None:
 
 
 def bound_to_show(evidence: RunEvidence) -> Bound | None:
-    """The bound to name.
+    """Return the bound to show on the page; None if no bound is known.
 
-    If it is unknown whether two cards have a bridge and the rate needs none: the one without a bridge.
+    If it is unknown whether a bridge joins two cards, and the rate needs no bridge, the bound without a bridge is
+    returned.
     """
     if not evidence.bridge_unknown:
         return tightest(evidence)
@@ -159,26 +180,29 @@ def bound_to_show(evidence: RunEvidence) -> Bound | None:
 
 
 def verdict_of(ratio: float, normal: float, low: float) -> ResultVerdict:
-    """The verdict for a ratio. `normal`: the lowest normal ratio; `low`: the lowest ratio that is not far too low."""
+    """Return the verdict for a ratio.
+
+    `normal`: the lowest normal ratio. `low`: the lowest ratio that is not far too low.
+    """
     if ratio >= normal:
         return ResultVerdict.NORMAL
     return ResultVerdict.LOW if ratio >= low else ResultVerdict.FAR_TOO_LOW
 
 
 def verdict_by_others(ratio: float) -> ResultVerdict:
-    """The verdict for a share of the best published result."""
+    """Return the verdict for a ratio to the best published result."""
     return verdict_of(ratio, NORMAL_OF_OTHERS, _LOW_OF_OTHERS)
 
 
 def times_best(ratio: float) -> float | None:
-    """The ratio to the best known result if it is so high that the page warns; otherwise None."""
+    """Return the ratio to the best known result if it is so high that the page warns; otherwise None."""
     return ratio if ratio > TOO_MANY_TIMES else None
 
 
 def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
-    """Is a rate between cards above PCIe's, and may one bridge join more than two cards?
+    """Check whether the rate between cards is above that of PCIe, and one bridge may join more than two cards.
 
-    The number of links between two cards is then unknown.
+    If so, the number of links between two cards is unknown.
     """
     links = machine.links
     if links is None or links.peer != "nvlink_pairs" or machine.gpu is None or gpu(machine.gpu).most_bridged < 3:
@@ -187,7 +211,7 @@ def has_wider_bridge(machine: LogMachine, rate: float) -> bool:
 
 
 def _obstacle(evidence: RunEvidence) -> Coded | None:
-    """Why these rows cannot be judged at all; None if nothing prevents it."""
+    """Return why the rows of a run cannot be judged at all; None if nothing prevents it."""
     if evidence.num_wrong:
         return Coded.of(AssessmentCode.WRONG_DATA)
     if evidence.rows and evidence.num_ranks is None:
@@ -206,9 +230,9 @@ def _obstacle(evidence: RunEvidence) -> Coded | None:
 
 
 def _nics_unknown(evidence: RunEvidence) -> Assessment:
-    """The verdict across nodes with unknown NICs.
+    """Assess a run across nodes whose NICs are unknown.
 
-    What others reached depends on their NICs, so their results do not decide.
+    What others reached depends on their NICs, so published results do not decide the verdict.
     """
     best = evidence.best
     assert best is not None
@@ -230,7 +254,7 @@ def _nics_unknown(evidence: RunEvidence) -> Assessment:
 
 
 def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
-    """The verdict if it is the same for every machine; None if it depends on the machine."""
+    """Return the verdict if it is the same for every machine; None if it depends on the machine."""
     found = of_any_machine(evidence)
     if found is None:
         return None
@@ -242,7 +266,7 @@ def _of_any_machine(evidence: RunEvidence) -> Assessment | None:
 
 
 def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
-    """The verdict against the best published result at a comparable size; None if there is none."""
+    """Compare a run with the best published result at a comparable size. Return None if there is no such result."""
     matches = size_matches(evidence)
     best = evidence.best
     if not matches or best is None:
@@ -265,7 +289,7 @@ def _compared_with_others(evidence: RunEvidence) -> Assessment | None:
 
 
 def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | None) -> dict[str, Any]:
-    """The facts of AssessmentCode.COMPARED."""
+    """Return the facts of AssessmentCode.COMPARED."""
     best, reference = evidence.best, match.reference
     assert best is not None
     same_size = match.size_bytes == best.payload_bytes or match.ours != busbw(best)
@@ -292,7 +316,10 @@ def _comparison_facts(evidence: RunEvidence, match: SizeMatch, bound: Bound | No
 
 
 def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
-    """Whether the run reaches the rate that an acceptance check requires of an allreduce over a whole node."""
+    """Return whether the run reaches the rate that an acceptance check requires of an allreduce over a whole node.
+
+    Return {} if no check applies.
+    """
     best = evidence.best
     if best is None or (best.payload_bytes or 0) < 1 << 30 or evidence.run.pattern != "allreduce":
         return {}
@@ -305,7 +332,7 @@ def _floor_facts(evidence: RunEvidence) -> dict[str, float]:
 
 
 def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
-    """Why the sizes do not show what the links carry."""
+    """Return the facts that say why the measured sizes do not show what the links can carry."""
     return {
         "rising": evidence.rising,
         "largest_bytes": evidence.largest_bytes,
@@ -313,7 +340,7 @@ def _size_facts(evidence: RunEvidence) -> dict[str, Any]:
 
 
 def _compared_with_bound(evidence: RunEvidence) -> Assessment:
-    """The verdict against the tightest bound; no verdict if no bound is known."""
+    """Compare a run with its tightest bound. The run is not judged if no bound is known."""
     best, links = evidence.best, evidence.machine.links
     assert best is not None
     if links is None:
@@ -346,7 +373,7 @@ def _compared_with_bound(evidence: RunEvidence) -> Assessment:
 
 
 def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
-    """The facts about the share of a bound that the best row reached."""
+    """Return the facts about the share of a bound that the best row reached."""
     return {
         "rate": busbw(best),
         "share": busbw(best) / bound.bytes_per_s,
@@ -357,7 +384,7 @@ def _bound_facts(best: ForeignRow, bound: Bound) -> dict[str, Any]:
 
 
 def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
-    """The assessment of a run on unknown links."""
+    """Assess a run whose links are unknown."""
     if evidence.transport is not None:
         facts: dict[str, Any] = {}
         if evidence.bounds:
@@ -378,7 +405,7 @@ def _without_links(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 
 
 def _candidates(evidence: RunEvidence) -> list[str]:
-    """The instance types on which others came close to this run's rate."""
+    """Return the instance types on which others came close to this run's rate."""
     best, run = evidence.best, evidence.run
     if best is None or not run.pattern or not evidence.num_ranks or evidence.by_message_passing:
         return []
@@ -390,7 +417,7 @@ def _candidates(evidence: RunEvidence) -> list[str]:
 
 
 def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
-    """The verdict on perftest's two ends, against the slowest NIC that can have carried the data."""
+    """Assess perftest's transfer between two hosts by the slowest NIC that can have carried the data."""
     rate = best.algbw_bytes_per_s or busbw(best)
     nic = next((nic for nic in NIC_RATES if rate <= nic), None)
     largest = max((row.payload_bytes or 0 for row in evidence.rows), default=0)
@@ -405,7 +432,7 @@ def _compared_with_nic(evidence: RunEvidence, best: ForeignRow) -> Assessment:
 
 
 def _normal_of(bound: Bound | None, evidence: RunEvidence) -> float:
-    """The lowest share of a bound that is normal."""
+    """Return the lowest share of a bound that is normal."""
     if bound is None or not is_network(bound):
         return _NORMAL_OF_BOUND
     if evidence.run.pattern in _ALL_TO_ALL and evidence.num_ranks != evidence.num_nodes:

@@ -1,4 +1,4 @@
-"""The verdict on matrices of copies: each direction is compared with known copies, or with its link's rate."""
+"""The verdict on matrices of copies. Each direction is compared with known copies, or with the rate of its link."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from bench.hardware.reference import CopyReference
 from bench.logs.foreign import FAILED, TRUNCATED
 
 ONE_WAY = {"h2d": "h2d", "d2h": "d2h", "d2d": "peer"}  # direction -> its name in reference.yaml
-# The share of a link's rate that copies usually reach. On the NVLink-C2C of a GH200, copies from its own host reach
-# 0.82 to 0.92, and copies back 0.66 and 0.69 (NVIDIA/nvbandwidth's logs).
+# The share of a link's rate that copies usually reach. On the NVLink-C2C of a GH200, copies from the host to the GPU
+# reach 0.82 to 0.92, and copies to the host 0.66 and 0.69 (NVIDIA/nvbandwidth's logs).
 _USUAL_OF_C2C, _USUAL_OF_PORT = (0.65, "65 to 90 %"), (0.86, "80 to 90 %")
 _NORMAL_OF_USUAL, _LOW_OF_USUAL = 0.9, 0.6
 _NORMAL_THROUGH_HOST, _LOW_THROUGH_HOST = 0.3, 0.15
-_OUTLIER = 0.8  # of the median; a card or pair below it is slow for a reason of its own (reasons/copies.py: slow-pairs)
-_PAIRS_DIFFER = 1.2  # from this ratio of the fastest to the slowest pair on, pairs have different links
+# a card or pair below this share of the median is slow for a reason of its own (reasons/copies.py: slow-pairs)
+_OUTLIER = 0.8
+_PAIRS_DIFFER = 1.2  # if the ratio of the fastest to the slowest pair is larger, the pairs have different links
 _PCIE_LINKS = ((3, 8), (3, 16), (4, 8), (4, 16), (5, 8), (5, 16), (6, 16))
 _NORMAL_OF_PCIE = 0.7  # copies by a copy engine reach 75 to 90 % of a link's raw rate
 _WORST_FIRST = (ResultVerdict.FAR_TOO_LOW, ResultVerdict.LOW, ResultVerdict.NORMAL)
 
 
 def assess_copies(evidence: CopyEvidence) -> Assessment:
-    """The verdict on the copies: that of the direction with the worst verdict."""
+    """Assess copies. The direction with the worst verdict decides."""
     obstacle = _obstacle(evidence)
     if obstacle is not None:
         failed = obstacle.code == AssessmentCode.TOOL_FAILED
@@ -63,12 +64,12 @@ def assess_copies(evidence: CopyEvidence) -> Assessment:
 
 
 def direction_name(test: CopyTest) -> str:
-    """`host to GPU`."""
+    """Return the words for a test's direction, such as `host to GPU`."""
     return COPY_DIRECTIONS.get(test.direction, test.direction)
 
 
 def _obstacle(evidence: CopyEvidence) -> Coded | None:
-    """Why the copies cannot be judged at all; None if nothing prevents it."""
+    """Return why the copies cannot be judged at all; None if nothing prevents it."""
     if evidence.run.status == FAILED:
         return Coded.of(AssessmentCode.TOOL_FAILED)
     other_machine = contradiction(evidence.machine, other_gpus(evidence.run, evidence.machine))
@@ -76,7 +77,7 @@ def _obstacle(evidence: CopyEvidence) -> Coded | None:
         return other_machine
     listed = sum(hint.kind == "device" for hint in evidence.hints)
     measured = max((len(test.gpus) for test in evidence.tests), default=0)
-    if 0 < listed < measured and evidence.run.status != TRUNCATED:  # a truncated log may lack some
+    if 0 < listed < measured and evidence.run.status != TRUNCATED:  # a truncated log may lack some devices
         return Coded.of(AssessmentCode.GPU_COUNTS_DIFFER, num_listed=listed, num_measured=measured)
     return None
 
@@ -92,7 +93,10 @@ def _nothing_to_judge(evidence: CopyEvidence) -> Assessment:
 
 
 def _by_pcie_links(tests: Sequence[CopyTest]) -> Assessment | None:
-    """The verdict on host copies over unknown links: normal with certain PCIe links. None if they fit no PCIe link."""
+    """Assess host copies over unknown links.
+
+    They are normal with certain PCIe links. Return None if the rates fit no PCIe link.
+    """
     rates = [median(test.rates.values()) for test in tests if test.direction in ("h2d", "d2h")]
     if not rates or min(rates) < _OUTLIER * max(rates):
         return None
@@ -115,7 +119,7 @@ def _links_unknown(machine: LogMachine) -> Assessment:
 
 
 def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
-    """The verdict on copies without peer access: each byte crosses the link of one GPU, then that of the other."""
+    """Assess copies without peer access. Each byte crosses the links of the source GPU and of the target GPU."""
     if not test.bounds:
         return _links_unknown(machine)
     bound = test.bounds[-1]
@@ -127,9 +131,10 @@ def _through_host(test: CopyTest, machine: LogMachine) -> Assessment:
 
 
 def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
-    """The verdict on one direction, against copies on the same machine; without them, against the link's rate.
+    """Assess one direction by copies on the same machine or, if none are known, by the link's rate.
 
-    If machines with the same GPU on the same link show that copies reach less of this link, that counts as normal.
+    If machines with the same GPU and link show that copies reach only a smaller share of the link's rate, this share
+    counts as normal.
     """
     name = ONE_WAY[test.direction]
     machine = evidence.machine
@@ -146,10 +151,13 @@ def _assess_test(evidence: CopyEvidence, test: CopyTest) -> Assessment | None:
 
 
 def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | None:
-    """The verdict against the hard bound of the path; None without a bound, or if it does not hold for single pairs."""
+    """Compare a direction with the hard bound of its path.
+
+    Return None if there is no bound, or if it does not hold for single pairs.
+    """
     if not test.bounds:
         return None
-    # Pairs of a mesh may have fewer links than the best connected pair.
+    # Some pairs of a mesh may have fewer links than the pair with the most links.
     bound, links = test.bounds[-1], machine.links
     mesh = test.direction == "d2d" and links is not None and links.peer in ("nvlink_mesh", "nvlink_pairs")
     if mesh and links is not None and links.peer == "nvlink_mesh" and links.pair_bytes_per_s is None:
@@ -161,7 +169,7 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
         rate, end = (
             median(test.rates.values()),
             "the median",
-        )  # without an outlier, the slowest card does not decide
+        )  # without an outlier, the median is more reliable than the slowest card
     share, usual = _USUAL_OF_C2C if bound.code == Limit.C2C else _USUAL_OF_PORT
     ratio = rate / (share * bound.bytes_per_s)  # the share that copies usually reach counts as 100 %
     why = Coded.of(
@@ -179,10 +187,10 @@ def _compared_with_link(machine: LogMachine, test: CopyTest) -> Assessment | Non
 
 
 def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) -> Assessment | None:
-    """The verdict against the best result with this GPU on the same PCIe link, for a machine that is not named.
+    """Compare a direction with the best result of this GPU on the same PCIe link, if the machine is not named.
 
-    This link is that of the machines that fit the log, or else the fastest that the GPU supports. Whether bridges join
-    cards is unknown, so pairs of cards that support a bridge are not compared.
+    The link is that of the machines that fit the log, or else the fastest link that the GPU supports. Pairs of cards
+    that support a bridge are not compared, because it is unknown whether bridges join them.
     """
     machine = evidence.machine
     if machine.gpu is None or (name == "peer" and machine.links is not None and machine.links.peer == "nvlink_pairs"):
@@ -198,10 +206,10 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 
 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
-    """The verdict against another machine's copies. The slowest pair is compared with the slowest pair.
+    """Compare a direction with another machine's copies, slowest pair with slowest pair.
 
-    If the other machine's pairs differ among themselves but ours do not, the fastest pairs are compared: our log may
-    have only the pairs with the most links.
+    If the other machine's pairs have different rates but the pairs in this log do not, the fastest pairs are compared,
+    because this log may have only the pairs with the most links.
     """
     slowest, fastest = reference.rates[name]
     differ = fastest > _PAIRS_DIFFER * slowest and test.fastest <= _PAIRS_DIFFER * test.slowest

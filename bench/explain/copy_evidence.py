@@ -1,4 +1,4 @@
-"""CopyEvidence: everything that the verdict and the reasons about matrices of copies use."""
+"""CopyEvidence: all information about matrices of copies that the verdict and the reasons use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.hardware.reference import CopyReference, same_machine
 from bench.logs.foreign import ForeignRun, Matrix, Remark
 from bench.logs.messages import LogCode
 
-# A copy's direction (logs/foreign.py) -> its path, and whether the figure is the sum of both directions.
+# A copy's direction (logs/foreign.py) -> the path of its data, and whether the figure is the sum of both directions.
 _PATHS = {
     "h2d": ("host", False),
     "d2h": ("host", False),
@@ -25,23 +25,27 @@ _PATHS = {
     "through_host": ("through host", False),
     "through_host_sum": ("through host", True),
 }
-# Directions without bounds: copies both ways at once, and copies of pageable memory through a buffer of the driver.
+# Directions without bounds: copies in both directions at once, and copies of pageable memory, which the driver copies
+# through its own buffer.
 _UNBOUNDED = ("bidirectional", "h2d_pageable", "d2h_pageable")
-# The share of a link's raw rate that copies of hundreds of MB reach; packet headers and flow control take the rest.
+# The share of a link's raw rate that copies of hundreds of MB reach. Packet headers and flow control take the rest.
 _LEAST_OF_LINK, _MOST_OF_LINK = 0.70, 0.95
 _SLOWEST_NVLINK = 30e9
 # The share of the rate of one pair's NVLinks that copies reach (24.2 of 25 and 48.4 of 50 GB/s: SpareCores on p3 and
 # p3dn).
 _LEAST_OF_NVLINK, _MOST_OF_NVLINK = 0.94, 0.97
 _ROUNDING = 0.002
-_MOST_NVLINKS_OF_PAIR = 6  # with more NVLinks, any rate would fit some number of them
-_USUAL_NVLINK = 2  # generations 2, 3 and 4 have one rate
-_OF_ANOTHER_LINK = 1.5  # times the rate of host copies: faster copies do not use a link like the host's
+_MOST_NVLINKS_OF_PAIR = 6  # above this number, any rate would fit some number of NVLinks
+_USUAL_NVLINK = 2  # generations 2, 3 and 4 have the same rate per link
+_OF_ANOTHER_LINK = 1.5  # times the rate of host copies: faster copies use another kind of link than host copies
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTest:
-    """One direction by one engine: bytes per second by (source, target), and the bounds of its path."""
+    """The copies in one direction by one engine.
+
+    `rates`: bytes per second by (source, target). `bounds`: the bounds of their path.
+    """
 
     matrix: Matrix
     direction: str
@@ -50,23 +54,23 @@ class CopyTest:
 
     @property
     def gpus(self) -> frozenset[str]:
-        """The GPUs at either end of a pair."""
+        """The GPUs that are the source or target of a pair."""
         return frozenset(end for pair in self.rates for end in pair if end.startswith("gpu"))
 
     @property
     def slowest(self) -> float:
-        """The smallest rate."""
+        """The rate of the slowest pair in bytes per second."""
         return min(self.rates.values())
 
     @property
     def fastest(self) -> float:
-        """The largest rate."""
+        """The rate of the fastest pair in bytes per second."""
         return max(self.rates.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CopyEvidence:
-    """The copies of one run, with everything that a verdict or reason may rest on."""
+    """The copies of one run, with all information that a verdict or reason may use."""
 
     run: ForeignRun
     machine: LogMachine
@@ -75,16 +79,16 @@ class CopyEvidence:
     hints: tuple[Hint, ...] = ()
 
     def test(self, direction: str, engine: str | None = "ce") -> CopyTest | None:
-        """The test of a direction by `engine` or by an unknown engine; tests of writes are preferred."""
+        """Return the test of a direction by `engine` or an unknown engine, or None. A test of writes is preferred."""
         found = [test for test in self.tests if test.direction == direction and test.matrix.engine in (engine, None)]
         return next((test for test in found if "write" in test.matrix.name), found[0] if found else None)
 
     def named(self, name: str) -> CopyTest | None:
-        """The test whose matrix has this name."""
+        """Return the test whose matrix has this name; None if there is none."""
         return next((test for test in self.tests if test.matrix.name == name), None)
 
     def hint(self, kind: str) -> Hint | None:
-        """The first hint of a kind."""
+        """Return the first hint of a kind; None if there is none."""
         return next((hint for hint in self.hints if hint.kind == kind), None)
 
     @property
@@ -94,7 +98,7 @@ class CopyEvidence:
 
     @property
     def peer_copies_waived(self) -> bool:
-        """Were copies between GPUs refused?"""
+        """Whether copies between GPUs were refused."""
         if any("device_to_device" in remark.facts["test"] for remark in self.waived_tests):
             return True
         cells = [cell for matrix in self.run.matrices if matrix.direction == "d2d" for cell in matrix.cells]
@@ -102,7 +106,7 @@ class CopyEvidence:
 
 
 def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = ()) -> CopyEvidence:
-    """The evidence about a run's matrices."""
+    """Collect the evidence about a run's matrices."""
     tests = []
     for matrix in run.matrices:
         rates = _rates(matrix)
@@ -119,7 +123,7 @@ def copy_evidence(run: ForeignRun, machine: LogMachine, hints: Sequence[Hint] = 
 
 
 def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
-    """Bytes per second of each pair, at its fastest size."""
+    """Return the rate of each pair in bytes per second, at its fastest size."""
     rates: dict[tuple[str, str], float] = {}
     for cell in matrix.cells:
         if cell.value is not None:
@@ -129,20 +133,20 @@ def _rates(matrix: Matrix) -> dict[tuple[str, str], float]:
 
 
 def is_above(test: CopyTest, bound: Bound) -> bool:
-    """Is the fastest pair above a hard bound, by more than rounding?"""
+    """Check whether the fastest pair is above a hard bound by more than rounding."""
     return bound.kind == "hard" and test.fastest * (1 - _ROUNDING) > bound.bytes_per_s
 
 
 def rate_range(slowest: float, fastest: float) -> str:
-    """`13.2 GB/s to 13.5 GB/s`, or one rate if both are printed the same."""
+    """Format a range of rates: `13.2 GB/s to 13.5 GB/s`, or one rate if both are printed the same."""
     low, high = format_rate(slowest), format_rate(fastest)
     return high if low == high else f"{low} to {high}"
 
 
 def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
-    """The PCIe links on which copies reach this rate.
+    """Name the PCIe links on which copies reach this rate, or "no known link". `rate`: bytes per second.
 
-    If no PCIe link fits and `ports` is true, the NVLink ports instead.
+    `newest`: the newest PCIe generation that is possible. `ports`: whether to name NVLink ports if no PCIe link fits.
     """
     fitting = []
     for generation in range(3, newest + 1):
@@ -158,10 +162,10 @@ def fitting_links(rate: float, newest: int = 6, ports: bool = True) -> str:
 
 
 def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
-    """How many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
+    """Return how many NVLinks between two GPUs give this rate ("2 NVLinks of 25 GB/s"); None if no whole number fits.
 
-    The NVLinks' generation is the GPU's; without NVLinks between pairs, the answer is None. If the GPU is unknown, the
-    usual generation is assumed, provided that host copies show a slower PCIe link.
+    The generation of the NVLinks is that of the GPU. If pairs have no NVLinks, return None. If the GPU is unknown, the
+    usual generation is assumed, provided that host copies show that the PCIe link is slower.
     """
     machine, host = evidence.machine, evidence.test("h2d")
     generation = _USUAL_NVLINK
@@ -180,9 +184,9 @@ def fitting_nvlinks(evidence: CopyEvidence, rate: float) -> str | None:
 
 
 def wiring(machine: LogMachine) -> str | None:
-    """How the machine connects its GPUs to PCIe.
+    """Describe how the machine connects its GPUs to PCIe.
 
-    If the machine is one of several candidates that differ in this: None.
+    Return None if the machine is one of several candidates that connect them differently.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     links = {instance(name).pcie for name in names}

@@ -1,4 +1,4 @@
-"""The lines of a page about copies: what you got, what is possible, what others got."""
+"""The lines of a page about copies: what was measured, what is possible, and what others measured."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bench.hardware.reference import CopyReference
 
 _MOST_OTHERS = 5
 _NEWEST_PCIE = 6
-_TOGETHER = (("h2d", "d2h"), ("d2d",), ("through_host",))  # directions with the same bounds
+_TOGETHER = (("h2d", "d2h"), ("d2d",), ("through_host",))  # directions with the same bounds are shown together
 
 
 def title(evidence: CopyEvidence) -> str:
-    """`copies, by nvbandwidth v0.5`."""
+    """Return the title of the page: `copies, by nvbandwidth v0.5`."""
     return f"copies, by {tool_name(evidence.run)}"
 
 
 def got(evidence: CopyEvidence) -> Iterator[Coded]:
-    """A line for each direction (by the copy engine, if it was measured), then the latencies."""
+    """Yield a line for each direction (by the copy engine, if it was measured), then the latencies."""
     yield from status_lines(evidence.run)
     for direction, name in COPY_DIRECTIONS.items():
         tests = [test for test in evidence.tests if test.direction == direction]
@@ -44,7 +44,7 @@ def got(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def possible(evidence: CopyEvidence) -> Iterator[Coded]:
-    """The bounds of each path, with the fraction of each bound that each direction reaches."""
+    """Yield the bounds of each path, with the fraction of each bound that each direction reaches."""
     empty = True
     for directions in _TOGETHER:
         tests = [test for direction in directions if (test := evidence.test(direction)) is not None]
@@ -62,7 +62,7 @@ def possible(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def others(evidence: CopyEvidence) -> Iterator[Coded]:
-    """What others measured on this machine, or with this GPU."""
+    """Yield what others measured on this machine, or with this GPU."""
     for reference in evidence.references[:_MOST_OTHERS]:
         yield _reference(reference)
     if not evidence.references:
@@ -70,7 +70,7 @@ def others(evidence: CopyEvidence) -> Iterator[Coded]:
 
 
 def _range(test: CopyTest) -> dict[str, object]:
-    """The rates of a test, and the number of pairs or GPUs."""
+    """Return the facts about a test's rates, and the number of its pairs or GPUs."""
     number, gpus = len(test.rates), len(test.gpus)
     if test.direction in ("d2d", "through_host"):
         count = f"{number} pairs"
@@ -88,7 +88,7 @@ def _range(test: CopyTest) -> dict[str, object]:
 
 
 def _no_bound(evidence: CopyEvidence, test: CopyTest) -> Coded:
-    """Why no bound is known, and which links the rate fits."""
+    """Return a line that says why no bound is known, and which links the rate fits."""
     own = gpu(evidence.machine.gpu) if evidence.machine.gpu else None
     name = direction_name(test)
     if own and own.c2c:

@@ -1,8 +1,10 @@
-"""What failed first: separates the cause from its consequences, using the events in all files of one job.
+"""Finds what failed first.
 
-A rank is accused only if a message names it. Each cause is the earliest message of its kind; a message is a consequence
-if the same rank had waited or lost a connection before, if the launcher ended the process, or if another rank is known
-to have failed before.
+Separates the cause of a failure from its consequences, using the messages in all files of one job.
+
+A rank is accused only if a message names it. Each cause is the earliest message of its kind. A message is a consequence
+in three cases: the same rank had waited or lost a connection before, the launcher ended the process, or another rank is
+known to have failed before.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from bench.logs.failure_events import Event, Role
 _MOST_REASONS = 4
 _MOST_CONSEQUENCES = 8
 _MOST_RANKS = 1 << 20
-_SURE = 0.6  # below this weight the cause is uncertain
-_LEAST_WEIGHT = 0.15  # causes below it are not shown
+_SURE = 0.6  # with a lower weight, the cause is uncertain
+_LEAST_WEIGHT = 0.15  # causes with a lower weight are not shown
 _FAILS = (Role.CAUSE, Role.NETWORK, Role.ABSENT, Role.ENDED, Role.WAITED, Role.PEER, Role.STOPPED)
 _FOLLOWS = (Role.WAITED, Role.PEER, Role.STOPPED)
 _ENDS = (Role.ENDED, Role.STOPPED)
 _DEATHS = ("killed", "crashed", "aborted", "exited")
-_OWN_ENDS = ("aborted", "exited")  # by the process itself, after an error
+_OWN_ENDS = ("aborted", "exited")  # the process ended itself after an error
 _HARD = (
     *_DEATHS,
     "node-lost",
@@ -44,16 +46,18 @@ _HARD = (
     "mpi-abort",
 )  # these never follow from the rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
-_WORLDS = (None, "0", "0 default_pg")  # groups of all ranks
+_WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """What failed. `first`: the message behind the likeliest cause; `reporters` printed it. `absent`: ranks that never
-    came.
+    """What failed in a job.
 
-    `waiting`: the operation in which the others waited. `reasons`: causes, the likeliest first. `consequences`: what
-    followed. `unknown`: what the text does not show, and what to collect to see it.
+    `first`: the earliest message of the likeliest cause. `reporters`: the ranks that printed such a message. `absent`:
+    the ranks that never reached the operation.
+
+    `waiting`: the operation in which the other ranks waited. `reasons`: the causes, the likeliest first.
+    `consequences`: what followed from the failure. `unknown`: what the logs do not show, and what to collect to see it.
     """
 
     first: Event
@@ -67,7 +71,7 @@ class Crash:
     sources: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON documents hold it."""
+        """Return the crash as a dictionary for JSON documents."""
         first, waiting = self.first, self.waiting
         return {
             "first": _plain(first),
@@ -83,9 +87,10 @@ class Crash:
 
 
 def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
-    """What failed; None if no message says that something did.
+    """Find what failed. Return None if no message reports a failure.
 
-    `failed`: the job is known to have failed. Even without a message, its last stage then shows where it hung.
+    `failed`: whether the job is known to have failed. In this case its last stage shows where it hung, even without a
+    message.
     """
     num_ranks = _num_ranks(events)
     events = _attributed(events)
@@ -129,14 +134,14 @@ def crash_of(events: Sequence[Event], failed: bool = False) -> Crash | None:
 
 
 def _num_ranks(events: Sequence[Event]) -> int | None:
-    """The number of ranks, as the text states it.
+    """Return the number of ranks according to the logs; None if they do not state it.
 
     The sources are NCCL, the list of ranks, the store, torchrun's table, dumps, or an allgather's sizes.
     """
     stated = [event.facts["num_ranks"] for event in events if event.facts.get("num_ranks") and event.role != Role.STATE]
     listed = [event.rank + 1 for event in events if event.kind is nccl_init.RANK and event.rank is not None]
     workers = {event.rank for event in events if "first_observed" in event.facts and event.code != nccl_init.RANK.code}
-    if workers == set(range(len(workers))):  # the table of torchrun lists every worker of a node
+    if workers == set(range(len(workers))):  # torchrun's table lists every worker of a node
         listed.append(len(workers))
     members = crash_records.members(events)
     gathered = []
@@ -150,9 +155,9 @@ def _num_ranks(events: Sequence[Event]) -> int | None:
 
 
 def _attributed(events: Sequence[Event]) -> list[Event]:
-    """The events, with the ranks and hosts that other lines state for the same processes.
+    """Add to each event the rank and host that other lines state for the same process.
 
-    Repeated reports are merged.
+    Two reports about the end of the same process are merged.
     """
     ranks: dict[tuple[str | None, int], set[int]] = {}
     hosts: dict[int, set[str]] = {}
@@ -174,7 +179,7 @@ def _attributed(events: Sequence[Event]) -> list[Event]:
 
 
 def _once(events: Sequence[Event]) -> list[Event]:
-    """Merge the two reports of one process's end, by torchrun's agent and by its table.
+    """Merge two reports about the end of the same process, one by torchrun's agent and one in torchrun's table.
 
     The table's report is kept, because it has the rank and the host.
     """
@@ -188,7 +193,10 @@ def _once(events: Sequence[Event]) -> list[Event]:
 
 
 def _with_only_rank(events: Sequence[Event]) -> list[Event]:
-    """Assign the only error without a rank to the only process that ended first without an error of its own."""
+    """Assign an error without a rank to the process that ended first.
+
+    This needs exactly one such error, and exactly one process that ended first without an error of its own.
+    """
     explained = {event.rank for event in events if event.role in (Role.CAUSE, *_FOLLOWS) and event.code not in _DEATHS}
     nameless = [event for event in events if event.role == Role.CAUSE and event.rank is None and event.pid is None]
     ended = [event for event in events if event.role == Role.ENDED and event.rank not in {*explained, None}]
@@ -201,7 +209,10 @@ def _with_only_rank(events: Sequence[Event]) -> list[Event]:
 
 
 def _behind(events: Sequence[Event]) -> list[Event]:
-    """Events: ranks that had not enqueued the work in which others timed out, and ranks behind by NCCL's RAS."""
+    """Return events about ranks that are behind.
+
+    They did not start an operation in which other ranks timed out, or NCCL's RAS shows that they are behind.
+    """
     found = []
     timeouts = [event for event in events if event.code in ("collective-timeout", "work-status-at-failure")]
     stuck = _first([event for event in timeouts if event.seq is not None])
@@ -231,9 +242,9 @@ def _behind(events: Sequence[Event]) -> list[Event]:
 
 
 def _slowest_finished(events: Sequence[Event]) -> list[Event]:
-    """Ranks that are behind in the records of NCCL's Inspector.
+    """Return events about ranks that are behind in the records of NCCL's Inspector.
 
-    The records are written at intervals, so they alone prove nothing.
+    The records are written at intervals, so they prove nothing without other evidence.
     """
     finished = [event for event in events if event.kind is nccl_inspector.FINISHED and event.seq is not None]
     found = []
@@ -257,7 +268,10 @@ def _lag(behind: Sequence[Event], seq: int, operation: str | None, group: str | 
 
 
 def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
-    """An event: some ranks reported no timeout in an operation in which most others did, or all ranks timed out."""
+    """Return an event about ranks that reported nothing although most ranks timed out in an operation.
+
+    Return another event if all ranks timed out, and an empty list otherwise.
+    """
     codes = (torch_watchdog.TIMED_OUT.code, gloo.TIMED_OUT.code)
     timeouts = [event for event in events if event.code in codes and event.rank is not None]
     explained = any(event.role in (Role.ABSENT, Role.CAUSE) for event in events)
@@ -278,7 +292,7 @@ def _silent(events: Sequence[Event], num_ranks: int | None) -> list[Event]:
 
 
 def _compared_calls(events: Sequence[Event]) -> list[Event]:
-    """Merge the messages about differing calls, which name two ranks each, into one finding about all ranks."""
+    """Merge the messages about differing calls, which name two ranks each, into one event about all these ranks."""
     reports = [event for event in events if event.code == torch_watchdog.MISMATCH.code]
     calls: dict[int, tuple[str, str, str]] = {}
     for event in reports:
@@ -293,7 +307,10 @@ def _compared_calls(events: Sequence[Event]) -> list[Event]:
 
 
 def _hung(events: Sequence[Event]) -> list[Event]:
-    """An event: where NCCL's initialisation stopped, by the last stage of each process. Empty if no stage is known."""
+    """Return an event about where NCCL's initialisation stopped, from the last stage of each process.
+
+    The list is empty if no stage is known.
+    """
     stages = [event for event in events if event.kind is nccl_init.STAGE]
     if not stages:
         return []
@@ -312,7 +329,9 @@ def _hung(events: Sequence[Event]) -> list[Event]:
 
 
 def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tuple[list[Event], list[Event]]:
-    """(causes, consequences). If all events are consequences, no cause is known, so these are returned as causes.
+    """Divide events into causes and consequences.
+
+    If all events are consequences, the cause is unknown, and the events are returned as causes.
 
     `reporters`: the ranks that printed why they failed.
     """
@@ -332,7 +351,7 @@ def _divided(events: Sequence[Event], reporters: Collection[int | None]) -> tupl
 
 
 def _after_own_waiting(events: Sequence[Event]) -> set[int]:
-    """The ids of errors and ends of ranks that had waited or lost a connection earlier in the same file."""
+    """Return the ids of errors and ends of ranks that had waited or lost a connection earlier in the same file."""
     follows = set()
     waited: set[tuple[str, int]] = set()
     for event in sorted(events, key=lambda event: (event.source, event.line)):
@@ -347,7 +366,7 @@ def _after_own_waiting(events: Sequence[Event]) -> set[int]:
 
 
 def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> set[int]:
-    """The ids of ends of processes that followed another end, and of ends that the rank's own message explains."""
+    """Return the ids of ends of processes that came after another end or that a message of the same rank explains."""
     observed = _first([event for event in events if event.facts.get("first_observed") and event.code in _DEATHS])
     follows = set()
     first_of: dict[str, Event] = {}
@@ -365,19 +384,25 @@ def _later_ends(events: Sequence[Event], reporters: Collection[int | None]) -> s
 
 
 def _is_before(event: Event, other: Event) -> bool:
-    """Is the event known to be at least a second before the other, or on an earlier line of the same file?"""
+    """Check whether an event is known to be earlier than another.
+
+    It is earlier by more than a second, or on an earlier line of the same file.
+    """
     if event.time_s is not None and other.time_s is not None:
         return event.time_s + 1 < other.time_s
     return event.source == other.source and event.line < other.line
 
 
 def _order(event: Event) -> tuple[float, str, int]:
-    """The sort key: time if the line has one, then file and line."""
+    """Return the sort key of an event: the time if the line has one, then file and line."""
     return (event.time_s if event.time_s is not None else float("inf"), event.source, event.line)
 
 
 def _first(events: Sequence[Event]) -> Event | None:
-    """The earliest event: by time if all have one, otherwise by file and line."""
+    """Return the earliest event, by time if all events have a time, otherwise by file and line.
+
+    Return None if there are no events.
+    """
     if not events:
         return None
     if all(event.time_s is not None for event in events):
@@ -386,7 +411,7 @@ def _first(events: Sequence[Event]) -> Event | None:
 
 
 def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
-    """One (event, weight) per kind of cause, its earliest message; the likeliest first."""
+    """Return an (event, weight) for each kind of cause, with its earliest message. The likeliest cause comes first."""
     by_code: dict[str, list[Event]] = {}
     for event in causes:
         by_code.setdefault(event.code, []).append(event)
@@ -400,7 +425,7 @@ def _ranked(causes: Sequence[Event]) -> list[tuple[Event, float]]:
 
 
 def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) -> tuple[int, ...]:
-    """The ranks that never came, according to the likeliest message about absent ranks."""
+    """Return the ranks that never reached the operation, according to the likeliest message about absent ranks."""
     if first.role == Role.ABSENT:
         return first.ranks or ((first.rank,) if first.rank is not None else ())
     named = [event for event in (*causes, *followed) if event.role == Role.ABSENT and event.ranks]
@@ -408,7 +433,7 @@ def _absent(causes: Sequence[Event], followed: Sequence[Event], first: Event) ->
 
 
 def _facts(event: Event) -> dict[str, Any]:
-    """The facts and fields of a message, without those that are unknown."""
+    """Return the facts and fields of a message, without those that are unknown."""
     fields = {
         "rank": event.rank,
         "host": event.host,
@@ -428,7 +453,7 @@ def _facts(event: Event) -> dict[str, Any]:
 
 
 def _who(ranks: Sequence[int]) -> str | None:
-    """Ranks in words: rank 1; ranks 1, 3."""
+    """Name ranks: `rank 1` or `ranks 1, 3`. Return None if there are no ranks."""
     if not ranks:
         return None
     return fill("{word} {ranks:list 8}", {"word": "rank" if len(ranks) == 1 else "ranks", "ranks": list(ranks)})
@@ -450,9 +475,9 @@ _UNNAMED = {
 
 
 def words(event: Event) -> str:
-    """The meaning of a message in words.
+    """Return the meaning of a message in words.
 
-    If the text lacks a field, the words say so, for example with a question mark.
+    If the log lacks a field, a placeholder such as a question mark is used.
     """
     facts = _facts(event)
     try:
@@ -462,13 +487,13 @@ def words(event: Event) -> str:
 
 
 def evidence(event: Event) -> str:
-    """The file and line of a message, and its text."""
+    """Return the file and line of a message, and its text."""
     where = f"{event.source}:{event.line}" if event.line else event.source
     return f"{where}: {event.printed}" if event.printed else where
 
 
 def _consequences(followed: Sequence[Event]) -> list[Coded]:
-    """One line for each kind of message that followed from the failure."""
+    """Return one line for each kind of message that followed from the failure."""
     by_code: dict[str, list[Event]] = {}
     for event in followed:
         by_code.setdefault(event.code, []).append(event)
@@ -490,7 +515,7 @@ def _consequences(followed: Sequence[Event]) -> list[Coded]:
 def _unknown(
     events: Sequence[Event], shown: Sequence[Event], first: Event, weight: float, num_ranks: int | None
 ) -> list[Coded]:
-    """What the text does not show, and which option or file would show it."""
+    """Return what the logs do not show, and which option or file would show it."""
     found = []
     dumped = crash_records.dumped(events)
     lacking = [rank for rank in crash_records.members(events) if rank not in dumped]

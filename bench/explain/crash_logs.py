@@ -1,4 +1,4 @@
-"""The events of many files, and which files belong to one job."""
+"""The events of many files, and the division of files into jobs."""
 
 from __future__ import annotations
 
@@ -18,28 +18,34 @@ from bench.logs.foreign import OK, ForeignRun
 from bench.logs.imports import Log
 
 _HEAD = 4096
-_MARKED = ("no_rdma", "refused", "no_nvls")  # hints of what NCCL could not use
+_MARKED = ("no_rdma", "refused", "no_nvls")  # kinds of hints that say what NCCL could not use
 
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """One file: its runs and its events. A dump is read as one document, any other file as text."""
+    """One file with its runs and its events. A dump is read as one document, and any other file as text."""
 
     log: Log
     events: tuple[Event, ...]
 
     @property
     def runs(self) -> tuple[ForeignRun, ...]:
-        """The runs that can fail by themselves: records of a running job belong to the job's own files."""
+        """The runs that can fail on their own.
+
+        Records of a running job are left out, because they belong to the job's own files.
+        """
         return tuple(run for run in self.log.runs if not log_traits(run.tool).of_running_job)
 
     def between(self, first: float, last: float) -> list[Event]:
-        """The events from line `first` to the line before `last`."""
+        """Return the events from line `first` to the line before `last`."""
         return [event for event in self.events if first <= event.line < last]
 
 
 def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | None:
-    """What logs show that hold neither a result nor a failure; None if they hold nothing. `hints`: those of all."""
+    """Describe logs that show neither a result nor a failure.
+
+    Return None if they show nothing at all. `hints`: the hints of all logs.
+    """
     marked = [f"{hint.value} (line {hint.line})" for hint in hints if hint.kind in _MARKED]
     states = [words(event) for each in logs for event in each.events if event.role == Role.STATE]
     shown = [*dict.fromkeys(marked), *dict.fromkeys(states)]
@@ -50,7 +56,10 @@ def without_failure(logs: Sequence[EventLog], hints: Sequence[Hint]) -> Coded | 
 
 
 def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
-    """The events of a file that is one document; none if the file is no document or cannot be read."""
+    """Return the events of a file that is one document.
+
+    Return an empty tuple if the file is no document or cannot be read.
+    """
     if path is None:
         return ()
     try:
@@ -64,9 +73,11 @@ def file_events(path: Path | None, name: str) -> tuple[Event, ...]:
 
 
 def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: float, end: float) -> Crash | None:
-    """What failed in one run, from line `begin` to before `end`; None if the run ended well or nothing shows a cause.
+    """Find what failed in one run, from line `begin` to the line before `end`.
 
-    If there is only one job, files without a run belong to it.
+    Return None if the run succeeded or no cause is shown.
+
+    If there is only one job, files without a run belong to it, too.
     """
     if run.status == OK:
         return None
@@ -77,7 +88,7 @@ def run_crash(logs: Sequence[EventLog], log: EventLog, run: ForeignRun, begin: f
 
 
 def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
-    """One crash for each failed job whose files hold no run, such as one log or one dump per rank."""
+    """Return one crash for each failed job whose files contain no run, such as one log or one dump per rank."""
     if _is_only_job(logs):
         return []
     found = []
@@ -88,10 +99,10 @@ def other_crashes(logs: Sequence[EventLog]) -> list[Crash]:
 
 
 def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
-    """The files of each job.
+    """Divide files into jobs.
 
-    Files that the user named are one job. In a folder, logs whose names differ only in numbers are one job; if a folder
-    has one such job, the dumps and kernel logs in the folder belong to it.
+    Files that the user named are one job. In a folder, logs whose names differ only in numbers are one job. If a folder
+    has only one such job, the dumps and kernel logs in the folder belong to it.
     """
     named = [log for log in logs if not log.log.source.found]
     jobs = [named] if named else []
@@ -109,12 +120,12 @@ def _jobs(logs: Sequence[EventLog]) -> list[list[EventLog]]:
 
 
 def _is_evidence_only(log: EventLog) -> bool:
-    """Is the file a dump or a kernel log, which belongs to a job with other logs?"""
+    """Check whether the file is a dump or a kernel log, which belongs to a job with other logs."""
     dumped = (flight_recorder.RECORDS, nccl_inspector.FINISHED)
     return all(event.kind in dumped or "xid" in event.facts for event in log.events)
 
 
 def _is_only_job(logs: Sequence[EventLog]) -> bool:
-    """Is there one log with one failed run, to which all other files belong?"""
+    """Check whether there is exactly one run in all logs, and it failed. All other files then belong to it."""
     runs = [run for log in logs for run in log.runs]
     return len(runs) == 1 and runs[0].status != OK

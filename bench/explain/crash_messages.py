@@ -7,7 +7,7 @@ from bench.logs.failure_events import MessageKind, Role
 
 
 class CrashCode(OptionalPartsCode):
-    """What followed from the failure, and what the text does not show."""
+    """The messages about what followed from the failure, and about what the logs do not show."""
 
     CONSEQUENCE = (
         "consequence",

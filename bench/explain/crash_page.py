@@ -1,4 +1,4 @@
-"""The crash page as text and Markdown: which rank failed first and why, what followed, what is unknown."""
+"""The crash page as text and Markdown: which rank failed first and why, what followed, and what is unknown."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MOST_RANKS = 16
 
 
 def title(crash: Crash) -> str:
-    """What the page is about."""
+    """Return the title of the page, which names the files."""
     sources = crash.sources
     named = sources[0] if len(sources) == 1 else f"{len(sources)} files, {sources[0]} to {sources[-1]}"
     return f"What failed, by {named}"
 
 
 def answer(crash: Crash) -> Iterator[str]:
-    """Which rank failed first, in which operation, and which ranks never came."""
+    """Yield which rank failed first, in which operation, and which ranks never reached it."""
     first = crash.first
     yield f"first: {words(first)}{_place(first)}"
     if len(crash.reporters) > 1:
@@ -38,12 +38,12 @@ def answer(crash: Crash) -> Iterator[str]:
 
 
 def first_line(crash: Crash) -> str:
-    """What failed first, as a sentence for the head of a page."""
+    """Return a sentence for the top of a page that says what failed first."""
     return f"What failed first: {words(crash.first)}{_place(crash.first)}."
 
 
 def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """The lines of the page, not yet wrapped."""
+    """Yield the lines of the page, not yet wrapped. `with_title`: whether to begin with the title."""
     if with_title:
         yield f"# {title(crash)}"
     yield from ("", "What failed first")
@@ -65,7 +65,7 @@ def text(crash: Crash, with_title: bool = True) -> Iterator[str]:
 
 
 def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
-    """The lines of the page in Markdown, with headings, lists and code."""
+    """Yield the lines of the page in Markdown, with headings, lists and code."""
     if with_title:
         yield from (f"# {title(crash)}", "")
     yield from ("## What failed first", "")
@@ -83,7 +83,7 @@ def markdown(crash: Crash, with_title: bool = True) -> Iterator[str]:
 
 
 def _remarks(crash: Crash) -> Iterator[tuple[str, tuple[Coded, ...]]]:
-    """(heading, lines) of each section of remarks that is not empty."""
+    """Yield (heading, lines) for each section of remarks that is not empty."""
     if crash.consequences:
         yield "What followed from it", crash.consequences
     if crash.unknown:
@@ -91,12 +91,12 @@ def _remarks(crash: Crash) -> Iterator[tuple[str, tuple[Coded, ...]]]:
 
 
 def _steps(crash: Crash) -> list[tuple[int, Reason]]:
-    """The causes that propose a next step, with their numbers."""
+    """Return the causes that propose a next step, with their numbers."""
     return [(number, reason) for number, reason in enumerate(crash.reasons, start=1) if reason.step]
 
 
 def _place(event: Event) -> str:
-    """Rank, host and process, as far as the text states them."""
+    """Name the rank, host and process of an event, as far as the log states them."""
     parts = []
     if event.rank is not None and event.role != Role.ABSENT:
         parts.append(f"rank {event.rank}")

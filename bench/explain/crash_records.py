@@ -1,7 +1,9 @@
-"""Compares flight records of several ranks: different calls, ranks that are behind, operations that no rank finished.
+"""Compares the flight records of several ranks.
 
-Gloo never updates the states of its operations. Unfinished operations therefore count only in groups whose records also
-hold finished ones.
+Finds different calls, ranks that are behind, and operations that no rank finished.
+
+Gloo never updates the states of its operations. Therefore unfinished operations count only in groups whose records also
+contain finished operations.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from bench.logs.failure_events import Event, MessageKind
 
 Record = tuple[str, str, str, str]  # operation, sizes, dtypes, state
 _SAME_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce", "all_gather", "_all_gather_base", "reduce_scatter")
-_MOST_CALLS = 4  # most different calls that a sentence names
+_MOST_CALLS = 4  # a sentence names at most this many different calls
 
 
 def recorded(events: Sequence[Event]) -> Iterator[Event]:
-    """What the dumps show, as events: for each group the first operation in which the ranks differ."""
+    """Yield what the dumps show, as events. For each group, find the first operation in which the ranks differ."""
     groups: dict[str, dict[int, Event]] = {}
     for event in events:
         if event.kind is flight_recorder.RECORDS and event.rank is not None and event.group is not None:
@@ -34,19 +36,19 @@ def recorded(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def members(events: Sequence[Event]) -> tuple[int, ...]:
-    """Every rank that a dump lists as a member of a group, in order."""
+    """Return every rank that a dump lists as a member of a group, in order."""
     listed = [event.facts["members"] for event in events if event.kind is flight_recorder.RECORDS]
     return tuple(sorted({rank for ranks in listed for rank in ranks}))
 
 
 def dumped(events: Sequence[Event]) -> tuple[int, ...]:
-    """The ranks whose dumps were read."""
+    """Return the ranks whose dumps were read."""
     ranks = {event.rank for event in events if event.kind is flight_recorder.RECORDS}
     return tuple(sorted(rank for rank in ranks if rank is not None))
 
 
 def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
-    """Sequence number -> the first record with this number."""
+    """Map each sequence number to the first record with this number."""
     found: dict[int, Record] = {}
     for seq, operation, sizes, dtypes, state in records:
         found.setdefault(seq, (operation, sizes, dtypes, state))
@@ -54,8 +56,11 @@ def _calls(records: Sequence[Sequence[Any]]) -> dict[int, Record]:
 
 
 def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event]) -> Iterator[Event]:
-    """The first difference in a group: different calls, else ranks that are behind, else what no rank finished."""
-    first = max(min(found) for found in calls.values())  # the recorder keeps the last operations only
+    """Yield the first difference in a group.
+
+    It is about different calls, else about ranks that are behind, else about an operation that no rank finished.
+    """
+    first = max(min(found) for found in calls.values())  # the recorder keeps only the last operations
     last = {rank: max(found) for rank, found in calls.items()}
     for seq in sorted({seq for found in calls.values() for seq in found if first <= seq <= min(last.values())}):
         at_seq = {rank: found[seq] for rank, found in calls.items() if seq in found}
@@ -84,7 +89,7 @@ def _parted(group: str, calls: Mapping[int, Mapping[int, Record]], events: Mappi
 def _without_dump(
     group: str, calls: Mapping[int, Mapping[int, Record]], events: Mapping[int, Event], expected: Sequence[int]
 ) -> Iterator[Event]:
-    """An event about the ranks that wrote no dump, if they are few and all others agree."""
+    """Yield an event about the ranks that wrote no dump, if they are few and all other ranks agree."""
     lacking = tuple(rank for rank in expected if rank not in events)
     if not calls or not lacking or len(lacking) * 2 >= len(expected):
         return
@@ -95,7 +100,7 @@ def _without_dump(
 
 
 def _signature(record: Record) -> tuple[str, str, str]:
-    """What must be the same on all ranks: the operation and, for some operations, the sizes and types."""
+    """Return what must be the same on all ranks: the operation and, for some operations, the sizes and types."""
     operation, sizes, dtypes, _ = record
     return (operation, sizes, dtypes) if operation in _SAME_SIZES else (operation, "", "")
 
@@ -103,11 +108,12 @@ def _signature(record: Record) -> tuple[str, str, str]:
 def mismatch(
     report: Event, group: str | None, seq: int | None, signatures: Mapping[int, tuple[str, str, str]]
 ) -> Event:
-    """An event that says which rank called what.
+    """Return an event that says which rank called which operation.
 
-    `signatures`: by rank, (operation, sizes, types). Ranks are accused only if one call has more ranks than any other.
+    `signatures`: for each rank, (operation, sizes, types). Ranks are accused only if one call has more ranks than any
+    other call.
 
-    `report`: the message or dump that shows it.
+    `report`: the message or dump that shows the difference.
     """
     ranks_of: dict[tuple[str, str, str], list[int]] = {}
     for rank, signature in sorted(signatures.items()):
@@ -145,7 +151,7 @@ def _event(
     facts: Mapping[str, Any],
     ranks: tuple[int, ...],
 ) -> Event:
-    """A finding as an event; the event's rank is set only if the finding is about one rank."""
+    """Return a finding as an event. The event's rank is set only if the finding is about one rank."""
     rank = ranks[0] if len(ranks) == 1 else None
     return Event(
         kind,

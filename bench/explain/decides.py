@@ -1,4 +1,4 @@
-"""The first line of a page without a verdict: the one option that would decide the result."""
+"""The first line of a page without a verdict. It names the one option that would decide the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _OPTIONS = {
 
 
 def deciding_option(assessment: Assessment, machine: LogMachine) -> Coded | None:
-    """The option that would decide, or why no option can. None if the result is judged with certainty."""
+    """Return the option that would decide the result, or why no option can.
+
+    Return None if the result is judged with certainty.
+    """
     if assessment.verdict not in (ResultVerdict.CANNOT_BE_JUDGED, ResultVerdict.NORMAL_IF):
         return None
     for code, option in _OPTIONS.items():

@@ -1,4 +1,6 @@
-"""Is this number normal? One page about one run: the result, what is possible, what others got, the verdict, reasons.
+"""The page that says whether a run's result is normal.
+
+It has the result, what is possible, what others measured, the verdict, and reasons.
 
 Every line follows from the run's own rows and log, from bounds on its links, or from a published result.
 """
@@ -27,15 +29,18 @@ from bench.explain.reason import FailedRun, Reason, copy_reasons, failure_reason
 from bench.hardware.machine import LogMachine
 from bench.logs.foreign import ForeignRow, ForeignRun
 
-_ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound still gets its reasons
+_ENOUGH_OF_BOUND = 0.5  # a normal result below this share of its bound is still shown with its reasons
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The answer, in the order in which it is printed; rates in bytes per second. `share`: best rate / `bound`."""
+    """The contents of a page, in the order in which they are printed.
+
+    Rates are in bytes per second. `share`: best rate / `bound`.
+    """
 
     title: str
-    line: int  # line of the log at which the run begins
+    line: int  # the line of the log at which the run begins
     got: tuple[Coded, ...]
     possible: tuple[Coded, ...]
     others: tuple[Coded, ...]
@@ -48,9 +53,9 @@ class Page:
     best: ForeignRow | None = None
     bound: Bound | None = None
     share: float | None = None
-    source: str = ""  # the file that it comes from
-    crash: Crash | None = None  # what failed, if the run failed and its log shows it
-    decides: Coded | None = None  # what to give so that the result can be judged
+    source: str = ""  # the file that the run was read from
+    crash: Crash | None = None  # what failed, if the run failed and its log shows the cause
+    decides: Coded | None = None  # what the user can give so that the result can be judged
 
 
 def page(
@@ -60,7 +65,7 @@ def page(
     hints: Sequence[Hint] = (),
     num_nodes: int | None = None,
 ) -> Page:
-    """The page about one run of a foreign tool. `pattern`: the pattern that the run names, or None."""
+    """Return the page about one run of another tool. `pattern`: the pattern that the run names; None if it has none."""
     if figures_page.has_no_bound(run, machine):
         return _figures_page(run, machine)
     if (run.matrices or log_traits(run.tool).copies) and not run.rows:
@@ -69,7 +74,7 @@ def page(
 
 
 def run_page(evidence: RunEvidence) -> Page:
-    """The page about rows."""
+    """Return the page about a run with rows."""
     assessment, bound, best = assess(evidence), tightest(evidence), evidence.best
     measured = not evidence.num_wrong and not evidence.modelled
     share = None
@@ -98,7 +103,7 @@ def run_page(evidence: RunEvidence) -> Page:
 
 
 def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None) -> tuple[Reason, ...]:
-    """The reasons why the run failed and, if the verdict requires them, the reasons why it is not faster."""
+    """Return the reasons why the run failed and, if the verdict requires them, the reasons why it is not faster."""
     num_rows = len(evidence.rows) + len(evidence.doubtful)
     failures = failure_reasons(FailedRun(evidence.run, evidence.num_wrong, num_rows))
     if evidence.num_wrong or evidence.modelled:
@@ -110,7 +115,7 @@ def _reasons(evidence: RunEvidence, assessment: Assessment, share: float | None)
 
 
 def _figures_page(run: ForeignRun, machine: LogMachine) -> Page:
-    """The page about figures without a bound: its title is the whole answer."""
+    """Return the page about figures without a bound. Its title contains the whole answer."""
     return Page(
         title=figures_page.title(run),
         line=run.line,
@@ -118,7 +123,7 @@ def _figures_page(run: ForeignRun, machine: LogMachine) -> Page:
         possible=tuple(figures_page.possible(run)),
         others=tuple(figures_page.others()),
         assessment=figures_page.assess_figures(run),
-        reasons=(),  # the reasons for failures are about NCCL and its launchers
+        reasons=(),  # the known reasons for failures are about NCCL and its launchers
         notes=(),
         machine=machine.how,
         num_ranks=run.num_ranks,

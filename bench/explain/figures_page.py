@@ -18,9 +18,9 @@ _MOST_ROWS = 3
 
 
 def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
-    """Is there nothing that the run's figures could be compared with?
+    """Check whether there is nothing to compare the run's figures with.
 
-    Rows of a known pattern have a bound if the user named the machine, unless a running job was recorded.
+    Rows of a known pattern have a bound if the user named the machine, unless they were recorded from a running job.
     """
     if run.matrices:
         return False
@@ -32,7 +32,7 @@ def has_no_bound(run: ForeignRun, machine: LogMachine) -> bool:
 
 
 def title(run: ForeignRun) -> str:
-    """`iperf3: all streams, received: 466 MB/s; no bound is known, because ...`."""
+    """Return the title: `iperf3: all streams, received: 466 MB/s; no bound is known, because ...`."""
     if any(figure.status == FAILED for figure in run.figures):
         return f"{tool_name(run)}: {assess_figures(run).why.text.rstrip('.')}"
     missing = why(run)
@@ -42,7 +42,7 @@ def title(run: ForeignRun) -> str:
 
 
 def measured_words(run: ForeignRun) -> str:
-    """`AllReduce, 8 ranks on 1 node`; "" if the log does not state the operation."""
+    """Describe what was measured: `AllReduce, 8 ranks on 1 node`. Return "" if the log does not state the operation."""
     words = dict(run.settings).get("operation") or run.pattern or ""
     if words and run.num_ranks:
         words += f", {run.num_ranks} rank{'' if run.num_ranks == 1 else 's'}"
@@ -52,7 +52,7 @@ def measured_words(run: ForeignRun) -> str:
 
 
 def first(run: ForeignRun) -> str:
-    """The figure for the title: that of the best row or, without rows, the verdicts or the first figure."""
+    """Return the figure for the title: that of the best row or, without rows, the verdicts or the first figure."""
     best = best_row(run)
     if best is not None:
         return _of_row(best)
@@ -64,7 +64,7 @@ def first(run: ForeignRun) -> str:
 
 
 def best_row(run: ForeignRun) -> ForeignRow | None:
-    """The row with the highest bandwidth, else the first one with a time."""
+    """Return the row with the highest bandwidth, else the first row with a time, else None."""
     rated = [row for row in run.rows if row.busbw_bytes_per_s]
     if rated:
         return max(rated, key=lambda row: row.busbw_bytes_per_s or 0.0)
@@ -72,12 +72,12 @@ def best_row(run: ForeignRun) -> ForeignRow | None:
 
 
 def why(run: ForeignRun) -> Coded:
-    """Why no bound is known: the reason that the tool's reader declares."""
+    """Return why no bound is known, as the tool's reader declares it."""
     return log_traits(run.tool).without_bound or Coded.of(MissingCode.FIGURES_ONLY)
 
 
 def got(run: ForeignRun) -> Iterator[Coded]:
-    """How the run ended, its rows and figures, then what was measured and what the tool's words mean."""
+    """Yield how the run ended, its rows and figures, what was measured, and what the tool's words mean."""
     yield from status_lines(run)
     for row in _rows_to_show(run):
         yield Coded.of(ResultCode.FIGURE, figure=_of_row(row))
@@ -96,18 +96,18 @@ def got(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(run: ForeignRun) -> Iterator[Coded]:
-    """One line: no bound is known, and why."""
+    """Yield one line that says that no bound is known, and why."""
     missing = why(run)
     yield Coded.of(BoundCode.NO_BOUND, why=missing.text, why_code=missing.code)
 
 
 def others() -> Iterator[Coded]:
-    """One line: published results of this tool are not collected."""
+    """Yield one line that says that published results of this tool are not collected."""
     yield Coded.of(OthersCode.NOT_COLLECTED)
 
 
 def assess_figures(run: ForeignRun) -> Assessment:
-    """The assessment: failed if the tool's own tests failed, otherwise not judged."""
+    """Return the assessment: failed if the tool's own tests failed, otherwise not judged."""
     failed = [_named(figure) for figure in run.figures if figure.status == FAILED]
     if failed:
         reason = Coded.of(AssessmentCode.TOOL_TESTS_FAILED, num_tests=len(failed), tests=failed)
@@ -123,7 +123,7 @@ def _named(figure: NamedFigure) -> str:
 
 
 def _rows_to_show(run: ForeignRun) -> list[ForeignRow]:
-    """The best row, the first and the last."""
+    """Return the best row, the first row and the last row, each once."""
     best = best_row(run)
     chosen = [row for row in (best, run.rows[0], run.rows[-1]) if row is not None] if run.rows else []
     distinct: list[ForeignRow] = []
@@ -134,7 +134,7 @@ def _rows_to_show(run: ForeignRun) -> list[ForeignRow]:
 
 
 def _of_row(row: ForeignRow) -> str:
-    """`23.6 GB/s in 2.85 ms at 64 MiB`."""
+    """Describe the figures of a row: `23.6 GB/s in 2.85 ms at 64 MiB`."""
     words = []
     if row.busbw_bytes_per_s:
         words.append(format_rate(row.busbw_bytes_per_s))

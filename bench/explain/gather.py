@@ -1,4 +1,4 @@
-"""From a foreign run to its evidence: usable rows, ranks and nodes, bounds and published results."""
+"""Derives the evidence about a run of another tool: usable rows, ranks and nodes, bounds and published results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bench.hardware.machine import LogMachine
 from bench.hardware.reference import Reference, same_shape
 from bench.logs.foreign import ForeignRow, ForeignRun
 
-# busbw / algbw of n ranks is f (n-1)/n.
+# For n ranks, busbw / algbw is f (n-1)/n. This is f for each pattern.
 _FACTORS = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0}
-_MOST_RANKS_OF_MESSAGES = 2048  # fewer than in an import, which computes the messages of each size only once
-_MOST_GPUS = 16  # of one node on the market
+_MOST_RANKS_OF_MESSAGES = 2048  # fewer ranks than in an import, which computes the messages of each size only once
+_MOST_GPUS = 16  # the most GPUs that a node on the market has
 _USUAL_GPUS = 8
 _POD = re.compile(r"(.*[a-z][a-z0-9]*-)\d{1,4}(?:\.|$)")  # the pods of a Kubernetes set: name-0, name-1
 
@@ -33,7 +33,10 @@ def gathered(
     hints: Sequence[Hint] = (),
     num_nodes: int | None = None,
 ) -> RunEvidence:
-    """The evidence about a foreign run. `pattern`: the pattern it names; `num_nodes`: the number that the user gave."""
+    """Collect the evidence about a run of another tool.
+
+    `pattern`: the pattern that the run names. `num_nodes`: the number of nodes that the user gave.
+    """
     rows = []
     doubtful = []
     for row in run.rows:
@@ -71,7 +74,7 @@ def gathered(
 
 
 def with_references(evidence: RunEvidence) -> RunEvidence:
-    """The evidence with the published results of the same shape."""
+    """Add the published results with the same numbers of ranks and nodes to the evidence."""
     run, machine = evidence.run, evidence.machine
     if not (run.pattern and evidence.num_nodes and evidence.num_ranks) or evidence.by_message_passing:
         return replace(evidence, references=())
@@ -80,10 +83,10 @@ def with_references(evidence: RunEvidence) -> RunEvidence:
 
 
 def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
-    """May a published result be shown?
+    """Check whether a published result may be shown.
 
-    Across nodes, a result with a different or unknown network is not comparable. If our network is unknown, all results
-    are shown, and the verdict uses none of them.
+    Across nodes, a result with a different or unknown network is not comparable. If the network of this run is unknown,
+    all results are shown, but the verdict uses none of them.
     """
     same_machine = reference.instance is not None and reference.instance == evidence.machine.instance
     if not evidence.crosses_nics or same_machine or not evidence.nics_known or reference.limited is not None:
@@ -98,14 +101,14 @@ def is_comparable(evidence: RunEvidence, reference: Reference) -> bool:
 
 
 def _is_doubtful(row: ForeignRow) -> bool:
-    """Does the row contradict itself (its reader says so), or lack numbers?"""
+    """Check whether the row contradicts itself (the tool's reader says so), or lacks numbers."""
     figures = (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s)
     infinite = any(figure is not None and not math.isfinite(figure) for figure in figures)
     return bool(row.contradicts or row.unreadable or infinite)
 
 
 def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow:
-    """The row. If the tool printed no bandwidths, those that follow from the time are added."""
+    """Add bandwidths computed from the time to a row, if the tool printed none."""
     algbw = row.algbw_bytes_per_s
     if row.busbw_bytes_per_s is None and isinstance(pattern, MessagePattern) and num_ranks > _MOST_RANKS_OF_MESSAGES:
         return row
@@ -118,14 +121,20 @@ def _with_rates(row: ForeignRow, pattern: Pattern, num_ranks: int) -> ForeignRow
 
 
 def _traffic(pattern: Pattern, row: ForeignRow, ranks: int, nodes: int) -> Traffic:
-    """The bytes that must cross each boundary; unknown if the world is too large to compute all its messages."""
+    """Return the bytes that must cross each boundary.
+
+    They are unknown if the world is too large to compute all its messages.
+    """
     if isinstance(pattern, MessagePattern) and ranks > _MOST_RANKS_OF_MESSAGES:
         return Traffic(None, None, None, 1)
     return traffic_of(pattern, Shape(ranks, row.payload_bytes or 0), nodes if ranks % nodes == 0 else None)
 
 
 def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Coded | None]:
-    """(the number of ranks, as stated in the log or derived from busbw / algbw; how it was derived)."""
+    """Return the number of ranks and how it was derived.
+
+    It is stated in the log or derived from busbw / algbw; None if unknown.
+    """
     if run.num_ranks is not None:
         return run.num_ranks, None
     factor = _FACTORS.get(run.pattern or "")
@@ -150,12 +159,12 @@ def _ranks(run: ForeignRun, rows: Sequence[ForeignRow]) -> tuple[int | None, Cod
 def _nodes(
     run: ForeignRun, machine: LogMachine, ranks: int | None, given: int | None
 ) -> tuple[int | None, Coded | None]:
-    """(the number of nodes; how it is known if the log does not state it)."""
+    """Return the number of nodes and how it is known. The second value is None if the log states the number."""
     if given is not None:
         return given, Coded.of(CountCode.NODES_GIVEN, num_nodes=given)
     in_log = run.num_nodes or (len(run.hosts) or None)
     if in_log == 1 and (ranks or 0) > _MOST_GPUS:
-        in_log = None  # an excerpt of the list of ranks names one host
+        in_log = None  # an excerpt of the list of ranks may name only one host
     per_node = machine.links.gpus if machine.instance and machine.links else None
     if ranks is not None and in_log == len(run.hosts) and (per_node is None or ranks <= in_log * per_node):
         return in_log, _may_be_pods(run, machine, ranks)
@@ -168,9 +177,9 @@ def _nodes(
 
 
 def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | None:
-    """A doubt about the number of nodes: numbered hosts with few ranks may be pods.
+    """Return a doubt about the number of nodes if numbered hosts with few ranks may be pods; otherwise None.
 
-    Few: at most half as many ranks per host as a node has GPUs.
+    Few means at most half as many ranks per host as a node has GPUs.
     """
     names = (machine.instance,) if machine.instance else machine.candidates
     gpus = min((instance(name).gpus for name in names), default=_USUAL_GPUS)
@@ -187,7 +196,7 @@ def _may_be_pods(run: ForeignRun, machine: LogMachine, ranks: int) -> Coded | No
 
 
 def _misfit(evidence: RunEvidence, given: int | None) -> Coded | None:
-    """Why the ranks cannot have run on the number of nodes that the user gave; None if they can."""
+    """Return why the ranks cannot have run on the number of nodes that the user gave; None if they can."""
     ranks = evidence.num_ranks
     if given is None or ranks is None:
         return None

@@ -1,7 +1,7 @@
-"""Verdicts if the machine or its NICs are unknown: what holds for any machine, or for which machines it holds.
+"""Verdicts for a run whose machine or NICs are unknown: what is true for any machine, or on which machines it is true.
 
-A result near the best published one with this GPU is normal whatever the NICs are. A result below what the slowest
-machine would give is low. Between these limits the verdict depends on the machine, so the page names the machines on
+A result near the best published result with this GPU is normal whatever the NICs are. A result below what the slowest
+machine would reach is low. Between these limits the verdict depends on the machine, so the page names the machines on
 which the result would be normal.
 """
 
@@ -22,16 +22,20 @@ from bench.hardware.catalogue import Instance, instance, instances
 from bench.hardware.link_traffic import usual_use
 from bench.hardware.reference import best_of_each
 
-NORMAL_OF_OTHERS = 0.85  # of the best published result: library versions, drivers and years differ by as much
-_FITS = (0.65, 1.02)  # of what a machine's links allow: a run in this range would be normal there
+# of the best published result: results differ by this much with library versions, drivers and years
+NORMAL_OF_OTHERS = 0.85
+# range of shares of what a machine's links allow: a run in this range would be normal on the machine
+_FITS = (0.65, 1.02)
 _TOO_LOW = 0.35
 _MOST_NAMED = 3
 
 
 def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any], float] | None:
-    """The verdict for any machine with this GPU: (NEAR_BEST_OF_ANYONE or BELOW_SLOWEST, its facts, the ratio).
+    """Return the verdict that is true for any machine with this GPU, as (code, facts, ratio).
 
-    None if neither holds.
+    The code is NEAR_BEST_OF_ANYONE or BELOW_SLOWEST.
+
+    Return None if neither code applies.
     """
     best = evidence.best
     assert best is not None
@@ -56,7 +60,10 @@ def of_any_machine(evidence: RunEvidence) -> tuple[AssessmentCode, dict[str, Any
 
 
 def fitting_nics(evidence: RunEvidence) -> list[float]:
-    """Rates of NICs on sale (bytes per second) with which this run would be normal, if each of its GPUs has one NIC."""
+    """Return the rates of NICs on sale (bytes per second) with which this run would be normal.
+
+    Each of its GPUs is assumed to have one NIC.
+    """
     links = evidence.machine.links
     found = []
     for rate in NIC_RATES:
@@ -70,10 +77,12 @@ def fitting_nics(evidence: RunEvidence) -> list[float]:
 
 
 def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
-    """(machines on which the run would be normal, machines on which it would be low), such as "p5.48xlarge (48 %)".
+    """Return the machines on which the run would be normal, and the machines on which it would be low.
 
-    Normal: 65 % or more of what the links allow or others reached, and not far above it. Each list has at most three
-    machines, the closest to 100 % first.
+    Example of a machine: "p5.48xlarge (48 %)".
+
+    Normal means 65 % or more of what the links allow or others reached, and not far above it. Each list has at most
+    three machines. The machine closest to 100 % is first.
     """
     best = evidence.best
     assert best is not None
@@ -94,7 +103,7 @@ def machines_by_fit(evidence: RunEvidence) -> tuple[list[str], list[str]]:
 
 
 def nic_words(rate: float) -> str:
-    """400 Gb/s (50 GB/s)."""
+    """Format the rate of a NIC: 400 Gb/s (50 GB/s)."""
     return f"{rate * 8e-9:.0f} Gb/s ({format_rate(rate)})"
 
 
@@ -106,7 +115,7 @@ def _published(evidence: RunEvidence) -> Iterator[Any]:
 
 
 def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """(the busbw that the type's links allow, name) of each instance type on which this run fits."""
+    """Yield (busbw that the type's links allow, name of the type) for each instance type on which this run fits."""
     for name in instances():
         found = instance(name)
         if evidence.machine.gpu in (None, found.gpu) and _can_hold(found, evidence):
@@ -116,7 +125,7 @@ def _rates_of_types(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
 
 
 def _rate_of_slowest_nic(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
-    """(busbw, name) as above for a node with one 10 Gb/s NIC: the slowest NIC that a machine may have."""
+    """Yield (busbw, name) for a node with one 10 Gb/s NIC, the slowest NIC that a machine may have."""
     links = evidence.machine.links
     if links is not None and evidence.crosses_nics:
         rate = _usual_rate(evidence, _with_nics(links, 1, 1.25e9))
@@ -126,7 +135,7 @@ def _rate_of_slowest_nic(evidence: RunEvidence) -> Iterator[tuple[float, str]]:
 
 def _can_hold(found: Instance, evidence: RunEvidence) -> bool:
     ranks = evidence.num_ranks or 1
-    if evidence.num_nodes is None:  # as many nodes as the ranks need
+    if evidence.num_nodes is None:  # assume as many nodes as the ranks need
         return ranks <= found.gpus or ranks % found.gpus == 0
     return -(-ranks // evidence.num_nodes) <= found.gpus
 
@@ -137,7 +146,7 @@ def _share(evidence: RunEvidence, links: NodeLinks) -> float | None:
 
 
 def _usual_rate(evidence: RunEvidence, links: NodeLinks) -> float | None:
-    """The busbw (bytes per second) that these links allow if the run's data take the usual way."""
+    """Return the busbw (bytes per second) that these links allow if data take the usual way; None if unknown."""
     ranks, best, name = evidence.num_ranks, evidence.best, evidence.run.pattern
     nodes = evidence.num_nodes or -(-(ranks or 1) // links.gpus)
     if not ranks or ranks % nodes or best is None or not best.payload_bytes or not name:

@@ -1,4 +1,4 @@
-"""Reads hints: what NCCL and CUDA print about themselves between the rows of a log (NCCL_DEBUG=INFO)."""
+"""Reads hints: the messages that NCCL and CUDA print between the rows of a log (NCCL_DEBUG=INFO)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.explain.topology import Topology, TopologyReader
 
-# Kind -> NCCL's words (2.4 to 2.30) for it, from the first word of the message. The named group is the hint's value.
+# Kind -> the words of NCCL 2.4 to 2.30 for it, from the first word of the message. The named group is the hint's value.
 _WORDS = {
     "network": r"Using network (?P<network>\S[^\[]*?)\s*$",
     "nics": r"NET/\S+ ?: Using (?P<nics>\[0\].*)",
@@ -27,17 +27,17 @@ _MESSAGE = re.compile("|".join(f"(?:{words})" for words in _WORDS.values()))
 _INFO = "NCCL INFO "
 _WITHOUT_INFO = re.compile(r"NCCL version (?P<nccl>\d+(?:\.\d+)+)|(?P<refused>CANNOT Access Peer)")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*\bon\s+(\S+(?:\s+\S{1,60}){0,3}?)\s+device\s+(\d+)\s+\[([\w:.]+)\]")
-_DEVICE = re.compile(r"Device:? (?P<device>\d{1,4})[:,] ")  # of nvbandwidth and p2pBandwidthLatencyTest
+_DEVICE = re.compile(r"Device:? (?P<device>\d{1,4})[:,] ")  # printed by nvbandwidth and p2pBandwidthLatencyTest
 _PATHS = ("P2P", "SHM", "NET", "NVLS")
-_MOST_HINTS = 400  # most different hints kept; thousands of ranks print the same hints
-_MOST_RANKS = 100_000  # of one list of ranks
+_MOST_HINTS = 400  # at most this many different hints are kept; thousands of ranks print the same hints
+_MOST_RANKS = 100_000  # at most this many ranks of one list are read
 _NEXT_RUN_LINES = 20  # a hint repeated this many lines later may belong to the next run
 _LONGEST_MESSAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """One message in a run's log: its kind, its value (the part that matters), and the first line that has it."""
+    """One message in a run's log: its kind, its value (the relevant part), and the number of the first line with it."""
 
     kind: str
     value: str
@@ -46,23 +46,29 @@ class Hint:
 
 @dataclass(frozen=True, slots=True)
 class TopologyHint(Hint):
-    """The topology of a node, from this log or a file given with it. Kind: `topology`; `value`: the program."""
+    """The topology of a node, from this log or from a file given with it.
+
+    Kind: `topology`. `value`: the program that printed it.
+    """
 
     topology: Topology
 
 
 def topology_hints(topologies: Iterable[Topology]) -> tuple[TopologyHint, ...]:
-    """Topologies as hints."""
+    """Return each topology as a hint."""
     return tuple(TopologyHint("topology", each.program, each.line, each) for each in topologies)
 
 
 class HintReader:
-    """Reads every line of a log and keeps the hints. Never raises; memory is bounded, however long the log is."""
+    """Reads every line of a log and keeps the hints.
+
+    It never raises an error, and its memory is limited, however long the log is.
+    """
 
     def __init__(self) -> None:
-        """No line read yet."""
+        """Begin without any line."""
         self._lines: dict[tuple[str, str], list[int]] = {}  # (kind, value) -> lines
-        self._rank_at: dict[tuple[str, str, str], str] = {}  # (host, device, bus) -> the rank there
+        self._rank_at: dict[tuple[str, str, str], str] = {}  # (host, device, bus) -> the rank on this GPU
         self.topology = TopologyReader()
 
     def read(self, number: int, text: str) -> None:
@@ -78,7 +84,10 @@ class HintReader:
             self._keep_match(number, _MESSAGE.match(message))
 
     def between(self, first: int, last: float) -> tuple[Hint, ...]:
-        """The hints from line `first` to before `last`, each once, in order, and all topologies of the log."""
+        """Return the hints from line `first` to the line before `last`, each once and in order.
+
+        Add all topologies of the log.
+        """
         found = []
         for (kind, value), lines in self._lines.items():
             line = next((line for line in lines if first <= line < last), None)
@@ -93,16 +102,16 @@ class HintReader:
         if "device" in text and (rank := _RANK.search(text[:_LONGEST_MESSAGE])):
             self._keep_rank(number, *rank.groups())
         elif "Using devices" in text:
-            self._rank_at.clear()  # the list of another run, or of another process
+            self._rank_at.clear()  # the list belongs to another run or to another process
         if "NCCL version" in text or "CANNOT" in text:
             self._keep_match(number, _WITHOUT_INFO.search(text))
         else:
             self._keep_match(number, _DEVICE.match(text))
 
     def _keep_rank(self, number: int, rank: str, host: str, device: str, bus: str) -> None:
-        """Keep a hint if two ranks share a GPU: the same host, device and bus.
+        """Keep a hint if two ranks share a GPU, which means that they have the same host, device and bus.
 
-        A bus id is printed shortened, so it alone is no proof.
+        Bus ids are printed in a short form, so an equal bus id alone is no proof.
         """
         if len(self._rank_at) >= _MOST_RANKS:
             return
@@ -115,7 +124,7 @@ class HintReader:
             return
         value = found[found.lastgroup].strip()
         if found.lastgroup == "search":
-            value = re.sub(r"\.0+\b", "", value)  # 20.000000
+            value = re.sub(r"\.0+\b", "", value)  # shorten numbers such as 20.000000
         self._keep(number, found.lastgroup, value)
 
     def _keep(self, number: int, kind: str, value: str) -> None:
@@ -127,6 +136,9 @@ class HintReader:
 
 
 def _path(message: str) -> str:
-    """The path of a channel: `P2P/IPC` of "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1"; empty without a path."""
+    """Return the path of a channel.
+
+    It is `P2P/IPC` in "Channel 00 : 0[0] -> 1[1] via P2P/IPC comm 0x1". Return "" without a path.
+    """
     path = message.rpartition(" via ")[2].partition(" comm ")[0].strip()
     return path if path.startswith(_PATHS) and path != message else ""

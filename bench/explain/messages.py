@@ -1,4 +1,4 @@
-"""The words of `explain`, except those of its reasons, which are in `reasons/`."""
+"""The messages of `explain`, except those of its reasons, which are in `reasons/`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from bench.core.codes import Code, OptionalPartsCode
 
 
 class ResultVerdict(Code):
-    """Is a result normal? The word is what the page shows."""
+    """The verdicts on a result. The word is what the page shows."""
 
     NORMAL = "normal", "normal"
     ONLY_RESULT = (
         "like-the-only-result",
         "like the only known result",
-    )  # that result is itself far below its bound
+    )  # the only known result is itself far below its bound
     LOW = "low", "low"
     FAR_TOO_LOW = "far-too-low", "far too low"
     ABOVE = "above", "above what is possible"
-    NORMAL_IF = "normal-if", "normal, if the machine is as named here"  # nothing known contradicts it
-    FAILED = "failed", "failed"  # no figure counts, and the log shows a failure
+    # nothing that is known contradicts the named machine
+    NORMAL_IF = "normal-if", "normal, if the machine is as named here"
+    FAILED = "failed", "failed"  # no figure is valid, and the log shows a failure
     CANNOT_BE_JUDGED = "cannot-be-judged", "cannot be judged"
 
 
@@ -42,7 +43,7 @@ _WARNING = (
 
 
 class AssessmentCode(OptionalPartsCode):
-    """Why a result has its verdict, or cannot have one."""
+    """The reasons why a result has its verdict, or cannot be judged."""
 
     # Why a run cannot be judged.
     WRONG_DATA = "wrong-data", "Some received data were wrong, so no time or bandwidth counts."
@@ -132,7 +133,7 @@ class AssessmentCode(OptionalPartsCode):
         "1/{num_peers} of a port.",
     )
 
-    # What a verdict rests on.
+    # How a verdict was reached.
     ABOVE_BOUND = (
         "above-bound",
         "<{direction}: >{rate:rate}< at {size_bytes:bytes}> is {excess:.0%} above the hard bound by {bound} "
@@ -241,7 +242,7 @@ class AssessmentCode(OptionalPartsCode):
 
 
 class DecidingOption(OptionalPartsCode):
-    """The first line of a page without a verdict: what would decide."""
+    """The first line of a page without a verdict. It names what would decide the result."""
 
     INSTANCE = "instance", "To judge this result, name the machine: --instance TYPE<, such as {candidates:list 4}>."
     NICS = (
@@ -377,7 +378,7 @@ class OthersCode(OptionalPartsCode):
 
 
 class ExplainNote(OptionalPartsCode):
-    """A note beside the verdict: it explains nothing, but is worth knowing before a figure is quoted."""
+    """A note below the verdict. It does not explain the result, but a reader should know it before quoting a figure."""
 
     ABOVE_PORT = (
         "above-port",

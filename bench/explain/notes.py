@@ -1,4 +1,4 @@
-"""Notes about rows: they do not explain the bandwidth, but are worth knowing before a figure is quoted."""
+"""Notes about rows. They do not explain the bandwidth, but a reader should know them before quoting a figure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bench.explain.shortfall import between_nodes, fall
 
 
 def run_notes(evidence: RunEvidence) -> tuple[Coded, ...]:
-    """Every note that applies to rows."""
+    """Return every note that applies to the rows of a run."""
     return tuple(note for rule in _NOTES if (note := rule(evidence)) is not None)
 
 
 def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
-    """What two-way figures mean."""
+    """Return notes that say what two-way figures mean."""
     directions = {test.direction for test in evidence.tests}
     notes = []
     if "bidirectional" in directions:
@@ -29,7 +29,7 @@ def copy_notes(evidence: CopyEvidence) -> tuple[Coded, ...]:
 
 
 def _above_port(evidence: RunEvidence) -> Coded | None:
-    """A rate above the port's rate is possible if the switch reduces (adds the data)."""
+    """Note a rate above the port's rate, which is possible if the switch reduces (adds the data)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None or evidence.crosses_nics:
         return None
@@ -39,7 +39,7 @@ def _above_port(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements_differ(evidence: RunEvidence) -> Coded | None:
-    """In place and out of place differ at large sizes."""
+    """Note that rates in place and out of place differ at large sizes."""
     ratios = list(_placements(evidence))
     if len(ratios) < 2:
         return None
@@ -51,7 +51,7 @@ def _placements_differ(evidence: RunEvidence) -> Coded | None:
 
 
 def _placements(evidence: RunEvidence) -> Iterator[float]:
-    """Rate in place / rate out of place, for each large size that has both."""
+    """Yield the rate in place divided by the rate out of place, for each large size that has both."""
     rates: dict[tuple[int, str | None], dict[bool, float]] = {}
     for row in evidence.rows:
         if (row.payload_bytes or 0) >= LARGE_BYTES and busbw(row):
@@ -62,7 +62,7 @@ def _placements(evidence: RunEvidence) -> Iterator[float]:
 
 
 def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
-    """The largest size is slower than a smaller one, and no reason says why."""
+    """Note that the largest size is slower than a smaller size, if no reason explains it."""
     best = evidence.best
     last = evidence.rate_by_size.get(evidence.largest_bytes, 0.0)
     if (
@@ -83,7 +83,7 @@ def _bandwidth_falls(evidence: RunEvidence) -> Coded | None:
 
 
 def _first_row_warming(evidence: RunEvidence) -> Coded | None:
-    """The first row includes work that the library does only once."""
+    """Note that the first row includes work that the library does only once."""
     if evidence.small_message_s is None:
         return None
     small = [row.time_s for row in evidence.rows if (row.payload_bytes or 0) <= 1024 and row.time_s]
@@ -93,7 +93,7 @@ def _first_row_warming(evidence: RunEvidence) -> Coded | None:
 
 
 def _types_differ(evidence: RunEvidence) -> Coded | None:
-    """One element type is slower than another."""
+    """Note that one element type is slower than another."""
     rates: dict[str, float] = {}
     for row in evidence.rows:
         if row.dtype and (row.payload_bytes or 0) >= LARGE_BYTES:

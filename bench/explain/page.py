@@ -18,21 +18,21 @@ from bench.results.table import as_json as json_document
 
 SCHEMA = "bench.explain/1"
 _WIDTH = 110
-_MOST_WHOLE = 3  # if there are more pages, each is cut to a few lines
-_MOST_OTHERS = 3  # results of others on a page without a verdict
+_MOST_WHOLE = 3  # with more pages than this, each is cut to a few lines
+_MOST_OTHERS = 3  # a page without a verdict shows at most this many results of others
 _SECTIONS = ("What you got", "What is possible", "What others got")
 _VERDICT = "Where you stand"
-_GENERAL_FAILURES = ("tool-failed", "ends-without-message", "rank-lost")  # if no other reason is known
+_GENERAL_FAILURES = ("tool-failed", "ends-without-message", "rank-lost")  # shown only if no other reason is known
 _GOOD = (ResultVerdict.NORMAL, ResultVerdict.ONLY_RESULT)
-_STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # as bench.explain/1 has always spelled it
+_STANDING = {ResultVerdict.CANNOT_BE_JUDGED: "can not be judged"}  # the spelling that bench.explain/1 has always used
 
 
 def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """All pages as text, separated by a line.
+    """Return all pages as text, separated by a line.
 
-    If there are more than three, each shows only its verdict and likeliest reason.
+    If there are more than three pages, each shows only its verdict and its likeliest reason.
 
-    `crashes`: what failed in jobs whose files hold no run; their pages come last.
+    `crashes`: what failed in jobs whose files contain no run. Their pages come last.
     """
     several = len(pages) + len(crashes) > 1
     if len(pages) > _MOST_WHOLE:
@@ -45,20 +45,26 @@ def table(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
 
 
 def markdown(pages: Sequence[Page], crashes: Sequence[Crash] = ()) -> str:
-    """All pages as Markdown, with headings, lists and commands in code."""
+    """Return all pages as Markdown, with headings, lists and commands in code."""
     blocks = [printable.joined(_markdown(page, len(pages) > 1)) for page in pages]
     blocks += [printable.joined(crash_page.markdown(crash)) for crash in crashes]
     return "\n\n".join(blocks)
 
 
 def as_json(pages: Sequence[Page], crashes: Sequence[Crash] = (), folder: Mapping[str, Any] | None = None) -> str:
-    """The pages with codes and facts beside their texts, in SI units. `folder`: the page about similar runs."""
+    """Return the pages as JSON, with codes and facts for their texts, in SI units.
+
+    `folder`: the page about similar runs; None if there is none.
+    """
     document = {"schema": SCHEMA, "pages": [_plain(page) for page in pages], "folder": folder}
     return json_document({**document, "crashes": [crash.to_dict() for crash in crashes]})
 
 
 def _plain(page: Page) -> dict[str, Any]:
-    """One page as JSON holds it. `got_codes` has the code and facts of each text in `got`; the other lists likewise."""
+    """Return one page as a dictionary for JSON.
+
+    `got_codes` has the code and facts of each text in `got`; the same applies to the other lists.
+    """
     plain = asdict(replace(page, crash=None))
     plain["crash"] = page.crash.to_dict() if page.crash is not None else None
     del plain["assessment"], plain["notes"]
@@ -87,7 +93,7 @@ def _code(line: Coded) -> dict[str, Any]:
 
 
 def _short(page: Page) -> Iterator[str]:
-    """A page among many, shortened to the run, the verdict and the likeliest reason."""
+    """Yield the lines of a shortened page: the run, the verdict and the likeliest reason."""
     yield f"# {_title(page, True)}"
     if page.decides is not None and page.decides.code != page.assessment.why.code:
         yield from _wrapped(f"  {page.decides.text}", "  ")
@@ -109,7 +115,10 @@ def _title(page: Page, several: bool) -> str:
 
 
 def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
-    """The title and the lines of each section that is not empty. Without a verdict, fewer other results are shown."""
+    """Return the title and the lines of each section that is not empty.
+
+    Without a verdict, fewer results of others are shown.
+    """
     others = [line.text for line in page.others]
     if page.decides is not None and len(others) > _MOST_OTHERS:
         others[_MOST_OTHERS:] = [f"and {len(others) - _MOST_OTHERS} more (--format json)"]
@@ -118,7 +127,7 @@ def _sections(page: Page) -> Iterator[tuple[str, list[str]]]:
 
 
 def _section_lines(page: Page) -> Iterator[str]:
-    """What failed first, else what would decide if there is no verdict; then the sections as text."""
+    """Yield what failed first, or what would decide if there is no verdict, then the sections as text."""
     if page.crash is not None:
         yield from _wrapped(crash_page.first_line(page.crash), "")
     elif page.decides is not None:
@@ -193,7 +202,7 @@ def _steps_title(page: Page) -> str:
 
 
 def _shown_reasons(page: Page) -> Sequence[Reason]:
-    """The reasons without those that the crash section gives in more detail."""
+    """Return the reasons without those that the crash section gives in more detail."""
     if page.crash is None:
         return page.reasons
     given = {cause.code for cause in page.crash.reasons} | set(_GENERAL_FAILURES)
@@ -201,14 +210,14 @@ def _shown_reasons(page: Page) -> Sequence[Reason]:
 
 
 def _crash_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of the crash page, wrapped; evidence and commands are not wrapped."""
+    """Yield the lines of the crash page, wrapped. Evidence and commands are not wrapped."""
     for line in lines:
         indent = len(line) - len(line.lstrip())
         yield from _wrapped(line, " " * (indent + 2)) if indent in (2, 0) and line else [line]
 
 
 def _steps(reasons: Sequence[Reason]) -> list[tuple[int, Reason]]:
-    """The reasons that propose a next step, with their numbers."""
+    """Return the reasons that propose a next step, with their numbers."""
     return [(number, reason) for number, reason in enumerate(reasons, start=1) if reason.step]
 
 

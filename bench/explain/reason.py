@@ -1,7 +1,7 @@
-"""Reasons explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
+"""The mechanism of reasons, which explain a result. Each reason is a function with `@reason` in a file of `reasons/`.
 
-The function is the condition: it looks at the evidence about one run and returns its weight, facts and command, or
-None. The decorator holds the reason's code and texts. No list elsewhere names the function.
+The function is the condition of the reason. It looks at the evidence about one run and returns its weight, facts and
+command, or None. The decorator contains the reason's code and texts. No other list names the function.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from bench.explain.evidence import RunEvidence
 from bench.logs.foreign import ForeignRun
 
 E = TypeVar("E")
-_LIKELY = 0.7  # with a reason of this weight, no fallback reason is shown
+_LIKELY = 0.7  # if a reason with at least this weight applies, no fallback reason is shown
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """What the conditions of a failure's reasons use: the run, and how many of its rows have wrong elements."""
+    """The input of the conditions of reasons for failures.
+
+    `num_wrong_rows`: how many of the run's rows have wrong elements.
+    """
 
     run: ForeignRun
     num_wrong_rows: int = 0
@@ -32,7 +35,7 @@ class FailedRun:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One likely reason: its code and facts; and in words: what it is, the evidence, the next step with a command."""
+    """One likely reason: its code and facts, and as text what it is, the evidence, and the next step with a command."""
 
     code: str
     facts: Mapping[str, Any]
@@ -47,8 +50,8 @@ class Reason:
 class Found:
     """What a reason's function returns if the reason applies.
 
-    `weight`, 0 to 1, orders reasons: near 1 if the log itself states the reason, 0.6 if the figures fit and nothing
-    contradicts the reason, less if several reasons are possible. `command`: what the user may run next.
+    `weight`, 0 to 1, orders reasons. It is near 1 if the log itself states the reason, and 0.6 if the figures fit and
+    nothing contradicts the reason. It is lower if several reasons are possible. `command`: what the user may run next.
     """
 
     weight: float
@@ -58,7 +61,10 @@ class Found:
 
 @dataclass(frozen=True)
 class ReasonRule(Generic[E]):
-    """A reason that this suite knows. Call it with evidence to get a Reason, or None if it does not apply."""
+    """A reason that this suite knows.
+
+    Call the rule with evidence to get a Reason, or None if the reason does not apply.
+    """
 
     code: str
     looks_at: type[E]
@@ -71,7 +77,7 @@ class ReasonRule(Generic[E]):
     fallback: bool = False
 
     def __call__(self, evidence: E) -> Reason | None:
-        """The reason, if its condition holds."""
+        """Return the reason if its condition is true, else None."""
         found = self.condition(evidence)
         if found is None:
             return None
@@ -93,9 +99,9 @@ def reason(
     """Make a function the condition of a reason.
 
     `looks_at`: RunEvidence (rows), CopyEvidence (matrices) or FailedRun. `what`, `evidence` and `step` are templates
-    over the facts (core/codes.py: fill_present). `host_memory`: the reason also applies to libraries that send from
-    host memory. `always`: the reason is shown whatever the verdict is. `fallback`: the reason names what to measure
-    next, and is shown only if no other reason is likely.
+    that the facts fill (core/codes.py: fill_present). `host_memory`: whether the reason also applies to libraries that
+    send from host memory. `always`: whether the reason is shown whatever the verdict is. `fallback`: whether the reason
+    only names what to measure next, and is shown only if no other reason is likely.
     """
 
     def rule(condition: Callable[[E], Found | None]) -> ReasonRule[E]:
@@ -106,7 +112,7 @@ def reason(
 
 @cache
 def rules() -> tuple[ReasonRule[Any], ...]:
-    """Every reason of every file in `reasons/`, ordered by file and then as in the file."""
+    """Return every reason of every file in `reasons/`, ordered by file and then as in the file."""
     found: dict[str, ReasonRule[Any]] = {}
     for topic in plugins.names("reason"):
         for value in vars(plugins.load("reason", topic)).values():
@@ -116,9 +122,9 @@ def rules() -> tuple[ReasonRule[Any], ...]:
 
 
 def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reason, ...]:
-    """Every reason that applies to rows, the likeliest first.
+    """Return every reason that applies to a run with rows, the likeliest first.
 
-    `only_always`: only those shown whatever the verdict is.
+    `only_always`: whether to leave out reasons that are shown only for some verdicts.
     """
     wanted = []
     for rule in rules():
@@ -132,12 +138,12 @@ def run_reasons(evidence: RunEvidence, only_always: bool = False) -> tuple[Reaso
 
 
 def copy_reasons(evidence: CopyEvidence) -> tuple[Reason, ...]:
-    """Every reason that applies to copies, the likeliest first."""
+    """Return every reason that applies to copies, the likeliest first."""
     return _likeliest_first([rule for rule in rules() if rule.looks_at is CopyEvidence], evidence)
 
 
 def failure_reasons(failed: FailedRun) -> tuple[Reason, ...]:
-    """The likeliest reason of a failure; none if the run did not fail."""
+    """Return the likeliest reason for a failure, or an empty tuple if the run did not fail."""
     return _likeliest_first([rule for rule in rules() if rule.looks_at is FailedRun], failed)[:1]
 
 

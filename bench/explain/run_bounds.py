@@ -1,4 +1,4 @@
-"""Bounds on a foreign run at its best row: those of its links, and those that follow from the algorithm."""
+"""Bounds on a run of another tool at its best row. They come from its links, and from the algorithm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from bench.hardware.bounds import bounds_of
 from bench.hardware.link_traffic import LinkUse, usual_use
 from bench.logs.foreign import ForeignRow
 
-HALF_DIGIT = 0.005e9  # bytes per second: tools print two decimals of GB/s
-_ROUNDING = 0.002  # relative: tools print a time with four digits
+HALF_DIGIT = 0.005e9  # half of the last printed digit in bytes per second: tools print two decimals of GB/s
+_ROUNDING = 0.002  # relative rounding error: tools print a time with four digits
 _IF_LIKELY = ", if it is one of the machines named above"
 
 
 def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic) -> tuple[Bound, ...]:
-    """Hard bounds and references at a row, tightest first. These are bounds on rates, so they hold at every size."""
+    """Return the hard bounds and references at a row, the lowest first.
+
+    They are bounds on rates, so they apply to every size.
+    """
     machine = evidence.machine
     assert machine.links is not None
     found = [*_bounds(evidence, pattern, row, traffic, machine.links)]
@@ -42,7 +45,7 @@ def bounds_of_run(evidence: RunEvidence, pattern: str, row: ForeignRow, traffic:
 
 
 def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tuple[ForeignRow, Bound], ...]:
-    """Rows above the tightest hard bound by more than rounding, the highest first."""
+    """Return the rows that are above the lowest hard bound by more than rounding, the highest first."""
     hard = next((bound for bound in bounds if bound.kind == "hard"), None)
     if hard is None:
         return ()
@@ -51,12 +54,15 @@ def rows_above(rows: Sequence[ForeignRow], bounds: Sequence[Bound]) -> tuple[tup
 
 
 def _likely(bound: Bound) -> Bound:
-    """The bound of a machine that fits the log, as a reference: it is not certain that the run used this machine."""
+    """Return the bound of a machine that fits the log, as a reference.
+
+    It is not certain that the run used this machine.
+    """
     return replace(bound, kind="reference", why=f"{bound.why}{_IF_LIKELY}")
 
 
 def usual_nic_use(evidence: RunEvidence, pattern: str) -> LinkUse | None:
-    """How a library with rings uses the NICs for large data, on the machine or on those that fit the log."""
+    """Return how a library with rings uses the NICs for large data, on the machine or on machines that fit the log."""
     links = evidence.machine.likely or evidence.machine.links
     if links is None or not evidence.crosses_nics or evidence.by_message_passing:
         return None
@@ -75,7 +81,7 @@ def _usual_use(evidence: RunEvidence, pattern: str, links: NodeLinks, kind: str 
 def _bounds(
     evidence: RunEvidence, pattern: str, row: ForeignRow, traffic: Traffic, links: NodeLinks
 ) -> tuple[Bound, ...]:
-    """The bounds that the links give for this row, computed as for a record of this suite."""
+    """Return the bounds that the links give for this row, computed in the same way as for a record of this suite."""
     header = Header(
         job="",
         case=(),
@@ -115,9 +121,9 @@ def _bounds(
 def _usual_bound(
     evidence: RunEvidence, pattern: str, row: ForeignRow, links: NodeLinks, others: Sequence[Bound]
 ) -> Iterator[Bound]:
-    """The rate that the links allow if the library sends the usual way.
+    """Yield the rate that the links allow if the library sends the usual way.
 
-    A row above it shows that the library does better.
+    A row above this rate shows that the library uses a better way.
     """
     if links.reduces and not evidence.crosses_nics:  # a switch that reduces needs no rings inside a node
         return
@@ -126,7 +132,7 @@ def _usual_bound(
     if use is None or use.busbw_bytes_per_s >= 0.999 * hard:
         return
     above = busbw(row) * (1 - _ROUNDING) - HALF_DIGIT > use.busbw_bytes_per_s
-    if above and not evidence.crosses_nics:  # NVLink carries the traffic: PCIe is not its bound
+    if above and not evidence.crosses_nics:  # NVLink carries the traffic, so PCIe does not bound it
         return
     source, verified = links.sources.get(use.source, "unknown"), links.verified.get(use.source, False)
     yield Bound(use.busbw_bytes_per_s, use.limit.template, "traffic", use.why, source, verified, use.limit)

@@ -1,4 +1,4 @@
-"""The lines of a page about rows: what you got, what is possible, what others got."""
+"""The lines of a page about rows: what was measured, what is possible, and what others measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from bench.logs.foreign import OK, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
 
 _MOST_OTHERS, _MOST_LIMITED, _MOST_ANYWHERE = 4, 2, 6
-_CLOSE = 0.25  # a published result with a known limitation is shown if ours is this close
+# a published result with a known limitation is shown if the rate of this run differs by less than this share
+_CLOSE = 0.25
 _MOST_REMARKS, _MOST_LINES = 3, 4
 
 
 def title(evidence: RunEvidence) -> str:
-    """`allreduce, 16 ranks on 2 nodes, by nccl-tests`."""
+    """Return the title: `allreduce, 16 ranks on 2 nodes, by nccl-tests`."""
     words = evidence.run.pattern or "an unknown operation"
     if evidence.num_ranks:
         words += f", {evidence.num_ranks} rank{'' if evidence.num_ranks == 1 else 's'}"
@@ -30,13 +31,13 @@ def title(evidence: RunEvidence) -> str:
 
 
 def tool_name(run: ForeignRun) -> str:
-    """`nvbandwidth v0.5`."""
+    """Return the name of the run's tool with its version: `nvbandwidth v0.5`."""
     version = f" {run.tool_version}" if run.tool_version else ""
     return run.tool.replace("_", "-") + version
 
 
 def got(evidence: RunEvidence) -> Iterator[Coded]:
-    """Wrong data and lost lines come first, then the best figure, the small-message time and the machine."""
+    """Yield wrong data and lost lines first, then the best figure, the small-message time and the machine."""
     best, machine = evidence.best, evidence.machine
     if evidence.modelled:
         yield Coded.of(ResultCode.MODELLED)
@@ -60,7 +61,7 @@ def got(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def status_lines(run: ForeignRun) -> Iterator[Coded]:
-    """How the run ended, which tests the tool waived, and what the log's reader remarked."""
+    """Yield how the run ended, which tests the tool waived, and the remarks of the log's reader."""
     if run.status != OK:
         truncated = run.status == TRUNCATED
         failure = run.failure.text if run.failure else None
@@ -79,7 +80,7 @@ def status_lines(run: ForeignRun) -> Iterator[Coded]:
 
 
 def possible(evidence: RunEvidence) -> Iterator[Coded]:
-    """The bounds at the best row."""
+    """Yield the bounds at the best row."""
     best = evidence.best
     if not evidence.bounds or best is None:
         yield _no_bound(evidence)
@@ -92,7 +93,7 @@ def possible(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def bound_line(bound: Bound, **facts: Any) -> Coded:
-    """One line about a bound. `facts`: more facts of BoundCode.BOUND, such as the share that was reached."""
+    """Return one line about a bound. `facts`: more facts of BoundCode.BOUND, such as the share that was reached."""
     return Coded.of(
         BoundCode.BOUND,
         bound=bound.name,
@@ -107,7 +108,10 @@ def bound_line(bound: Bound, **facts: Any) -> Coded:
 
 
 def others(evidence: RunEvidence) -> Iterator[Coded]:
-    """Published results of the same shape. Results with a known limitation are shown only if this run is as slow."""
+    """Yield published results with the same numbers of ranks and nodes.
+
+    Results with a known limitation are shown only if this run is as slow.
+    """
     obstacle = _not_compared(evidence)
     if obstacle is not None:
         yield obstacle
@@ -152,7 +156,6 @@ def _wrong_data(evidence: RunEvidence) -> Coded:
 
 
 def _excluded(evidence: RunEvidence) -> Coded:
-    """One line about the rows that do not count."""
     first = evidence.doubtful[0]
     why = first.contradicts.text if first.contradicts else None
     if why is None and first.unreadable:
@@ -186,7 +189,7 @@ def _best(evidence: RunEvidence) -> Iterator[Coded]:
 
 
 def _log_facts(evidence: RunEvidence) -> list[str]:
-    """What NCCL printed about itself."""
+    """List what NCCL printed about itself."""
     facts = []
     if nccl := evidence.hint("nccl"):
         facts.append(f"NCCL {nccl.value}")
@@ -202,7 +205,7 @@ def _log_facts(evidence: RunEvidence) -> list[str]:
 
 
 def _bounds_to_show(evidence: RunEvidence) -> list[Bound]:
-    """The bound to name first, then the others. Across nodes, only references on the network are shown."""
+    """Return the bound to name first, then the others. Across nodes, references are shown only for the network."""
     first = bound_to_show(evidence)
     found = []
     for bound in evidence.bounds:
@@ -217,7 +220,7 @@ def _no_bound(evidence: RunEvidence) -> Coded:
 
 
 def _missing(evidence: RunEvidence) -> Coded:
-    """Why no bound is known."""
+    """Return why no bound is known."""
     machine = evidence.machine
     if evidence.hint("shared"):
         return Coded.of(MissingCode.SHARED_GPU)
@@ -236,7 +239,7 @@ def _missing(evidence: RunEvidence) -> Coded:
 
 
 def _not_compared(evidence: RunEvidence) -> Coded | None:
-    """Why published results say nothing about this run; None if they may be compared with it."""
+    """Return why published results say nothing about this run; None if they may be compared with it."""
     if evidence.num_wrong:
         return Coded.of(OthersCode.WRONG_DATA)
     if evidence.misfit:

@@ -1,4 +1,4 @@
-"""How far a run is below normal, and where its curve falls: figures that several reasons rest on."""
+"""How far a run is below normal, and where its curve falls. Several reasons use these figures."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from bench.explain.size_matches import size_matches
 
 _LOW = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW)
 _USUAL_OF_BOUND = 0.8  # the share of a port that rings of GPUs reach, used if no result is known
-_FALLEN = 0.6  # of the peak; less is a collapse, not noise
-_MOST_GPUS = 16  # of one node on the market
-_FEWEST_FALLEN = 2  # figures at sizes beyond the peak that are all below it
+_FALLEN = 0.6  # a curve collapses if it falls below this share of its highest rate; a smaller fall is noise
+_MOST_GPUS = 16  # the most GPUs that a node on the market has
+_FEWEST_FALLEN = 2  # at least this many figures at sizes above the best size must be low
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """The best rate and the normal one, in bytes per second of bus bandwidth."""
+    """The best rate and the normal rate, both in bytes per second of bus bandwidth."""
 
     rate: float
     normal: float
 
     @property
     def share(self) -> float:
-        """Rate / normal rate."""
+        """The best rate divided by the normal rate."""
         return self.rate / self.normal
 
 
 @dataclass(frozen=True, slots=True)
 class Fall:
-    """A curve that collapses: its peak and its last size.
+    """A curve that collapses: the size and rate of its peak, and its last size and rate.
 
-    At each size the better of in place and out of place counts.
+    At each size, the higher of the rates in place and out of place is used.
     """
 
     peak_bytes: int
@@ -43,7 +43,7 @@ class Fall:
 
 
 def shortfall(evidence: RunEvidence) -> Shortfall | None:
-    """How far the run is below normal; None if its verdict is neither low nor far too low."""
+    """Return how far the run is below normal; None if its verdict is neither low nor far too low."""
     if evidence.best is None:
         return None
     assessment = assess(evidence)
@@ -59,18 +59,21 @@ def shortfall(evidence: RunEvidence) -> Shortfall | None:
 
 
 def between_nodes(evidence: RunEvidence) -> bool:
-    """Do data cross NICs? With an unknown number of nodes: are there more ranks than any node has GPUs?"""
+    """Check whether data cross NICs.
+
+    If the number of nodes and the machine are unknown, check whether there are more ranks than any node has GPUs.
+    """
     if evidence.num_nodes is None and evidence.machine.links is None:
         return (evidence.num_ranks or 0) > _MOST_GPUS
     return evidence.crosses_nics
 
 
 def fall(evidence: RunEvidence) -> Fall | None:
-    """Where the curve collapses with size; None if it does not collapse, or by no more than noise.
+    """Return where the curve collapses with size; None if it does not collapse, or by no more than noise.
 
-    A curve collapses if its last two figures are below 60 % of the peak, and the peak is no single outlier. These two
-    figures are at two sizes above the peak's; if there is only one such size, they are its in-place and out-of-place
-    figures.
+    A curve collapses if its last two figures are below 60 % of the peak, and the peak is not a single outlier. The two
+    figures are at two sizes larger than that of the peak. If there is only one such size, they are its in-place and
+    out-of-place figures.
     """
     rates = {size: rate for size, rate in evidence.rate_by_size.items() if rate}
     if evidence.num_wrong or len(rates) < 3:

@@ -1,4 +1,4 @@
-"""Compares our bandwidth with that of each published result, at a size that both have."""
+"""Compares a run's bandwidth with that of each published result, at a size that both have."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from bench.hardware.reference import Reference
 
 @dataclass(frozen=True, slots=True)
 class SizeMatch:
-    """A published result and ours at the same payload, `size_bytes`. `theirs` and `ours` are in bytes per second."""
+    """A published result and our result at the same payload, `size_bytes`. `theirs` and `ours`: bytes per second."""
 
     reference: Reference
     size_bytes: int
     ours: float
     theirs: float
-    measured: bool  # theirs is a published point, not interpolated between two
+    measured: bool  # True if `theirs` is a published point, False if it is interpolated between two points
 
     @property
     def ratio(self) -> float:
-        """Our rate / the published rate."""
+        """Our rate divided by the published rate."""
         return self.ours / self.theirs
 
 
 def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
-    """A match for each published result without a known limitation, at a comparable size; the fastest first.
+    """Return a match for each published result without a known limitation, at a comparable size, the fastest first.
 
-    Small sizes, and sizes at which our curve still rises, count only if no other size can be compared.
+    Small sizes, and sizes at which our curve still rises, are used only if no other size can be compared.
     """
     best = evidence.best
     if best is None or not best.payload_bytes:
@@ -49,10 +49,10 @@ def size_matches(evidence: RunEvidence) -> tuple[SizeMatch, ...]:
 
 
 def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
-    """The match at our best size, or at the published size that is closest to it; None if no size is comparable.
+    """Return the match at our best size, or at the published size closest to it. Return None if no size is comparable.
 
-    A smaller size than our best one is comparable only if our curve is flat there, if the two sizes are within a factor
-    of two, or if both are large.
+    A smaller size than our best size is comparable only if our curve is flat there, if the two sizes are within a
+    factor of two, or if both are large.
     """
     best, flat_from = evidence.best, evidence.flat_from_bytes
     assert best is not None and best.payload_bytes
@@ -70,7 +70,7 @@ def _match(evidence: RunEvidence, reference: Reference) -> SizeMatch | None:
 
 
 def rate_at(curve: Mapping[int, float], size: int) -> float:
-    """The rate of a curve at a size; between two points it is linear in the logarithm of the size."""
+    """Return the rate of a curve at a size. Between two points, the rate is linear in the logarithm of the size."""
     points = sorted(curve.items())
     for (left, low), (right, high) in pairwise(points):
         if left <= size <= right:
@@ -79,7 +79,7 @@ def rate_at(curve: Mapping[int, float], size: int) -> float:
 
 
 def curve_of(reference: Reference) -> Mapping[int, float]:
-    """The known points of a result (size -> rate): its curve in curves.yaml, or else its own few points."""
+    """Return the known points of a result (size -> rate): its curve in curves.yaml, or else its own few points."""
     return _curves().get(_key(reference), reference.busbw)
 
 

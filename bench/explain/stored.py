@@ -1,4 +1,4 @@
-"""Evidence from stored runs: imported runs, turned back into foreign runs, and runs that this suite measured."""
+"""Evidence from stored runs: imported runs, turned back into runs of their tools, and runs that this suite measured."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from bench.results.summary import summarise
 
 StoredJobs = Sequence[tuple[str, Header, Sequence[Record]]]
 _RowKey = tuple[str, str, str, int]  # job, mode, group, payload
-_MOST_HOSTS = 4  # that are named
+_MOST_HOSTS = 4  # at most this many hosts are named
 
 
 def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
-    """(run, header) of each imported run.
+    """Return (run, header) for each imported run.
 
-    The run has the rows and matrices of all its jobs; the header is one job's.
+    The run has the rows and matrices of all its jobs; the header is that of one job.
     """
     found: dict[tuple[str, int], tuple[ForeignRun, Header]] = {}
     for _, header, records in jobs:
@@ -50,7 +50,10 @@ def imported(jobs: StoredJobs) -> list[tuple[ForeignRun, Header]]:
 
 
 def stored_machine(header: Header) -> LogMachine | None:
-    """The machine that the user named at import; None if the user named none, so only the log can show it."""
+    """Return the machine that the user named at import.
+
+    Return None if the user named none, so that only the log can show the machine.
+    """
     if not header.links or "machine" in header.facts:
         return None
     gpu = instance(header.instance).gpu if header.instance in instances() else None
@@ -59,7 +62,10 @@ def stored_machine(header: Header) -> LogMachine | None:
 
 
 def measured(jobs: StoredJobs) -> Iterator[tuple[str, RunEvidence]]:
-    """(name, evidence) of each launch of the suite's own jobs. Pairs are left out: `diagnose` judges them."""
+    """Yield (name, evidence) for each launch of the suite's own jobs.
+
+    Pairs are left out, because `diagnose` judges them.
+    """
     own = [job for job in jobs if not job[1].imported]
     summaries = {}
     for job, header, records in own:
@@ -77,7 +83,7 @@ def measured(jobs: StoredJobs) -> Iterator[tuple[str, RunEvidence]]:
 
 
 def _run(header: Header) -> ForeignRun:
-    """The foreign run without its rows."""
+    """Return the imported run without its rows."""
     imported = header.imported
     gpus = header.facts.get("gpus", "")
     memory = {"memory": header.facts["memory"]} if "memory" in header.facts else {}
@@ -99,14 +105,17 @@ def _run(header: Header) -> ForeignRun:
 
 
 def _translations(imported: Mapping[str, Any]) -> tuple[Coded, ...]:
-    """How the reader recomputed figures; files of older versions hold no codes."""
+    """Return how the reader recomputed figures. Files of older versions contain no codes."""
     texts = imported.get("translations") or ()
     codes = imported.get("translation_codes") or [UNCODED] * len(texts)
     return tuple(Coded(code, {}, text) for code, text in zip(codes, texts, strict=False))
 
 
 def _failure(imported: Mapping[str, Any]) -> Coded | None:
-    """Why an imported run did not end well. Files of older versions hold no code for this."""
+    """Return why an imported run did not succeed; None if it did.
+
+    Files of older versions contain no code for the reason.
+    """
     if imported["failure"] is None:
         return None
     return Coded(imported.get("failure_code") or UNCODED, imported.get("failure_facts") or {}, imported["failure"])
@@ -149,7 +158,7 @@ def _matrix(header: Header, records: Sequence[Record]) -> Matrix:
 
 
 def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
-    """The keys of all rows that are in a conflict: two rows that cannot both be right."""
+    """Return the keys of all rows in a conflict, which means that two rows cannot both be right."""
     keys = set()
     for conflict in found:
         for row in (conflict.first, conflict.second):
@@ -161,7 +170,7 @@ def _contradicting(found: Sequence[Conflict]) -> frozenset[_RowKey]:
 def _own_evidence(
     header: Header, rows: Sequence[tuple[Record, Summary]], contradicting: frozenset[_RowKey]
 ) -> RunEvidence:
-    """The evidence about a job of this suite."""
+    """Collect the evidence about a job of this suite."""
     sound, doubtful = [], []
     for record, row in rows:
         if (row.job, row.mode, row.group, row.payload_bytes) in contradicting:
@@ -199,7 +208,10 @@ def _own_evidence(
 
 
 def _links(header: Header) -> NodeLinks | None:
-    """The links that the user gave for the run or, without them, the PCIe links that the GPUs reported."""
+    """Return the links that the user gave for the run or, without them, the PCIe links that the GPUs reported.
+
+    Return None if neither is known.
+    """
     if header.links:
         return NodeLinks.from_dict(header.links)
     gpus = _gpus(header)
@@ -214,13 +226,13 @@ def _links(header: Header) -> NodeLinks | None:
 
 
 def _gpu_model(header: Header) -> str | None:
-    """The GPU model that all nodes reported; None if their GPUs differ."""
+    """Return the GPU model that all nodes reported; None if their GPUs differ."""
     models = {gpu_printed(str(gpu.get("name"))) for gpu in _gpus(header)}
     return models.pop() if len(models) == 1 and not moves_host_memory(header.transport) else None
 
 
 def _gpus(header: Header) -> list[Mapping[str, Any]]:
-    """The GPUs of all nodes, as each node reported them."""
+    """Return the GPUs of all nodes, as each node reported them."""
     return [gpu for node in header.nodes.values() for gpu in node.get("gpus") or ()]
 
 
@@ -230,7 +242,10 @@ def _host_names(header: Header) -> str:
 
 
 def _own_rows(rows: Sequence[Summary]) -> tuple[ForeignRow, ...]:
-    """Rates of pipelined operations if there are any, times of isolated ones."""
+    """Convert summaries to rows.
+
+    The rates are those of pipelined operations if there are any, and the times are those of isolated operations.
+    """
     rated = "pipelined" if any(row.mode == "pipelined" for row in rows) else "isolated"
     return tuple(_own_row(row, row.mode == rated) for row in rows)
 

@@ -1,6 +1,9 @@
-"""Reads the topology in a log or in a file given with it: `nvidia-smi topo -m` tables, `nvidia-smi nvlink -s` links.
+"""Reads the topology in a log or in a file given with it.
 
-A topology is evidence for the reasons of a run. If it is given without a run, it gets its own page (topology_page.py).
+Knows the output of `nvidia-smi topo -m` and `nvidia-smi nvlink -s`.
+
+A topology is evidence for the reasons of a run. A topology that is given without a run gets its own page
+(topology_page.py).
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from bench.hardware.health import HealthFinding
 from bench.probes import nvlink_status, topo_matrix
 from bench.probes.topology import inventory_of
 
-_MOST_NODES = 64  # most nodes whose topology is kept for one file
-_MOST_LINES = 2000  # of one node: tables of 16 GPUs and 32 adapters, 16 x 36 links
+_MOST_NODES = 64  # for one file, the topologies of at most this many nodes are kept
+_MOST_LINES = 2000  # at most this many lines of one node are kept: tables of 16 GPUs and 32 adapters, 16 x 36 links
 _LONGEST_LINE = 4000
 _NUMBERED = re.compile(r"(?:GPU ?|NIC)\d")
-_NOT_OURS = tuple("0123456789#")  # first characters of rows and comments of measurements, which most lines are
+_NOT_OURS = tuple("0123456789#")  # first characters of the rows and comments of measurements, which most lines are
 _COMMAND = re.compile(r"topo\s+(?:-p2p|--p2pstatus)\s")
 _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": 4}  # from the closest path to the farthest
 
@@ -35,22 +38,22 @@ class Topology:
     inventory: Inventory
 
     def facts(self, file: str = "") -> dict[str, Any]:
-        """The devices in the form of a node's facts."""
+        """Return the devices in the form of a node's facts. `file`: the name of the file."""
         return asdict(self.inventory) | {"told_by": self.program, "file": file}
 
     def findings(self, instance: str | None = None) -> tuple[HealthFinding, ...]:
-        """What is wrong or doubtful with the links, by the rules of `doctor`."""
+        """Return what is wrong or doubtful about the links, by the rules of `doctor`."""
         found = health.findings(self.facts(), instance=instance)
         return tuple(each for each in found if each.severity != "unknown")
 
 
 class TopologyReader:
-    """Keeps those lines of a log that belong to topology tables, in one section per node. Memory is bounded."""
+    """Keeps the lines of a log that belong to topology tables, in one section per node. Its memory is limited."""
 
     def __init__(self) -> None:
-        """No line read yet."""
+        """Begin without any line."""
         self._sections: list[tuple[int, list[str]]] = []
-        self._columns: frozenset[str] = frozenset()  # of the table that is being read
+        self._columns: frozenset[str] = frozenset()  # the columns of the table that is being read
         self._has_table = False
         self._gpus_with_links: set[str] = set()
 
@@ -67,7 +70,7 @@ class TopologyReader:
             self._keep(number, text)
 
     def _is_part(self, text: str) -> bool:
-        """Is the line an adapter's row, the state of a link, or the command above a table?"""
+        """Check whether the line is an adapter's row, the state of a link, or the command above a table."""
         if self._columns and text.split(maxsplit=1)[0] in self._columns:
             return True
         if text.startswith("Link ") or "links are in" in text:
@@ -76,7 +79,7 @@ class TopologyReader:
 
     @cached_property
     def found(self) -> tuple[Topology, ...]:
-        """The topology of each node whose text could be read. To be used only after the last line was read."""
+        """The topology of each node whose text could be read. Use it only after the last line was read."""
         found = []
         for line, lines in self._sections:
             text = "\n".join(lines)
@@ -88,7 +91,7 @@ class TopologyReader:
         return tuple(found)
 
     def _read_numbered(self, number: int, text: str) -> None:
-        """A line that begins with GPU0 or NIC0: a heading, a row, or an entry of the legend."""
+        """Read a line that begins with GPU0 or NIC0. It is a heading, a row, or an entry of the legend."""
         columns = topo_matrix.heading(text[:_LONGEST_LINE])
         if columns is not None:
             paths = "ffinity" in text
@@ -117,7 +120,10 @@ class TopologyReader:
 
 
 def near_adapters(inventory: Inventory) -> Mapping[str, tuple[str, str]]:
-    """GPU -> (kind of its shortest path to a network adapter, the adapters with such a path). Without adapters: {}."""
+    """Map each GPU to (the kind of its shortest path to a network adapter, the adapters with such a path).
+
+    Return {} without adapters.
+    """
     adapters = {each.name for each in inventory.adapters}
     kinds: dict[str, dict[str, list[str]]] = {}
     for path in inventory.paths:

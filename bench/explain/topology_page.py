@@ -24,7 +24,10 @@ _ABOUT_LINKS = ("nvlink_down", "slow_nvlinks", "unlike_nvlinks")
 
 
 def topology_page(topology: Topology, source: str, named: str | None = None) -> tuple[Page, bool]:
-    """The page about one node, and whether its links are as they should be. `named`: the machine, by the user."""
+    """Return the page about one node, and whether its links are as they should be.
+
+    `named`: the instance type that the user named.
+    """
     findings = topology.findings(named)
     inventory = topology.inventory
     num = len(inventory.gpus)
@@ -47,7 +50,7 @@ def topology_page(topology: Topology, source: str, named: str | None = None) -> 
 
 
 def topology_lines(inventory: Inventory) -> Iterator[Coded]:
-    """GPUs, their NVLinks, and the network adapters closest to them."""
+    """Yield lines about the GPUs, their NVLinks, and the network adapters closest to them."""
     models = sorted({gpu.name for gpu in inventory.gpus if gpu.name != live.UNKNOWN})
     yield Coded.of(TopologyCode.GPUS, num_gpus=len(inventory.gpus), models=models or None)
     for links in nvlink_lines(inventory):
@@ -63,9 +66,12 @@ def topology_lines(inventory: Inventory) -> Iterator[Coded]:
 
 
 def _assessment(inventory: Inventory, findings: tuple[HealthFinding, ...], named: str | None) -> Assessment:
-    """Far too low if a link is down, slow or missing; normal if links are shown and none differs.
+    """Assess the topology.
 
-    Without NVLinks it depends on the machine that the user named.
+    The verdict is far too low if a link is down, slow or missing. It is normal if links are shown and all links are
+    alike.
+
+    Without NVLinks, the verdict depends on the machine that the user named.
     """
     wrong = [finding for finding in findings if finding.severity == "wrong"]
     if wrong:

@@ -70,7 +70,7 @@ def draw(axes: Axes, rows: Iterable[Summary]) -> None:
 
 
 def _curves(rows: Iterable[Summary]) -> list[_Curve]:
-    """A curve for each bound and world, because a bound's rate depends on the number of nodes."""
+    """Return a curve for each bound and world, because a bound's rate depends on the number of nodes."""
     bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
     worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
     curves = []

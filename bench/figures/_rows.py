@@ -15,12 +15,15 @@ _MOST_STAGED = 6
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
-    """The rows of one mode that have a time and no wrong data."""
+    """Return the rows of one mode that have a time and no wrong data."""
     return [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
 
 
 def seconds(row: Summary) -> float:
-    """The median time. For an imported row, its mean or else the time that its rate implies; 0 if there is no time."""
+    """Return the median time.
+
+    For an imported row, its mean or else the time that its rate implies; 0 if there is no time.
+    """
     if row.median_s is not None or not row.imported:
         return row.median_s or 0.0
     if row.mean_s is None and row.algbw_bytes_per_s:
@@ -37,7 +40,7 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
 
 
 def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
-    """The row of the slowest group for each size; sizes increase."""
+    """Return the row of the slowest group for each size, in order of rising size."""
     return [max(of_size, key=seconds) for _, of_size in sorted(by(rows, _payload).items())]
 
 
@@ -46,7 +49,7 @@ def _payload(row: Summary) -> int:
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """The name of the pattern, and the number of groups if only the slowest group is drawn."""
+    """Return the name of the pattern, and the number of groups if only the slowest group is drawn."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
@@ -82,7 +85,7 @@ def labels(document: Document) -> dict[str, str]:
 
 
 def _settings(header: Header) -> tuple[str, ...]:
-    """The settings in which jobs can differ, in the order in which a label names them."""
+    """Return the settings in which jobs can differ, in the order in which a label names them."""
     topology = "" if header.topology == "world" else header.topology
     return (
         header.transport,
@@ -100,25 +103,25 @@ _NUM_SETTINGS = 6 + len(_LABELLED)
 
 
 def _modes(header: Header) -> list[str]:
-    """The modes of a job's rows; each mode has its own figures."""
+    """Return the modes of a job's rows; each mode has its own figures."""
     asked = _option(header, "mode").removeprefix("mode ")
     return asked.split(",") if asked else ["isolated", "pipelined"]
 
 
 def _option(header: Header, name: str) -> str:
-    """An option as text, for example `order reverse`; empty if the case has the default."""
+    """Return an option as text, for example `order reverse`; empty if the case has the default."""
     case = list(header.case)
     flag = f"--{name}"
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
 
 
 def series(labels: Mapping[str, str], row: Summary) -> str:
-    """The label of a row's line: the job's label. Copies through host memory have a separate line."""
+    """Return the label of a row's line: the job's label. Copies through host memory have a separate line."""
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
-    """A remark that names the pairs copied through host memory."""
+    """Return a remark that names the pairs copied through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
     more = ", ..." if len(set(pairs)) > _MOST_STAGED else ""
     named = ", ".join(list(dict.fromkeys(pairs))[:_MOST_STAGED])
@@ -126,13 +129,13 @@ def through_host_remark(rows: Iterable[Summary]) -> list[str]:
 
 
 def invalid_remark(document: Document, mode: str) -> list[str]:
-    """A remark with the number of rows of a mode that are not drawn because of wrong data."""
+    """Return a remark with the number of rows of a mode that are not drawn because of wrong data."""
     number = sum(row.mode == mode and row.verified is False for row in document.summaries)
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
 
 def interval_remark(rows: Iterable[Summary]) -> list[str]:
-    """A remark that explains points and bars, because modelled rows have only points."""
+    """Return a remark that explains points and bars, because modelled rows have only points."""
     rows = list(rows)
     words = []
     if any(not (row.modelled or row.imported) for row in rows):
@@ -143,14 +146,14 @@ def interval_remark(rows: Iterable[Summary]) -> list[str]:
 
 
 def algorithm_remark(rows: Iterable[Summary]) -> list[str]:
-    """A remark that explains gaps in lines (see `_style.points`)."""
+    """Return a remark that explains gaps in lines (see `_style.points`)."""
     of = by(rows, lambda row: (row.pattern, row.transport, row.topology))
     changes = any(len({row.algorithm for row in alike}) > 1 for alike in of.values())
     return ["a line breaks where the algorithm changes"] if changes else []
 
 
 def size_words(num_bytes: int) -> str:
-    """A size for a sentence: `8 B`, `256 MiB`."""
+    """Return a size for a sentence: `8 B`, `256 MiB`."""
     text = format_size(num_bytes)
     return f"{text[:-1]} {text[-1]}iB" if text[-1].isalpha() else f"{text} B"
 

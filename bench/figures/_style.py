@@ -51,12 +51,12 @@ class Look:
     dashes: Literal["-", "--", "-."]
 
     def handle(self) -> Line2D:
-        """The legend entry of the series."""
+        """Return the legend entry of the series."""
         return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """The looks of series, by label. After seven series the colours repeat with other dashes."""
+    """Return the looks of series, by label. After seven series the colours repeat with other dashes."""
     found: dict[str, Look] = {}
     for index, name in enumerate(dict.fromkeys(names)):
         again = index // len(COLOURS) % 2 == 1
@@ -66,7 +66,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 
 
 def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """A figure with equal panels in two columns, and its axes. `height_in`: height of one row in inches."""
+    """Return a figure with equal panels in two columns, and its axes. `height_in`: height of one row in inches."""
     columns = min(num_panels, 2)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(WIDTH_IN, height_in * rows + 0.9), dpi=DPI, layout="constrained")
@@ -185,13 +185,16 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
 
 
 def shown(text: str) -> str:
-    """One line as a figure shows it: no hidden characters, and dollar signs instead of formulas between them."""
+    """Return one line for a figure:
+
+    no hidden characters, and `$` escaped, because matplotlib reads `$...$` as a formula.
+    """
     text = printable(text)
     return _DOLLAR.sub(r"\\$", text) if len(_DOLLAR.findall(text)) > 1 else text
 
 
 def _tick_labels(axis: Axis) -> list[Text]:
-    """The labels of ticks, whose formatters make their texts when they are drawn."""
+    """Return the labels of ticks, whose formatters make their texts when they are drawn."""
     return [label for tick in (*axis.majorTicks, *axis.minorTicks) for label in (tick.label1, tick.label2)]
 
 

@@ -64,7 +64,7 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
 
 
 def _look(index: int, name: str) -> _style.Look:
-    """The look of a class. Once all colours are used, the marker changes."""
+    """Return the look of a class. Once all colours are used, the marker changes."""
     marker = _style.MARKERS[(index + index // len(_style.COLOURS)) % len(_style.MARKERS)]
     return _style.Look(name, _style.COLOURS[index % len(_style.COLOURS)], marker, "-")
 

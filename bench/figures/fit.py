@@ -119,13 +119,16 @@ def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) 
 
 
 def _half(segment: Segment) -> float | None:
-    """The size n1/2; None if it lies outside the segment's sizes."""
+    """Return the size n1/2, or None if it lies outside the segment's sizes."""
     half = segment.half_bytes
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
 
 def _headline(fit: Fit) -> str:
-    """The headline, `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`: latency of the first piece, bandwidth and n1/2 of the last."""
+    """Return the headline, `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`:
+
+    latency of the first piece, bandwidth and n1/2 of the last.
+    """
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
         return f"does not fit ({100 * fit.max_residual:.0f} % off{at})"
@@ -137,7 +140,7 @@ def _headline(fit: Fit) -> str:
 
 
 def _latency(segment: Segment) -> float:
-    """The latency as text; only its upper end if the interval contains zero."""
+    """Return the latency to draw, in seconds. It is the upper end of the interval if the interval contains zero."""
     return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
 
 

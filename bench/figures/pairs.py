@@ -140,7 +140,10 @@ def _ranks_of_a_cell(header: Header) -> int:
 
 
 def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
-    """The worst value of each cell, as [source, destination], with ranks in this order; NaN if not measured."""
+    """Return the worst value of each cell, as [source, destination], with ranks in the order `order`.
+
+    The value is NaN if not measured.
+    """
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
@@ -153,7 +156,7 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
 
 
 def _slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """The parts that are slow according to this job's pairs."""
+    """Return the parts that are slow according to this job's pairs."""
     try:
         (case,) = pair_evidence.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
     except UsageError:
@@ -197,7 +200,7 @@ def _is_of(rank: int, name: str, places: Places) -> bool:
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Runs of consecutive numbers, as (first, last)."""
+    """Return runs of consecutive numbers, as (first, last)."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -241,7 +244,7 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _norm(low: float, high: float) -> Normalize:
-    """A colour scale of at least a factor of 2, so noise looks harmless; above a factor of 5 it is logarithmic."""
+    """Return a colour scale of at least a factor of 2, so noise looks harmless; above a factor of 5 it is logarithmic."""
     low = min(low, high / 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 

@@ -144,7 +144,7 @@ def _has_world(row: Summary) -> bool:
 
 
 def _mode(rows: list[Summary]) -> str:
-    """The mode to draw: pipelined if it has bandwidth, else isolated."""
+    """Return the mode to draw: pipelined if it has bandwidth, else isolated."""
     rated = any(row.mode == "pipelined" and row.busbw_bytes_per_s is not None for row in rows)
     return "pipelined" if rated else "isolated"
 
@@ -154,7 +154,7 @@ def _label(row: Summary) -> str:
 
 
 def _largest_common(worlds: _Series) -> int | None:
-    """The largest size that every series requested for every number of ranks."""
+    """Return the largest size that every series requested for every number of ranks."""
     sizes = [
         {row.requested_bytes for row in of_world}
         for of_label in worlds.values()
@@ -165,7 +165,7 @@ def _largest_common(worlds: _Series) -> int | None:
 
 
 def _slowest(rows: list[Summary], size: int) -> list[Summary]:
-    """The slowest row of this size for each number of ranks."""
+    """Return the slowest row of this size for each number of ranks."""
     worlds = _rows.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
     return [max(worlds[num_ranks], key=_rows.seconds) for num_ranks in sorted(worlds)]
 
@@ -193,7 +193,11 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 
 
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
-    """The value to draw for a time (default: the median): busbw in GB/s if `rated`, else microseconds."""
+    """Return the value to draw for a time.
+
+    `seconds`: the time, by default the median. `rated`: whether the value is the busbw in GB/s rather than a time in
+    microseconds.
+    """
     median = _rows.seconds(row)
     seconds = seconds or median
     if not rated:

@@ -1,6 +1,6 @@
 """The acceptance certificate: machines, dates, what was measured, the rules, and the verdict on each node.
 
-With the hashes at its end, a reader can check later that the files are those that were judged.
+The page ends with hashes of the files. With them, a reader can check later that the files are those that were judged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_HOSTS = 12
 def render(
     gate: GateResult, document: Document, hashes: Mapping[str, str], plan: Mapping[str, Any] | None, issued: str
 ) -> str:
-    """The page in Markdown. `document`: everything measured, both first results and retests."""
+    """Return the certificate as Markdown. `document`: everything that was measured, both first results and retests."""
     verdict = "PASSED" if gate.passed else "FAILED"
     lines = [f"# Acceptance certificate: {verdict}", "", f"{page.conclusion(gate)}.", ""]
     lines += [f"- {name}: {value}" for name, value in _facts(gate, document, plan, issued)]
@@ -73,7 +73,7 @@ def _facts(
 
 
 def _machines(headers: Iterable[Header]) -> Iterable[tuple[str, str]]:
-    """One line for all hosts with the same hardware."""
+    """Yield one line for all hosts with the same hardware. It names the hosts and describes the hardware."""
     nodes = {host: facts for header in headers for host, facts in header.nodes.items()}
     alike: dict[str, list[str]] = {}
     for host, facts in nodes.items():

@@ -1,4 +1,4 @@
-"""Which rows a rule judges, and which of them are missing. A requested row that is absent is always a fault."""
+"""Finds the rows that a rule judges, and the missing rows. A requested row that is absent is always a fault."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ from bench.hardware.bounds import COPY_PATTERNS
 from bench.results.document import Summary
 from bench.store import runs
 
-_MOST_GROUPS = 200_000  # if there are more, absent groups are counted, not named
-_MOST_FAULTS = 50  # most absent rows of one job that are listed one by one
-# nccl-tests rounds a size down to whole elements, and for these patterns to blocks of 16 bytes for each rank.
+_MOST_GROUPS = 200_000  # with more groups than this, absent groups are counted and not named
+_MOST_FAULTS = 50  # at most this many absent rows of a job are listed one by one
+# nccl-tests rounds a size down to whole elements. For these patterns it rounds down to blocks of 16 bytes for each
+# rank.
 _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
-# If one of these faults is about a whole job, its missing rows are not reported again.
+# If a whole job has one of these faults, its missing rows are not reported as well.
 _EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
-_ANY_MODE = Demand("time", "most", 1.0)  # for a rule that names its modes
+_ANY_MODE = Demand("time", "most", 1.0)  # stands for any demand if a rule names its modes
 _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """The modes that a demand concerns. Empty: any mode, because other tools have other modes."""
+    """Return the modes that a demand is about. An empty tuple means any mode, because other tools have other modes."""
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
 
 
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
-    """The rows that a demand judges, and the rows that match it except for their transport."""
+    """Return the rows that a demand judges, and the rows that differ from them only in having another transport."""
     judged, elsewhere = [], []
     for row in run.document.summaries:
         if _fits(run.document.headers[row.job], row, rule, limit):
@@ -52,7 +53,7 @@ def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summar
 def absent(
     run: GateInput, rule: GateRule, limit: Demand, judged: Sequence[Summary], elsewhere: Sequence[Summary]
 ) -> Iterator[GateFault]:
-    """Faults for what a demand needs and the run lacks: whole patterns, named sizes, requested rows of its jobs."""
+    """Yield the faults for what a demand needs but the run lacks, such as patterns, named sizes, and requested rows."""
     skipped = list(_skipped(run, rule, limit))
     yield from skipped
     remarks = runs.remarks_of(run.plan or {})
@@ -77,7 +78,7 @@ def absent(
 def _absent_of_log(
     rows: Sequence[Summary], job: str, header: Header, rule: GateRule, skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """The sizes that a log's own header lines list but that have no row."""
+    """Yield a fault for each size that the header lines of a log list but that has no row."""
     there = [row.payload_bytes for row in rows]
     there += [fault.payload_bytes for fault in skipped if fault.job == job and fault.payload_bytes is not None]
     block = _BLOCK_BYTES * (header.num_ranks or 1) if header.pattern in _IN_BLOCKS else _BLOCK_BYTES
@@ -87,9 +88,10 @@ def _absent_of_log(
 
 
 def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
-    """Missing rows that the plan or a job's first header requested, whatever the rules select.
+    """Yield a fault for each missing row that the plan or a job's first header requested, even if no rule selects it.
 
-    `known`: the faults so far; a job that failed, or whose rows are already missed, is not reported again.
+    `known`: the faults found so far. A job that failed, or whose missing rows are already reported, is not reported
+    again.
     """
     explained = set()
     reported: set[_Place] = set()
@@ -110,7 +112,10 @@ def lost(run: GateInput, known: Sequence[GateFault]) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
-    """What each job should measure: by the plan, and by the header of its first launch if that differs."""
+    """Map each job to the cases that it should measure, with their worlds.
+
+    A job has two cases if the case of the plan and the case in the header of its first launch differ.
+    """
     sources: list[tuple[str, Case | None, World]] = []
     for name, planned in run.planned().items():
         if planned.get("world"):
@@ -131,7 +136,10 @@ def _requested(run: GateInput) -> dict[str, list[tuple[Case, World]]]:
 def _absent_of_pattern(
     pattern: str, rule: GateRule, there: Sequence[Summary], elsewhere: Sequence[str], skipped: Sequence[GateFault]
 ) -> Iterator[GateFault]:
-    """A pattern without any row, and the named sizes without a row."""
+    """Yield a fault if a pattern has no row at all.
+
+    Otherwise yield a fault for each size that the rule names and that has no row.
+    """
     if not there and elsewhere:
         facts = {"expected": rule.transports, "pattern": pattern, "found": elsewhere}
         yield GateFault(FaultCode.TRANSPORT_OTHER, facts, pattern=pattern)
@@ -150,7 +158,8 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
     return (
         row.pattern in rule.patterns
         and _has_metric(row, limit)
-        and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))  # another tool's modes
+        # another tool's modes are accepted
+        and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))
         and (not rule.dtypes or row.dtype in rule.dtypes)
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
         and (not rule.topologies or header.topology in rule.topologies)
@@ -165,9 +174,9 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
 
 
 def _has_metric(row: Summary, limit: Demand) -> bool:
-    """Does this kind of row have the demand's metric? Another tool's matrix has either rates or times.
+    """Check whether this kind of row has the demand's metric. Another tool's matrix has either rates or times.
 
-    A cell without the figure that it should have is a failed row, or a row without any figure.
+    A single cell without the figure that its matrix should have is a failed row, or a row without any figure.
     """
     if row.pattern not in COPY_PATTERNS or not is_imported(row):
         return True
@@ -176,7 +185,7 @@ def _has_metric(row: Summary, limit: Demand) -> bool:
 
 
 def _fits_header(header: Header, rule: GateRule) -> bool:
-    """Do all rows of this imported job match the rule?"""
+    """Check whether all rows of this imported job match the rule."""
     return (
         header.pattern in rule.patterns
         and (not rule.transports or header.transport in rule.transports)
@@ -192,9 +201,12 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 
 
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
-    """Do rows of this job match the rule, as far as the job says? Only rows know the nodes and ranks of a group.
+    """Check whether rows of this job match the rule, as far as the job's case tells.
 
-    `auto` as transport is resolved once there is a header.
+    Only rows know the nodes and ranks of a group.
+
+    The transport `auto` of a case matches every rule until the job has a header, which names the transport that was
+    used.
     """
     topology, transport = _topology(case), case.transport
     if header is not None:
@@ -211,7 +223,10 @@ def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
 
 
 def _header_has_factors(header: Header, rule: GateRule) -> bool:
-    """Did the job measure with the factors of the rule? Another tool's log records none, so no such rule matches it."""
+    """Check whether the job measured with the factors of the rule.
+
+    Another tool's log records no factors, so it never matches a rule that names any.
+    """
     if not rule.factors:
         return True
     case = own_case(header.case) if header.case and not header.imported else None
@@ -243,7 +258,7 @@ def _sizes_of(row: Summary) -> set[int]:
 
 
 def _skipped(run: GateInput, rule: GateRule, limit: Demand) -> Iterator[GateFault]:
-    """The skipped rows that match a demand, with their reasons."""
+    """Yield a fault for each skipped row that matches a demand, with the reason."""
     modes = modes_of(rule, limit)
     for row in run.document.skipped:
         header = run.document.headers.get(str(row.get("job")))
@@ -278,7 +293,7 @@ def _absent_of_job(
     limit: Demand,
     excused: set[_Place],
 ) -> Iterator[GateFault]:
-    """The sizes, modes and groups that a job was asked for and that no attempt measured."""
+    """Yield a fault for each size, mode and group that a job should have measured but that no attempt measured."""
     modes = modes_of(rule, limit)
     wanted_modes = [mode for mode in case.modes if not modes or mode in modes]
     wanted_sizes = [size for size in case.sizes if _fits_size(size, rule)]
@@ -307,7 +322,10 @@ def _absent_of_job(
 
 
 def _groups(case: Case, world: World, rule: GateRule) -> Mapping[str, None] | None:
-    """The names of the groups that match the rule; None if they are too many, or known only while measuring."""
+    """Return the names of the groups that match the rule.
+
+    Return None if there are too many groups, or if they are known only while measuring.
+    """
     if case.schedule == "ladder":
         return None
     try:
@@ -334,7 +352,7 @@ def _topology(case: Case) -> str:
 def _absent_groups(
     there: Iterable[str], groups: Mapping[str, None] | None, case: Case, world: World
 ) -> Iterator[str | None]:
-    """The groups without a row; None stands for groups that cannot be named."""
+    """Yield the names of the groups without a row, or None if the missing groups cannot be named."""
     there = set(there)
     if groups is not None:
         yield from (group for group in groups if group not in there)

@@ -1,7 +1,7 @@
-"""Judge a run by a rules file. A gate fails closed: anything missing, unknown or unproven is a named failure.
+"""Judges a run by a rules file. A gate fails closed: anything missing, unknown or unproven is a named failure.
 
-Every row that a rule selects must be evidence (measured, verified, converged, enough ranks) and meet the demand; every
-requested row must be there; nothing in the run may have failed.
+Every row that a rule selects must be valid evidence (measured, verified, converged, enough ranks) and meet the demand.
+Every requested row must be present. Nothing in the run may have failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.results.document import Summary
 
 @dataclass(frozen=True, slots=True)
 class JudgedDemand:
-    """One demand of one rule. `worst`: the row with the least margin; None if no row could be judged."""
+    """One demand of one rule, with its result. `worst`: the row with the least margin; None if no row was judged."""
 
     rule: str
     limit: Demand
@@ -33,13 +33,16 @@ class JudgedDemand:
 
     @property
     def passed(self) -> bool:
-        """Was at least one row judged, and is there no fault?"""
+        """Whether at least one row was judged and there is no fault."""
         return not self.faults and self.worst is not None
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The verdict on a run. `faults`: of the run as a whole. `unjudged`: the number of rows that no rule selects."""
+    """The verdict on a run.
+
+    `faults`: the faults of the run as a whole. `unjudged`: the number of rows that no rule selects.
+    """
 
     run: str
     rules: Rules
@@ -54,28 +57,28 @@ class GateResult:
 
     @property
     def all_faults(self) -> tuple[GateFault, ...]:
-        """Every way in which the run failed, those of the whole run first."""
+        """All faults: those of the whole run first, then those of the demands and of the publication rules."""
         of_demands = (fault for demand in self.judged for fault in demand.faults)
         of_findings = (fault for finding in self.findings for fault in finding.faults)
         return (*self.faults, *of_demands, *of_findings)
 
     @property
     def passed(self) -> bool:
-        """Is there no fault, and was every demand judged?"""
+        """Whether there is no fault and every demand was judged."""
         if self.all_faults or not (self.judged or self.findings):
             return False
         return bool(self.judged or not self.rules.rules) and all(demand.passed for demand in self.judged)
 
     @property
     def names(self) -> dict[GateFailure, int]:
-        """Name of a failure -> how often it occurred, in the order of GateFailure."""
+        """The name of each failure with how often it occurred, in the order of GateFailure."""
         found = [fault.name for fault in self.all_faults]
         return {name: found.count(name) for name in GateFailure if name in found}
 
 
 @dataclass(frozen=True, slots=True)
 class _DemandRows:
-    """The rows that a demand selects, and those of them that met it."""
+    """The rows that a demand selects (`selected`), and the selected rows that meet the demand (`met`)."""
 
     demand: JudgedDemand
     selected: list[Summary]
@@ -83,7 +86,10 @@ class _DemandRows:
 
 
 def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateResult:
-    """Judge a run by its newest measurement of each row. Rows that a retest replaced are in `superseded`."""
+    """Judge a run by the newest measurement of each row.
+
+    The older measurements that a retest replaced are in `superseded`.
+    """
     findings = publication.findings(run, rules.publish)
     if not rules.rules:
         return GateResult(run.name, rules, (), findings=findings, retests=tuple(retests))
@@ -125,24 +131,23 @@ def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateRe
 
 
 def retest_plan(verdict: GateResult, run: GateInput) -> RetestPlan:
-    """The parts of a failed run to measure again."""
+    """Return which parts of a failed run to measure again."""
     took_part = {host for header in run.document.headers.values() for host in hosts(header)}
 
     def of_status(status: NodeStatus) -> list[str]:
         return [node.host for node in verdict.nodes if node.status == status and node.host in took_part]
 
-    partners = [*of_status(NodeStatus.PASSED), *of_status(NodeStatus.NOT_JUDGED)]  # hosts known to be good first
+    partners = [*of_status(NodeStatus.PASSED), *of_status(NodeStatus.NOT_JUDGED)]  # hosts that passed come first
     plan = remeasured.plan_of_retest(verdict.all_faults, of_status(NodeStatus.FAILED), partners, run.planned())
     return replace(plan, failures={str(name): number for name, number in verdict.names.items()})
 
 
 def unreadable(rules: Rules, name: str, error: str) -> GateResult:
-    """The verdict on a run that exists but cannot be read."""
+    """Return the verdict on a run that exists but cannot be read. `error`: why it cannot be read."""
     return GateResult(name, rules, (GateFault(FaultCode.RUN_UNREADABLE, {"error": error}),))
 
 
 def _judged(run: GateInput, rule: GateRule, limit: Demand) -> _DemandRows:
-    """The verdict on one demand."""
     selected, elsewhere = completeness.selected(run, rule, limit)
     faults = list(completeness.absent(run, rule, limit, selected, elsewhere))
     sound = []

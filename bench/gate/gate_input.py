@@ -1,4 +1,4 @@
-"""What a gate judges: a run's document with its records, plan and outcomes, and the networks that its logs name."""
+"""The input of a gate: a run's document with its records, plan and outcomes, and the networks that its logs name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from bench.gate.messages import FaultCode
 from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
-# A published figure for a row, in bytes per second or seconds of the metric, with its source; None if there is none.
+# Gives the published figure for a row, in the unit of the metric (bytes per second or seconds), with its source; None
+# if nothing is published.
 Published = Callable[[Header, Summary, str], "tuple[float, str] | None"]
 
 _ATTEMPT = re.compile(r".#([1-9][0-9]{0,5})$", re.ASCII)
-# The network that a line of NCCL's log (NCCL_DEBUG=INFO) refers to.
+# Which network a line of NCCL's log (NCCL_DEBUG=INFO) refers to.
 _NCCL_NETWORKS = (
     (re.compile(r"NET/OFI.*[Pp]rovider (?:is|name:?) *efa|Using network (?:AWS Libfabric|Libfabric)"), "efa"),
     (re.compile(r"NET/IB : Using .*RoCE|\[\d+\]\S+/RoCE"), "roce"),
@@ -35,7 +36,7 @@ _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w-]+)")
 
 
 def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """No figure was published."""
+    """Return None: no figure is published for any row."""
     return None
 
 
@@ -43,10 +44,11 @@ def no_figures(header: Header, row: Summary, metric: str) -> tuple[float, str] |
 class GateInput:
     """A run to judge.
 
-    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. `warnings`: what
-    could not be read of its files. `networks`: job -> the networks that its log names. `inconsistent`: rows that
-    contradict their headers. `baseline`: the run to compare with; None for the reason in `no_baseline`. `now`: from
-    which ages are counted.
+    `attempts`: (job or job#2, header, records), from which `document` was derived, in the same order. `warnings`:
+    messages about parts of its files that could not be read. `networks`: for each job, the networks that its log names.
+    `inconsistent`: faults about rows that contradict their headers. `baseline`: the run to compare with; if None,
+    `no_baseline` says why. `now`: the time at which the ages of figures are computed. `published`: looks up published
+    figures.
     """
 
     name: str
@@ -63,14 +65,14 @@ class GateInput:
     published: Published = no_figures
 
     def planned(self) -> dict[str, Mapping[str, Any]]:
-        """The jobs of the plan by name; none without a plan."""
+        """Return the jobs of the plan by name; empty without a plan."""
         return {job["name"]: job for job in (self.plan or {}).get("jobs", ())}
 
     def jobs(self) -> dict[str, tuple[Case | None, World | None, Header | None]]:
-        """Every job that was planned or has results: its case, its world and its last header."""
+        """Return the case, the world and the last header of every job that was planned or has results."""
         found: dict[str, tuple[Case | None, World | None, Header | None]] = {}
         for name, job in self.planned().items():
-            world = job.get("world")  # an imported job has none
+            world = job.get("world")  # an imported job has no world
             found[name] = own_case(job["case"]), World(**world) if world else None, None
         for attempt, header in self.document.headers.items():
             name = job_of_attempt(attempt)
@@ -79,7 +81,7 @@ class GateInput:
         return found
 
     def network_of(self, job: str) -> frozenset[str]:
-        """The networks that carried a job's messages between nodes; empty if unknown."""
+        """Return the networks that carried a job's messages between nodes; empty if they are unknown."""
         header = self.document.headers[job]
         if header.facts.get("network"):
             return frozenset({str(header.facts["network"])})
@@ -89,7 +91,10 @@ class GateInput:
 
 
 def _reported_by_nccl(header: Header) -> frozenset[str]:
-    """The networks that NCCL reported to the `nccl` transport, by our names; its `ib` is RoCE on Ethernet adapters."""
+    """Return the networks that NCCL reported to the `nccl` transport, by the names that rules use.
+
+    NCCL's `ib` means RoCE on Ethernet adapters.
+    """
     if header.num_nodes == 1:
         return frozenset()
     named = str(header.facts.get("nccl_network") or "").split(" + ")
@@ -104,18 +109,18 @@ def _reported_by_nccl(header: Header) -> frozenset[str]:
 
 
 def job_of_attempt(attempt: str) -> str:
-    """The planned job of an attempt: `job` of `job#2`."""
+    """Return the name of the planned job of an attempt: `job` for `job#2`."""
     return attempt if attempt_number(attempt) == 1 else attempt.rpartition("#")[0]
 
 
 def attempt_number(attempt: str) -> int:
-    """The number of an attempt: 2 of `job#2`; 1 of any other name."""
+    """Return the number of an attempt: 2 for `job#2`, 1 for a name without a number."""
     number = _ATTEMPT.search(attempt)
     return int(number[1]) if number else 1
 
 
 def world_of(header: Header) -> World | None:
-    """The world that took part; None if a log does not say."""
+    """Return the world that took part; None if a log does not tell it."""
     if header.num_nodes is None or header.ranks_per_node is None:
         return None
     try:
@@ -125,7 +130,7 @@ def world_of(header: Header) -> World | None:
 
 
 def groups_of(header: Header) -> Sequence[Any]:
-    """The rounds of groups of a job; empty if they are unknown."""
+    """Return the rounds of groups of a job; empty if they are unknown."""
     case, world = own_case(header.case), world_of(header)
     if case is None or world is None or case.schedule == "ladder":
         return ()
@@ -136,27 +141,27 @@ def groups_of(header: Header) -> Sequence[Any]:
 
 
 def is_imported(row: Summary) -> bool:
-    """Is the row a figure that another tool reported?"""
+    """Check whether the row is a figure that another tool reported."""
     return row.imported or Flag.REPORTED in row.flags
 
 
 def import_status(header: Header) -> str:
-    """How an imported run ended: ok, failed, truncated or unknown; empty for a job of ours."""
+    """Return how an imported run ended: ok, failed, truncated or unknown. Return "" for a job that was not imported."""
     return str(header.imported.get("status") or "unknown") if header.imported else ""
 
 
 def host_of(header: Header, rank: int) -> str | None:
-    """The host of a rank; None if unknown."""
+    """Return the host of a rank; None if unknown."""
     return str(header.ranks[rank].get("host")) if rank < len(header.ranks) else None
 
 
 def hosts(header: Header) -> tuple[str, ...]:
-    """The hosts of a job, each once."""
+    """Return the hosts of a job, each once."""
     return tuple(dict.fromkeys(str(rank.get("host")) for rank in header.ranks))
 
 
 def gpu_names(header: Header) -> list[str]:
-    """The GPU names that the drivers of all nodes print; for a log, also the names in it."""
+    """Return the GPU names that the drivers of all nodes print. For an imported log, add the names in the log."""
     names = [str(gpu.get("name")) for facts in header.nodes.values() for gpu in facts.get("gpus") or ()]
     if header.imported:
         names += header.facts.get("gpus", "").split(", ")
@@ -164,22 +169,28 @@ def gpu_names(header: Header) -> list[str]:
 
 
 class RowHosts:
-    """The hosts of rows. The groups of each job are computed once: a job may have thousands of rows."""
+    """Finds the hosts of rows. The groups of each job are computed once, because a job may have thousands of rows."""
 
     def __init__(self, headers: Mapping[str, Header]) -> None:
-        """`headers` by job."""
+        """Prepare the hosts of each job. `headers`: the header of each job by its name."""
         self._headers = headers
         self._hosts = {job: hosts(header) for job, header in headers.items()}
         self._groups: dict[str, dict[str, tuple[int, ...]]] = {}
 
     def of(self, row: Summary) -> tuple[str, ...]:
-        """The hosts of a row's group, all of the job's for the world; empty if unknown."""
+        """Return the hosts of a row's group; for the group `world`, all hosts of the job.
+
+        Return an empty tuple if they are unknown.
+        """
         if row.src is not None and row.dst is not None:
             return self._of_ranks(row.job, (row.src, row.dst))
         return self.of_group(row.job, row.group)
 
     def of_group(self, job: str, group: str) -> tuple[str, ...]:
-        """The hosts of a group by its name, such as that of a failed row. A ladder's pair has its ranks in its name."""
+        """Return the hosts of a group, such as the group of a failed row.
+
+        The name of a ladder's pair contains the ranks.
+        """
         header = self._headers.get(job)
         if header is None or group == "world":
             return self.of_job(job)
@@ -192,7 +203,10 @@ class RowHosts:
         return self._of_ranks(job, pair[0][:2] if pair else ())
 
     def of_job(self, job: str) -> tuple[str, ...]:
-        """All hosts of an attempt, or of all attempts of a planned job; empty without a header."""
+        """Return all hosts of an attempt, or of all attempts of a planned job.
+
+        Return an empty tuple if there is no header.
+        """
         if job in self._hosts:
             return self._hosts[job]
         of_attempts = [own for attempt, own in self._hosts.items() if job_of_attempt(attempt) == job]
@@ -204,14 +218,15 @@ class RowHosts:
 
 
 def networks_in(log: Iterable[str]) -> frozenset[str]:
-    """The networks that NCCL names in the lines of a job's log (NCCL_DEBUG=INFO)."""
+    """Return the networks that NCCL names in the lines of a job's log (NCCL_DEBUG=INFO)."""
     found: set[str] = set()
     providers: set[str] = set()
     for line in log:
         providers.update(name.lower() for name in _PROVIDER.findall(line))
         if "NET/" in line or "Using network" in line:
             found.update(name for pattern, name in _NCCL_NETWORKS if pattern.search(line))
-    if "efa" in found and providers and "efa" not in providers:  # libfabric runs over many networks
+    # libfabric runs over many networks, so the provider decides
+    if "efa" in found and providers and "efa" not in providers:
         found = found - {"efa"} | providers
     if "roce" in found:
         found.discard("ib")
@@ -219,7 +234,7 @@ def networks_in(log: Iterable[str]) -> frozenset[str]:
 
 
 def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
-    """Planned job -> the rows of all its attempts."""
+    """Map each planned job to the rows of all its attempts."""
     found: dict[str, list[Summary]] = {}
     for row in rows:
         found.setdefault(job_of_attempt(row.job), []).append(row)
@@ -227,5 +242,5 @@ def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
 
 
 def pair_rows(rows: Iterable[Summary]) -> Iterator[Summary]:
-    """The measured rows of pairs."""
+    """Return an iterator over the measured rows of pairs."""
     return (row for row in rows if row.src is not None and not row.modelled)

@@ -1,6 +1,6 @@
 """Faults about the number of GPUs per node.
 
-A node's own count is no proof: if seven of eight are lost, it shows one.
+The number of GPUs that a node reports is no proof: if seven of eight GPUs are lost, the node reports one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from bench.hardware.catalogue import instance, instances
 class _HostGpus(NamedTuple):
     """The GPUs of a host in one job.
 
-    `shown`: by its driver, None if the driver does not report them; `used`: the most that any job measured. `confined`:
-    the driver shows each rank only its own GPU (Slurm's --gpus-per-task), so `used` counts as shown.
+    `shown`: the number of GPUs that the driver reports, or None if it does not report GPUs. `used`: the largest number
+    that any job measured on the host. `confined`: the driver shows each rank only its own GPU (Slurm's
+    --gpus-per-task), so `shown` is set to `used`.
     """
 
     shown: int | None
@@ -30,21 +31,25 @@ class _HostGpus(NamedTuple):
 
     @property
     def certain(self) -> bool:
-        """Does the driver show all GPUs of the host?"""
+        """Whether the driver shows all GPUs of the host."""
         return self.shown is not None and not self.confined
 
     def code(self, shown: FaultCode, unreported: FaultCode, confined: FaultCode) -> FaultCode:
-        """The code for what the driver shows."""
+        """Choose between three codes.
+
+        Return `confined` if the driver shows each rank only its own GPU, `unreported` if the driver reports no GPUs,
+        else `shown`.
+        """
         if self.confined:
             return confined
         return unreported if self.shown is None else shown
 
 
-_Counts = Mapping[str, Mapping[str, _HostGpus]]  # job -> host
+_Counts = Mapping[str, Mapping[str, _HostGpus]]  # job -> host -> its GPUs
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Jobs on GPUs whose nodes have fewer than their instance type, or not the expected number."""
+    """Yield faults of jobs on GPUs: nodes with fewer GPUs than their instance type, or with an unexpected number."""
     headers = run.document.headers
     measured = {
         job: header
@@ -52,7 +57,8 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
         if traits(header.transport).on_gpu and not header.modelled and not header.imported
     }
     counts = _counts(measured)
-    yield from dict.fromkeys(_lost(run, measured, counts))  # many jobs have the same nodes
+    # many jobs have the same nodes, and a fault is reported once
+    yield from dict.fromkeys(_lost(run, measured, counts))
     if expect.gpus_per_node is None:
         return
     if any(header.imported for header in headers.values()):
@@ -62,7 +68,7 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _counts(measured: Mapping[str, Header]) -> _Counts:
-    """The GPUs of every host of each job, also of a host without facts."""
+    """Count the GPUs of every host of each job, also of a host without recorded facts."""
     shown = {job: _shown(header) for job, header in measured.items()}
     used: dict[str, int] = {}
     confined: set[str] = set()
@@ -89,11 +95,11 @@ def _shown(header: Header) -> dict[str, int | None]:
 
 
 def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
-    """A fault if there are fewer GPUs than the instance type has.
+    """Yield a fault for each host with fewer GPUs than its instance type has.
 
-    bench.yaml may give a smaller number, as for a container.
+    bench.yaml may give a smaller number, for example for a container.
 
-    If the driver does not report GPUs, the largest measured number counts, and no node is accused.
+    If the driver does not report GPUs, the largest number of GPUs that a job measured is used, and no node is accused.
     """
     stated = ((run.plan or {}).get("cluster") or {}).get("ranks_per_node")
     for job, header in measured.items():
@@ -109,7 +115,10 @@ def _lost(run: GateInput, measured: Mapping[str, Header], counts: _Counts) -> It
 
 
 def _unexpected(run: GateInput, expected: int, measured: Mapping[str, Header], counts: _Counts) -> Iterator[GateFault]:
-    """A number of GPUs other than expected: in bench.yaml, from a node's driver, or measured."""
+    """Yield a fault for each number of GPUs that differs from the expected number.
+
+    The numbers come from bench.yaml, from a node's driver, and from what was measured.
+    """
     stated = _stated(run)
     if stated is None:
         yield GateFault(FaultCode.GPUS_EXPECTED_UNSTATED, {"expected": expected})
@@ -135,12 +144,15 @@ def _facts(host: str, gpus: _HostGpus) -> dict[str, object]:
 
 
 def _used(header: Header) -> int:
-    """GPUs of each node that a job measured: one per rank, or one if ranks shared it."""
+    """Return how many GPUs of each node a job measured: one per rank, or one if the ranks shared it."""
     return 1 if shares_gpu(header, ()) else header.ranks_per_node or 0
 
 
 def _stated(run: GateInput) -> int | None:
-    """GPUs per node by bench.yaml: its ranks per node, else those of its instance type."""
+    """Return the GPUs per node according to bench.yaml.
+
+    They are its ranks per node, or else the GPUs of its instance type. Return None if it gives neither.
+    """
     cluster = (run.plan or {}).get("cluster") or {}
     ranks: int | None = cluster.get("ranks_per_node")
     if ranks is None and cluster.get("instance") in instances():

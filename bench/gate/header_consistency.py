@@ -1,7 +1,7 @@
-"""Faults of stored rows that contradict their header: the file was edited, or a broken program wrote it.
+"""Finds stored rows that contradict their header, because the file was edited or a broken program wrote it.
 
 The ranks, the size and the factors of a row follow from the case, the world and the pattern. This module computes them
-again; a row with other values is no evidence.
+again. A row with other values is not accepted as evidence.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from bench.gate.messages import FaultCode
 from bench.gate.rules import GateFault
 
 _FACTORS = ("bus_factor", "rank_bytes", "node_bytes", "min_steps")
-_CLOSE = 1e-9  # relative: a factor is the same formula on the same numbers
-_MOST_FAULTS = 20  # of one job
+_CLOSE = 1e-9  # relative difference: both factors come from the same formula and the same numbers
+_MOST_FAULTS = 20  # at most this many faults are reported for one job
 _Contradiction = tuple[FaultCode, dict[str, Any]]
 
 
 def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[GateFault]:
-    """The rows of one attempt that contradict its header, each by its first contradiction."""
+    """Yield a fault for each row of one attempt that contradicts its header.
+
+    Only the first contradiction of a row is reported.
+    """
     num_found = 0
     job_case = _JobCase(header)
     for record in records:
@@ -45,7 +48,7 @@ def faults(job: str, header: Header, records: Iterable[Record]) -> Iterator[Gate
 
 
 class _JobCase:
-    """What a job's header implies for its rows: the case, the pattern, and the ranks of each group."""
+    """The expectations of a job's header about its rows: the case, the pattern, and the ranks of each group."""
 
     def __init__(self, header: Header) -> None:
         self.case = None if header.imported else own_case(header.case)
@@ -56,7 +59,7 @@ class _JobCase:
         self._groups: dict[str, Group] | None = None
 
     def group(self, record: Record) -> Group | None:
-        """A row's group; None if the case has no group of its name."""
+        """Return a row's group; None if the case has no group with this name."""
         if self.case is not None and self.case.schedule == "ladder":
             ends = (record.src, record.dst)
             ranks = tuple(rank for rank in ends if _is_count(rank))
@@ -67,8 +70,8 @@ class _JobCase:
 
 
 def _contradiction(record: Record, header: Header, job_case: _JobCase) -> _Contradiction | None:
-    """The first contradiction between a row and its header; None for a consistent row."""
-    verified: Any = record.verified  # a file may hold anything
+    """Return the first contradiction between a row and its header; None for a consistent row."""
+    verified: Any = record.verified  # a file may hold a value of any type
     if verified is not None and not isinstance(verified, bool):
         return FaultCode.VERIFIED_ODD, {"value": verified}
     if record.num_wrong is not None and not _is_count(record.num_wrong):
@@ -120,7 +123,7 @@ def _odd_size(record: Record, case: Case, pattern: Pattern) -> _Contradiction | 
 
 
 def _odd_factors(record: Record, header: Header, case: Case, pattern: Pattern, group: Group) -> _Contradiction | None:
-    """The bus factor and the bytes that must cross a boundary.
+    """Compare the bus factor, and the bytes that must leave a rank or a node, with the values that the header implies.
 
     Modelled rows are not checked, because they have no hosts.
     """

@@ -1,7 +1,8 @@
 """A gate's verdict as JUnit XML for CI systems, and as error lines of GitHub Actions.
 
-<testsuites> holds one <testsuite> with a <testcase> for the run as a whole, for each demand, each publication rule and
-each node. A failure's `type` is its name (gate/messages.py: GateFailure); its text has a line for each fault.
+<testsuites> holds one <testsuite>. It has a <testcase> for the run as a whole, for each demand, for each publication
+rule and for each node. A failure's `type` is the name of the failure (gate/messages.py: GateFailure). A failure's text
+has a line for each fault.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from bench.gate.messages import FAILURES, FaultCode
 from bench.gate.nodes import NodeStatus
 from bench.gate.rules import GateFault
 
-_MOST_LINES = 200  # most lines of one failure's text
+_MOST_LINES = 200  # the text of one failure has at most this many lines
 
 
 def render(gate: GateResult, timestamp: str) -> bytes:
-    """The whole file. `timestamp`: ISO 8601 without a zone, in UTC."""
+    """Return the whole file. `timestamp`: ISO 8601 without a time zone, in UTC."""
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {gate.run}"))
     failed = _case(suite, "run", "the run as a whole", _named(gate.faults), [page.sentence(one) for one in gate.faults])
     for demand in gate.judged:
@@ -50,9 +51,9 @@ def render(gate: GateResult, timestamp: str) -> bytes:
 
 
 def broken(name: str, what: str, timestamp: str) -> bytes:
-    """A file with one test case in error, because nothing was judged.
+    """Return a file with one test case in state `error`, because nothing was judged.
 
-    It replaces an older file, which may show a pass.
+    The file replaces an older file, which may show a pass.
     """
     suite = ElementTree.Element("testsuite", name=_clean(f"bench gate {name}"))
     case = ElementTree.SubElement(suite, "testcase", classname="bench.gate.run", name="the gate itself", time="0")
@@ -61,7 +62,7 @@ def broken(name: str, what: str, timestamp: str) -> bytes:
 
 
 def github_lines(gate: GateResult) -> list[str]:
-    """`::error title=...::...` for each name of a failure, escaped as the runner requires."""
+    """Return a line `::error title=...::...` for each name of a failure, escaped as GitHub's runner requires."""
     lines = []
     for name in gate.names:
         message = "\n".join([FAILURES[name], *page.sentences(gate, name)])
@@ -72,7 +73,7 @@ def github_lines(gate: GateResult) -> list[str]:
 
 
 def github_line(title: str, message: str) -> str:
-    """One workflow command (GitHub's toolkit escapes % \\r \\n in data, and : , in properties as well)."""
+    """Return one workflow command (GitHub's toolkit escapes % \\r \\n in data, and : , in properties as well)."""
     title, message = printable.printable(title), printable.lines(message)
     data = message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     name = title.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A").replace(":", "%3A").replace(",", "%2C")
@@ -84,7 +85,7 @@ def _named(faults: Sequence[GateFault]) -> list[str]:
 
 
 def _case(suite: ElementTree.Element, kind: str, title: str, names: Sequence[str], lines: Sequence[str]) -> int:
-    """Add a test case; 1 if it failed, else 0. `names`, `lines`: of its failures."""
+    """Add a test case. Return 1 if it failed, else 0. `names`, `lines`: the names and texts of its failures."""
     case = ElementTree.SubElement(suite, "testcase", classname=f"bench.gate.{kind}", name=_clean(title), time="0")
     if not names:
         return 0
@@ -107,7 +108,7 @@ def _whole(suite: ElementTree.Element, *, failures: int, errors: int, skipped: i
 
 
 def _clean(text: str) -> str:
-    """The text with a visible mark in place of each control character and surrogate, which XML 1.0 forbids."""
+    """Replace each control character and surrogate, which XML 1.0 forbids, by a visible mark."""
     return "".join(letter if _allowed(ord(letter)) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

@@ -1,8 +1,8 @@
-"""Every way to fail a gate, what exactly is wrong in each case, and their words.
+"""Every way to fail a gate: the names of failures, the codes that say exactly what is wrong, and the message templates.
 
-`GateFailure` are the names that CI systems and people search for: stable, few, one row each in docs/gate.md.
-`FaultCode` says what exactly is wrong; each code belongs to one name. Logic and tests read codes and facts only, so the
-templates here may be reworded freely.
+`GateFailure` has the names that CI systems and people search for. These names are few and stable, and each has a row in
+docs/gate.md. `FaultCode` says exactly what is wrong; each code belongs to one name. Logic and tests read only codes and
+facts, so the templates here may be reworded freely.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.core.codes import Code
 
 @unique
 class GateFailure(Code):
-    """The name of a failure, with its meaning."""
+    """The names of failures, each with its meaning."""
 
     # the run as a whole
     EMPTY_RUN = "empty-run", "nothing was measured"
@@ -101,12 +101,15 @@ _GPUS_EXPECTED = "{expected:n GPU} per node expected, but "
 
 @unique
 class FaultCode(Code):
-    """What exactly is wrong. Each member is a triple: the code, the name of its failure, its words."""
+    """The codes that say exactly what is wrong.
+
+    Each member is a triple: the code, the name of its failure, the message template.
+    """
 
     failure: GateFailure
 
     def __new__(cls, value: str, failure: GateFailure, template: str) -> Self:
-        """Keep the failure's name beside the code."""
+        """Create a member that also stores the name of its failure."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.failure, member.template = failure, template
@@ -569,7 +572,7 @@ class FaultCode(Code):
 
 @unique
 class NodeCode(Code):
-    """Why a node has its verdict, if the reason is not a fault of the run."""
+    """The reasons for a node's verdict that are not faults of the run."""
 
     NO_EVIDENCE = "no-evidence", "no row of its own met a demand, and no pairs cleared it"
     NO_ROWS_JUDGED = "no-rows-judged", "no row in which it took part was judged"
@@ -580,17 +583,21 @@ class NodeCode(Code):
 
 @unique
 class PublicationRule(Code):
-    """One of the twelve rules of Hoefler and Belli (SC15), as a demand on a run.
+    """The twelve rules of Hoefler and Belli (SC15), each as a demand on a run.
 
-    Each member has the name that a rules file uses, its title, and what is true of a run that keeps it. A fourth text
-    says why rows from another tool's log cannot be judged by it; it is empty if they can.
+    Each member has the name that a rules file uses, its title, and a statement that is true for a run that follows the
+    rule. A fourth text says why rows from another tool's log cannot be judged by the rule; it is empty if such rows can
+    be judged.
     """
 
     held: str
     not_judged: str
 
     def __new__(cls, value: str, title: str, held: str, not_judged: str = "") -> Self:
-        """Store two more texts with the name: what holds, and why imported rows are not judged."""
+        """Create a member that also stores two texts.
+
+        `held` says what is true for a run that follows the rule. `not_judged` says why imported rows are not judged.
+        """
         member = str.__new__(cls, value)
         member._value_ = value
         member.template, member.held, member.not_judged = title, held, not_judged
@@ -598,7 +605,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """Its number in the paper."""
+        """The number of the rule in the paper."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (

@@ -1,7 +1,7 @@
-"""A verdict on each node, with its reasons. It fails closed.
+"""The verdict on each node, with its reasons. A node with too little evidence does not pass.
 
-A node passes only if two things hold. Something measured on it alone was good, or its pairs cleared it. And the node
-may not be the cause of anything that went wrong.
+A node passes only if two things are true. First, a row measured on this node alone met its demand, or the node's pairs
+cleared it. Second, the node cannot be the cause of anything that went wrong.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NodeStatus(StrEnum):
     NOT_JUDGED = "not judged"
 
 
-# These failures mean that a node is bad. All others only mean that too little is known about it.
+# These failures mean that a node is bad. All other failures only mean that too little is known about it.
 _ACCUSING = frozenset(
     (
         GateFailure.SLOW_PART,
@@ -51,19 +51,21 @@ _ACCUSING = frozenset(
         GateFailure.WRONG_WORLD,
     )
 )
-# Any host of the row may have caused one of these, and pairs do not show which. So none of these hosts is cleared.
+# Any host of the row may have caused one of these failures, and pairs do not show which host. Therefore none of the
+# hosts is cleared.
 _CAUSED_BY_ANY = frozenset(
     (GateFailure.FAILED_JOB, GateFailure.WRONG_DATA, GateFailure.ABOVE_BOUND, GateFailure.INCONSISTENT)
 )
-_LEAST_PEERS = 3  # hosts: if two are equally slow, neither is slow compared to the other
+# hosts that a host must be compared with: if only two are equally slow, neither is slow compared with the other
+_LEAST_PEERS = 3
 _MOST_REASONS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReason:
-    """Why a node has its verdict: a fault of the run (`failure` is its name), or a NodeCode.
+    """The reason for a node's verdict: a fault of the run (then `failure` is its name), or a NodeCode.
 
-    `where`: the job or the row of the fault: "allreduce 1M pipelined".
+    `where`: the job or the row of the fault, for example "allreduce 1M pipelined".
     """
 
     code: Code
@@ -73,7 +75,7 @@ class NodeReason:
 
     @classmethod
     def of_fault(cls, fault: GateFault) -> NodeReason:
-        """A fault of the run that concerns the node."""
+        """Build a reason from a fault of the run that concerns the node."""
         words = [fault.job or "" if fault.group is None else fault.pattern or ""]
         if fault.payload_bytes:
             words.append(format_size(fault.payload_bytes))
@@ -82,12 +84,12 @@ class NodeReason:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Two reasons with the same key are one."""
+        """The key of a reason. Two reasons with the same key are the same reason."""
         return self.code, json.dumps(self.facts, sort_keys=True, default=str), self.failure or "", self.where
 
     @property
     def text(self) -> str:
-        """The reason for people: "too-low: allreduce 1M pipelined: busbw at least 1 GB/s is required"."""
+        """The reason as text: "too-low: allreduce 1M pipelined: busbw at least 1 GB/s is required"."""
         words = self.code.words(self.facts)
         return ": ".join(filter(None, (self.failure, self.where, words))) if self.failure else words
 
@@ -96,8 +98,8 @@ class NodeReason:
 class NodeVerdict:
     """The verdict on one host.
 
-    `num_rows`: judged rows in which it took part, pairs included. `reasons`: why it failed or cannot be judged, and
-    when it was measured again.
+    `num_rows`: the number of judged rows in which the host took part, including pairs. `reasons`: why the host failed
+    or cannot be judged, and when it was measured again.
     """
 
     host: str
@@ -108,7 +110,7 @@ class NodeVerdict:
 
 @dataclass(slots=True)
 class _Case:
-    """What is known against a host: reasons that accuse it, and reasons why it cannot be judged."""
+    """The evidence about a host: reasons that accuse it (`accusing`), and reasons why it cannot be judged (`open`)."""
 
     accusing: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
     open: dict[tuple[str, ...], NodeReason] = field(default_factory=dict)
@@ -118,7 +120,7 @@ class _Case:
 
 
 def diagnosed(run: GateInput) -> Diagnosis | None:
-    """The diagnosis of this run's pairs; None if it has none."""
+    """Diagnose this run's pairs. Return None if it has no pairs."""
     headers = {job: asdict(header) for job, header in run.document.headers.items()}
     try:
         found = pair_evidence.diagnosed(headers, (asdict(row) for row in pair_rows(run.document.summaries)))
@@ -128,7 +130,7 @@ def diagnosed(run: GateInput) -> Diagnosis | None:
 
 
 def _of_logs(run: GateInput) -> Diagnosis | None:
-    """The diagnosis of imported logs of like jobs on different hosts; None if they are too few."""
+    """Diagnose imported logs of similar jobs on different hosts. Return None if there are too few of them."""
     if sum(bool(header.imported) for header in run.document.headers.values()) < LEAST_RUNS:
         return None
     runs = explain_stored.imported(run.attempts)
@@ -155,7 +157,7 @@ def _of_logs(run: GateInput) -> Diagnosis | None:
 
 
 def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozenset[str]:
-    """The hosts that are cleared by pairs that are evidence, if there are enough peers to compare with."""
+    """Return the hosts that are cleared by valid pair measurements with enough hosts to compare."""
     unverified = any(GateFailure.UNVERIFIED in rule.allow for rule in rules.rules)
     where = RowHosts(run.document.headers)
     met: dict[str, set[str]] = {}
@@ -169,7 +171,10 @@ def cleared(run: GateInput, diagnosis: Diagnosis | None, rules: Rules) -> frozen
 
 
 def parts(run: GateInput, diagnosis: Diagnosis | None, asked: bool | None) -> Iterator[GateFault]:
-    """Faults of the diagnosis: a part is slow, or a host is neither accused nor cleared."""
+    """Yield the faults of the diagnosis, for slow parts and for hosts that are neither accused nor cleared.
+
+    `asked`: whether the rules demand a diagnosis.
+    """
     if diagnosis is None:
         if asked:
             num = sum(row.src is not None and row.modelled for row in run.document.summaries)
@@ -195,7 +200,7 @@ def _slow(part: Accused) -> dict[str, Any]:
 
 
 def _undecided(run: GateInput, diagnosis: Diagnosis, hosts_: tuple[str, ...]) -> GateFault:
-    """Why the pairs neither accuse nor clear these hosts."""
+    """Return a fault that says why the pairs neither accuse nor clear these hosts."""
     if diagnosis.num_missing:
         facts: dict[str, Any] = {"num_rounds": diagnosis.num_missing, "hosts": hosts_}
         return GateFault(FaultCode.LADDER_TOO_SHORT, facts, hosts=hosts_)
@@ -219,10 +224,11 @@ def nodes(
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """The verdict on every host that took part, in the order of ranks, then on the hosts that should have.
+    """Return the verdict on every host that took part, in the order of ranks, then on hosts that should have.
 
-    `judged`: rows that a rule or the diagnosis is about. `good`: the rows that met a demand, and the hosts that pairs
-    clear. A row of several nodes neither accuses nor clears any of them; a pair clears its two ends.
+    `judged`: the rows that a rule or the diagnosis uses. `good`: the rows that met a demand, and the hosts that pairs
+    clear. `retested`: for each host that was measured again, when. A row of several nodes neither accuses nor clears
+    any of them, but a pair clears its two ends.
     """
     where = RowHosts(run.document.headers)
     cases = _cases(run, diagnosis, list(faults), where)
@@ -243,7 +249,7 @@ def nodes(
 def _cases(
     run: GateInput, diagnosis: Diagnosis | None, faults: Sequence[GateFault], where: RowHosts
 ) -> dict[str, _Case]:
-    """What is known against each host: first by the diagnosis, then by faults, then by faults that name no host."""
+    """Collect the evidence about each host from the diagnosis, from faults of known hosts, and from other faults."""
     took_part = dict.fromkeys(host for header in run.document.headers.values() for host in hosts(header))
     cases = {host: _Case() for host in (*took_part, *_awaited(run, took_part))}
     for part in diagnosis.accused if diagnosis else ():
@@ -257,7 +263,8 @@ def _cases(
             unnamed.setdefault((fault.name, tuple(concerned)), []).append(fault)
             continue
         for host in concerned:
-            absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part  # expected, nothing bad known
+            # expected, but nothing bad is known about it
+            absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part
             cases.setdefault(host, _Case()).add(NodeReason.of_fault(fault), accuses and not absent)
     for (failure, concerned), alike in unnamed.items():
         reason = NodeReason.of_fault(alike[0])
@@ -287,18 +294,24 @@ def _verdict(host: str, num_rows: int, vouched: bool, case: _Case, retested: str
 
 
 def _vouches(row: Summary) -> bool:
-    """Did data cross a link, so that the row is evidence? A copy inside one GPU counts: its pattern measures that."""
+    """Check whether data crossed a link, so that the row is evidence.
+
+    A copy inside one GPU counts, because its pattern measures exactly that.
+    """
     return (row.num_ranks or 0) > 1 or row.pattern in COPIES_OF_ONE_GPU
 
 
 def _own_hosts(row: Summary, where: RowHosts) -> tuple[str, ...]:
-    """The only host of a row, or the two hosts of a pair; empty for more hosts."""
+    """Return the only host of a row, or the two hosts of a pair. Return an empty tuple if the row has more hosts."""
     own = where.of(row)
     return own if len(own) == 1 or (row.src is not None and len(own) == 2) else ()
 
 
 def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
-    """Hosts that a job was planned for but that took no part, if hosts have the names that bench.yaml gives them."""
+    """Yield the hosts that a job was planned for but that took no part.
+
+    The hosts must have the names that bench.yaml gives.
+    """
     plan = run.plan or {}
     planned = max((job["world"]["num_nodes"] for job in run.planned().values() if job.get("world")), default=0)
     named = (plan.get("cluster") or {}).get("hosts") or ()
@@ -309,7 +322,10 @@ def _awaited(run: GateInput, there: Collection[str]) -> Iterator[str]:
 def _placed(
     run: GateInput, faults: Sequence[GateFault], where: RowHosts, everybody: Sequence[str]
 ) -> Iterator[tuple[GateFault, Sequence[str], bool]]:
-    """Each fault with the hosts that it concerns, and whether it accuses them. If it names no host, it concerns all."""
+    """Yield each fault with the hosts that it concerns, and whether it accuses them.
+
+    If it names no host, it concerns all hosts.
+    """
     rows = {place(row): row for row in run.document.summaries}
     named = {
         job_of_attempt(fault.job)
@@ -321,7 +337,7 @@ def _placed(
         if fault.hosts:
             yield fault, fault.hosts, accuses
         elif fault.job is None:
-            if fault.name != GateFailure.SLOW_PART:  # for a slow part, the diagnosis already names the hosts
+            if fault.name != GateFailure.SLOW_PART:  # for a slow part, the diagnosis already names its hosts
                 yield fault, everybody, False
         elif fault.group is None:
             explained = fault.name in (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS)
@@ -337,7 +353,9 @@ def _placed(
 
 
 def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
-    """The hosts of an accused part: the host of a NIC, both ends of a link; empty for the uplink of a rack.
+    """Return the hosts of an accused part.
+
+    They are the host of a NIC, or both ends of a link. The uplink of a rack has none.
 
     Host names may contain dashes, so a link's name is split where both sides are known hosts.
     """
@@ -352,5 +370,5 @@ def _ends(part: Accused, known: Collection[str]) -> tuple[str, ...]:
 
 
 def place(row: Summary | GateFault) -> tuple[Any, ...]:
-    """What distinguishes a row from the other rows of its run."""
+    """Return a key that distinguishes a row from the other rows of its run."""
     return row.job, row.pattern, row.mode, row.payload_bytes, row.group

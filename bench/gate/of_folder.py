@@ -1,4 +1,4 @@
-"""Judge a stored run, for the commands gate, lint, report --certificate and run --retest."""
+"""Judges a stored run, for the commands gate, lint, report --certificate and run --retest."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from bench.results.document import Document
 from bench.store import run_lock, runs
 
 _PUBLICATION = "publication.yaml"  # the rules of `bench lint`
-_MOST_REASONS = 32  # most reasons of nodes that a retest stores
+_MOST_REASONS = 32  # a retest stores at most this many reasons of nodes
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the current time in UTC, to the second."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -45,7 +45,7 @@ def judged(args: argparse.Namespace) -> gates.GateResult:
 
 
 def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None]:
-    """The verdict on `args.run`, and its document; None if it cannot be read."""
+    """Judge `args.run`. Return the verdict and the run's document, which is None if the run cannot be read."""
     rules = _rules(args.rules)
     path = collect.find(args.run, args.results)
     try:
@@ -56,8 +56,11 @@ def _judged(args: argparse.Namespace) -> tuple[gates.GateResult, Document | None
 
 
 def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
-    """The verdict on `args.run` as a publication, and its document. Raises UsageError if the run cannot be read."""
-    own = paths.rules_folder() / _PUBLICATION  # the user's own folder rules/ may lack it
+    """Judge `args.run` as a publication.
+
+    Return the verdict and the run's document. Raises UsageError if the run cannot be read.
+    """
+    own = paths.rules_folder() / _PUBLICATION  # the user's own folder rules/ may lack this file
     rules = rules_file.load_rules(own if own.is_file() else paths.PACKAGE_ROOT / "rules" / _PUBLICATION)
     run = gate_input(collect.find(args.run, args.results), rules, argparse.Namespace(baseline=None), damaged=True)
     return gates.gate(rules, run), run.document
@@ -73,13 +76,17 @@ def certificate(args: argparse.Namespace) -> int:
         raise UsageError("this run has no plan that names its rules: give them by --certificate RULES")
     args.rules, args.baseline = args.certificate or plan["scenario"], None  # type: ignore[index]
     verdict, document = _judged(args)
-    document = document or collect.document(path)  # reading again names what cannot be read
+    # reading the run again raises the error that says what cannot be read
+    document = document or collect.document(path)
     output.emit(gate_certificate.render(verdict, document, runs.hashes(path), plan, f"{now()} UTC"), args)
     return EXIT_DONE if verdict.passed else EXIT_VERDICT
 
 
 def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], RetestPlan]:
-    """How a run failed, as text, and which parts of it to measure again. Raises UsageError for a run without a plan."""
+    """Return why a run failed, as text, and what to measure again.
+
+    Raises UsageError for an imported run and for a run without a plan.
+    """
     plan = runs.read_plan(path)
     if plan.get("imported"):
         raise UsageError(f"{path} was imported from logs: there is nothing to measure again")
@@ -94,14 +101,14 @@ def failed(path: Path, args: argparse.Namespace) -> tuple[list[str], RetestPlan]
 
 
 def newest(path: Path, document: Document) -> Document:
-    """A run's document with the newest measurement of each row."""
+    """Return a run's document with only the newest measurement of each row."""
     return newest_rows(document, _retests(path))[0]
 
 
 def gate_input(path: Path, rules: Rules, args: argparse.Namespace, damaged: bool = False) -> GateInput:
-    """Everything of a run that a gate uses. Raises UsageError if it cannot be read.
+    """Collect everything of a run that a gate uses. Raises UsageError if the run cannot be read.
 
-    `damaged`: accept a broken outcomes.json; its jobs then have no known end.
+    `damaged`: whether to accept a broken outcomes.json. How its jobs ended is then unknown.
     """
     is_run = path.is_dir()
     plan = runs.read_plan(path) if is_run and (path / "plan.json").exists() else None
@@ -147,7 +154,7 @@ def _outcomes(path: Path, damaged: bool) -> dict[str, dict[str, object]]:
 
 
 def _with_baseline(run: GateInput, name: str, results: Path, path: Path) -> GateInput:
-    """The run with the document to compare with, or with the reason why there is none."""
+    """Add to the run the document to compare with, or the reason why there is none."""
     try:
         base = collect.find(name, results)
         if base.resolve() == path.resolve():

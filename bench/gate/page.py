@@ -1,4 +1,4 @@
-"""The gate's pages for people: failures by name, each demand with its worst row, the nodes, the retests."""
+"""The gate's pages as text and Markdown: failures by name, each demand with its worst row, the nodes, the retests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bench.results.document import Document, Summary
 from bench.results.text import NOTHING, count
 
 _WIDTH = 120
-_MOST_FAULTS = 5  # most faults of one name; JSON and CSV have all of them
+_MOST_FAULTS = 5  # at most this many faults of one name are shown; JSON and CSV have all faults
 _MOST_NODES = 16
-_MOST_JOBS = 8  # most jobs of one finding
+_MOST_JOBS = 8  # at most this many jobs are shown for one finding
 _TITLES = ("rule", "expected", "got", "margin", "rows", "verdict", "worst row")
 
 
 def table(gate: GateResult) -> str:
-    """The verdict, the failures by name, then a line for each demand, each publication rule and the nodes."""
+    """Return the verdict, the failures by name, then a line for each demand, each publication rule and the nodes."""
     lines = [f"# {conclusion(gate)}"]
     if gate.rules.description:
         lines += _wrapped(f"rules {gate.rules.name}: {gate.rules.description}", "# ", "#   ")
@@ -44,7 +44,7 @@ def table(gate: GateResult) -> str:
 
 
 def markdown(gate: GateResult) -> str:
-    """The same in Markdown."""
+    """Return the same content as `table`, as Markdown."""
     lines = [f"# {conclusion(gate)}", "", gate.rules.description, ""]
     for name in _names(gate):
         lines += [
@@ -59,14 +59,14 @@ def markdown(gate: GateResult) -> str:
 
 
 def markdown_demands(gate: GateResult) -> list[str]:
-    """A row for each demand."""
+    """Return a Markdown table with a row for each demand."""
     if not gate.judged:
         return ["No demand was judged."]
     return _markdown(_TITLES, [_cells(demand) for demand in gate.judged])
 
 
 def markdown_nodes(nodes: Sequence[NodeVerdict]) -> list[str]:
-    """A row for each node."""
+    """Return a Markdown table with a row for each node."""
     rows = []
     for node in nodes:
         reasons = "; ".join(reason.text for reason in node.reasons)
@@ -75,7 +75,7 @@ def markdown_nodes(nodes: Sequence[NodeVerdict]) -> list[str]:
 
 
 def conclusion(gate: GateResult) -> str:
-    """The verdict in one sentence."""
+    """Return the verdict in one sentence."""
     if gate.passed:
         asked = []
         if gate.judged:
@@ -88,7 +88,10 @@ def conclusion(gate: GateResult) -> str:
 
 
 def kept(findings: Sequence[PublicationFinding]) -> str:
-    """How many publication rules the run keeps, and which it breaks: "11 of 12 rules kept; broken: 2"."""
+    """Count the publication rules that the run follows, and name the broken rules.
+
+    Example: "11 of 12 rules kept; broken: 2".
+    """
     broken = [str(finding.rule.number) for finding in findings if finding.status == FindingStatus.FAILED]
     passed = sum(finding.status == FindingStatus.PASSED for finding in findings)
     rest = len(findings) - passed - len(broken)
@@ -99,7 +102,7 @@ def kept(findings: Sequence[PublicationFinding]) -> str:
 
 
 def remarks(gate: GateResult) -> list[str]:
-    """Retests, and how many rows no rule judges."""
+    """Return remarks about retests, modelled rows, and the number of rows that no rule judges."""
     lines = [f"retest of {retest.started}, after: {'; '.join(retest.reasons)}" for retest in gate.retests]
     lines += _replaced_pairs(each for each in gate.superseded if each.now is None)
     alone = [replaced(each) for each in gate.superseded if each.now is not None]
@@ -117,7 +120,10 @@ def remarks(gate: GateResult) -> list[str]:
 
 
 def replaced(superseded: Superseded) -> str:
-    """`first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`."""
+    """Describe a replaced row.
+
+    Example: `first result of allreduce 1M pipelined world: 3.1 GB/s; judged is allreduce-mpi-2x2#2: 9.8 GB/s`.
+    """
     row = superseded.first
     now = f": {_figure(superseded.now)}" if superseded.now else ", the pairs of its suspects"
     where = f"{row.pattern} {format_size(row.payload_bytes)} {row.mode} {row.group}"
@@ -125,7 +131,10 @@ def replaced(superseded: Superseded) -> str:
 
 
 def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> list[str]:
-    """The faults of one name in words, at most so many."""
+    """Describe the faults of one name, one sentence each.
+
+    `most`: the number of sentences; further faults are only counted.
+    """
     found: dict[str, None] = {}
     for fault in gate.faults:
         if fault.name == name:
@@ -144,7 +153,10 @@ def sentences(gate: GateResult, name: GateFailure, most: int = _MOST_FAULTS) -> 
 
 
 def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
-    """One fault with its rule, its row and its figure."""
+    """Describe one fault with its rule, its row and its figure.
+
+    `demand`: the demand that the row missed; None for a fault of the whole run.
+    """
     words = [f"[{demand.rule}]"] if demand else []
     place = [fault.job or fault.pattern or ""]
     if fault.payload_bytes:
@@ -161,7 +173,7 @@ def sentence(fault: GateFault, demand: JudgedDemand | None = None) -> str:
 
 
 def quantity(value: float, limit: Demand) -> str:
-    """A figure in the unit of its demand: a rate, a time or a percentage."""
+    """Format a figure in the unit of its demand: a rate, a time, a percentage, or a ratio of times for a baseline."""
     if limit.of == "baseline":
         return f"{value:.3f} x"
     if limit.of:
@@ -170,12 +182,12 @@ def quantity(value: float, limit: Demand) -> str:
 
 
 def _names(gate: GateResult) -> list[GateFailure]:
-    """The names of failures that the page lists one by one; findings have a block of their own."""
+    """Return the names of failures that the page lists one by one. Publication findings are shown separately."""
     return [name for name in gate.names if name != GateFailure.NOT_PUBLISHABLE]
 
 
 def _replaced_pairs(superseded: Iterable[Superseded]) -> list[str]:
-    """The pairs of suspects that a retest's pairs replace, a line for each job."""
+    """Describe the pairs of suspects that a retest's pairs replace, in one line for each job."""
     rates: dict[tuple[str, str], list[float]] = {}
     for each in superseded:
         rates.setdefault((each.first.job, each.job), []).append(each.first.busbw_bytes_per_s or 0.0)
@@ -195,7 +207,7 @@ def _cells(demand: JudgedDemand) -> tuple[str, ...]:
         return demand.rule, expected, NOTHING, NOTHING, str(demand.num_rows), verdict, NOTHING
     group = "" if worst.row.group == "world" else f" {worst.row.group}"
     where = f"{worst.row.job} {format_size(worst.row.payload_bytes)}{group}"
-    # Above twice the allowed value a percentage is hard to read.
+    # A percentage is hard to read if the figure is more than twice the allowed value.
     margin = f"{100 * worst.margin:+.1f}%" if worst.margin >= -1 else f"{1 - worst.margin:.3g} x limit"
     return demand.rule, expected, quantity(worst.got, demand.limit), margin, str(demand.num_rows), verdict, where
 
@@ -207,7 +219,7 @@ def _figure(row: Summary) -> str:
 
 
 def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
-    """How many nodes passed, then the other nodes with their reasons."""
+    """Count the nodes that passed, then describe the other nodes with their reasons."""
     good = [node.host for node in nodes if node.status == NodeStatus.PASSED]
     named = ", ".join(good[:_MOST_NODES]) + (", ..." if len(good) > _MOST_NODES else "")
     lines = [f"nodes passed: {len(good)} of {len(nodes)}{f' ({named})' if good else ''}"]
@@ -223,12 +235,12 @@ def _node_lines(nodes: Sequence[NodeVerdict]) -> list[str]:
 
 
 def looked_at(document: Document) -> list[str]:
-    """How many jobs and rows were judged, and which part of each host they used."""
+    """Count the jobs and rows that were judged, and describe which part of each host the jobs used."""
     lines = [f"{count(len(document.headers), 'job')}, {count(len(document.summaries), 'row')}"]
     used: dict[str, None] = {}
     for header in document.headers.values():
         if header.imported:
-            continue  # a log does not say which part of a host it used
+            continue  # a log does not tell which part of a host was used
         ranks = Counter(str(rank.get("host")) for rank in header.ranks)
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
@@ -237,7 +249,7 @@ def looked_at(document: Document) -> list[str]:
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
-    """What a finding says, each sentence with the faults that it is about."""
+    """Describe a finding. Map each sentence to the faults that the sentence is about."""
     found: dict[str, list[GateFault]] = {}
     for fault in finding.faults:
         found.setdefault(fault.what, []).append(fault)
@@ -253,7 +265,7 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
 
 
 def _finding_lines(findings: Sequence[PublicationFinding]) -> list[str]:
-    """A line for each publication rule, with its faults and their rows below it."""
+    """Return a line for each publication rule, and below the line its faults and their rows."""
     lines = []
     for finding in findings:
         status = finding.status.upper() if finding.status == FindingStatus.FAILED else finding.status
@@ -276,7 +288,7 @@ def _markdown_findings(findings: Sequence[PublicationFinding]) -> list[str]:
 
 
 def _rows(faults: Iterable[GateFault]) -> list[str]:
-    """The rows of faults, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
+    """List the rows of faults, job by job: `allreduce-mpi-1x2: isolated 8, 64K`."""
     jobs: dict[str, dict[str, dict[str, None]]] = {}
     for fault in faults:
         modes = jobs.setdefault(fault.job or "the whole run", {})

@@ -1,8 +1,8 @@
-"""Is a run fit to publish? The twelve rules of scientific benchmarking, as demands on a run's content.
+"""Checks whether a run is fit to publish, by the twelve rules of scientific benchmarking.
 
 The rules: T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15. The suite's own
-medians, rates, intervals and flags keep the rules by construction; tests/results/test_own_arithmetic.py checks that. A
-run can break a rule if it lacks something, or by what another tool reported.
+medians, rates, intervals and flags follow the rules by construction; tests/results/test_own_arithmetic.py checks that.
+A run can break a rule if something is missing, or if another tool reported a figure that breaks it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.gate.rules import GateFault
 from bench.results import stats
 from bench.results.document import Summary
 
-# What the statistics of other tools mean, by name.
+# What the statistics of other tools mean, recognised by name.
 _RATIO = re.compile(r"speed_?up|ratio|fraction|efficiency|percent|_pct\b|of_peak|relative")
 _AVERAGED_RATE = re.compile(
     r"(avg|average|mean|geo_?mean).*(bus_?bw|alg_?bw|bandwidth|bytes_per_s|fraction|ratio|speed_?up|percent|of_peak)"
@@ -36,10 +36,10 @@ _SPREAD_ALONE = re.compile(r"(^|_)(sd|std|stdev|stddev|sigma|variance|var|stderr
 _PERCENTILE = re.compile(r"(?:^|_)p(\d{2})_?(\d*)(?:_|$)")
 # Interval methods that assume no distribution: order statistics, block bootstrap, t on logarithms of launch medians.
 _METHODS = re.compile(r"^(order[- ]statistics?|block[- ]bootstrap|bootstrap over launches|log[- ]welch)\b", re.I)
-_REDUCTIONS = ("median", "arithmetic mean")  # of times
-_CLOSE = 1e-9  # relative: the rounding of a few operations
+_REDUCTIONS = ("median", "arithmetic mean")  # how times may be reduced
+_CLOSE = 1e-9  # relative difference that the rounding of a few operations can cause
 
-# The keys that a host's facts must have. A null value is unknown; a key is absent if nobody looked.
+# The keys that a host's facts must have. The value null means unknown. A key is absent if the host was not asked.
 _NODE_KEYS = (
     "cpu_model",
     "num_cpus",
@@ -58,11 +58,12 @@ _NODE_KEYS = (
 _GPU_KEYS = ("name", "memory_bytes", "pcie_generation", "pcie_max_generation", "pcie_lanes", "pcie_max_lanes")
 _VERSIONS = ("bench", "commit", "python", "kernel")
 _TIMING_SETTINGS = ("sync", "rank_reduction", "iteration_reduction", "cache")
-_SKEW, _SKEW_TAILS = "sync_skew_p50_s", ("sync_skew_p99_s", "sync_skew_max_s")  # the maximum if n is too small for p99
+# the maximum replaces p99 if there are too few samples for p99
+_SKEW, _SKEW_TAILS = "sync_skew_p50_s", ("sync_skew_p99_s", "sync_skew_max_s")
 
 
 class FindingStatus(StrEnum):
-    """Whether a run keeps a rule."""
+    """Whether a run follows a rule."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -71,10 +72,10 @@ class FindingStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PublicationFinding:
-    """Whether a run keeps one rule.
+    """The result of checking a run against one rule.
 
     `about`: what the rule looks at ("run", "rows" or "timed rows"); empty if all rows are imported and the rule cannot
-    be judged of such rows. `partly`: imported rows were left out for that reason.
+    judge such rows. `partly`: whether imported rows were left out because the rule cannot judge them.
     """
 
     rule: PublicationRule
@@ -86,7 +87,7 @@ class PublicationFinding:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One row of the report with its record and header."""
+    """One row of the report, with its record and header."""
 
     job: str
     header: Header
@@ -95,25 +96,25 @@ class PublishedRow:
 
     @property
     def is_timed(self) -> bool:
-        """Was it measured here: raw samples of a real operation, with a median?"""
+        """Whether this suite measured the row: it has raw samples of a real operation, and a median."""
         return self.record.samples is not None and not self.record.modelled and self.summary.median_s is not None
 
     def fault(self, code: FaultCode, **facts: Any) -> GateFault:
-        """A fault of this row."""
+        """Build a fault of this row."""
         record, pattern = self.record, self.header.pattern
         return GateFault(code, facts, self.job, pattern, record.mode, record.payload_bytes, record.group)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRun:
-    """What the rules look at: a run's input, and each record beside its row of the report."""
+    """The input of the rules: a run, and each record with its row of the report."""
 
     run: GateInput
     rows: tuple[PublishedRow, ...]
 
     @classmethod
     def of(cls, run: GateInput) -> PublishedRun:
-        """The rows in the order of the records. The report has a row for each record that has a figure."""
+        """Collect the rows in the order of the records. The report has a row for each record that has a figure."""
         shown: dict[str, list[Summary]] = {}
         for summary in run.document.summaries:
             shown.setdefault(summary.job, []).append(summary)
@@ -125,27 +126,27 @@ class PublishedRun:
         return cls(run, tuple(rows))
 
     def timed(self) -> Iterator[PublishedRow]:
-        """The rows with raw samples."""
+        """Return the rows with raw samples."""
         return (row for row in self.rows if row.is_timed)
 
     def measured(self) -> Iterator[tuple[str, Header]]:
-        """The jobs that this suite ran and that took samples: neither models nor reports of other tools."""
+        """Yield the jobs that this suite ran and that took samples: neither models nor reports of other tools."""
         for job, header, records in self.run.attempts:
             if not header.modelled and any(record.reported is None for record in records):
                 yield job, header
 
     def reported(self) -> Iterator[tuple[PublishedRow, str, float]]:
-        """Every statistic of another tool: its row, its name, its value."""
+        """Yield every statistic that another tool reported: its row, its name, its value."""
         for row in self.rows:
             for name, value in (row.record.reported or {}).items():
                 yield row, name, value
 
 
 def findings(run: GateInput, rules: Sequence[PublicationRule]) -> tuple[PublicationFinding, ...]:
-    """One finding for each rule, in their order.
+    """Return one finding for each rule, in the order of the rules.
 
-    A rule about rows is not applicable if there are none, nor is a rule about timing if nothing was timed (a modelled
-    run).
+    A rule about rows is not applicable to a run without rows. A rule about timing is not applicable if nothing was
+    timed (a modelled run).
     """
     if not rules:
         return ()
@@ -174,7 +175,7 @@ def _finding(
 
 
 def _without_imported(run: GateInput) -> GateInput:
-    """The same run without the jobs of other tools' logs, and without their part of the plan."""
+    """Return the same run without the jobs of imported logs, and without these jobs in the plan."""
     imported = {job for job, header, _ in run.attempts if header.imported}
     if not imported:
         return run
@@ -193,17 +194,21 @@ def _without_imported(run: GateInput) -> GateInput:
 
 
 def _ratios(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 1."""
+    """Check rule 1: no ratio is given without its two values."""
     for row, name, _ in run.reported():
         if _RATIO.search(name.lower()):
             yield row.fault(FaultCode.REPORTED_RATIO_ALONE, statistic=name)
 
 
 def _completeness(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 2: each requested size, mode and group is present or has a reason; used and available parts are recorded."""
+    """Check rule 2.
+
+    Each requested size, mode and group must be present or have a reason, and the CPUs and GPUs of hosts must be
+    recorded.
+    """
     for job, case, header in _requested(run.run):
         if _has_failed(run.run, job):
-            continue  # the report says how the job ended
+            continue  # the report already says how the job ended
         if header is None:
             yield GateFault(FaultCode.JOB_WITHOUT_REASON, job=job)
         elif case is not None:
@@ -233,7 +238,10 @@ def _without_reason(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _requested(run: GateInput) -> Iterator[tuple[str, Case | None, Header | None]]:
-    """(job, its case, its first header); None for a case that cannot be read, and for a header that is absent."""
+    """Yield (job, its case, its first header).
+
+    The case is None if it cannot be read, and the header is None if it is absent.
+    """
     headers: dict[str, Header] = {}
     for job, header, _ in run.attempts:
         headers.setdefault(_launch(job), header)
@@ -243,7 +251,7 @@ def _requested(run: GateInput) -> Iterator[tuple[str, Case | None, Header | None
 
 
 def _launch(job: str) -> str:
-    """The planned job that an attempt belongs to: `job#2` completes `job`."""
+    """Return the planned job that an attempt belongs to: `job` for `job#2`."""
     return job.partition("#")[0]
 
 
@@ -255,7 +263,7 @@ def _has_failed(run: GateInput, job: str) -> bool:
 def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[GateFault]:
     try:
         in_time = rounds(case, World(known(header.num_nodes), known(header.ranks_per_node)), header.topology)
-    except BenchError:  # an edited header, or a topology of a newer program
+    except BenchError:  # the header was edited, or it has a topology of a newer version of this program
         yield GateFault(FaultCode.GROUPS_UNKNOWN, job=name)
         return
     present = {
@@ -266,7 +274,7 @@ def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[G
         for size in record.requested_bytes
     }
     if case.schedule == "ladder" and header.topology == "pairs":
-        # Which pairs a ladder measures follows from what it finds; it begins at the largest size.
+        # Which pairs a ladder measures depends on what it finds. It begins at the largest size.
         largest = max(case.sizes)
         for mode in case.modes:
             if not any((size, of) == (largest, mode) for size, of, _ in present):
@@ -281,7 +289,7 @@ def _absent(run: GateInput, name: str, case: Case, header: Header) -> Iterator[G
 
 
 def _rates(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 3: times are medians or arithmetic means, and a rate is the total bytes divided by the total time."""
+    """Check rule 3: times are medians or arithmetic means, and a rate is the total bytes divided by the total time."""
     for job, header in run.measured():
         reduction = header.settings.get("iteration_reduction")
         if reduction is not None and reduction not in _REDUCTIONS:
@@ -301,14 +309,14 @@ def _same(one: float, other: float) -> bool:
 
 
 def _averages(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 4."""
+    """Check rule 4: rates and ratios are not averaged."""
     for row, name, _ in run.reported():
         if _AVERAGED_RATE.search(name.lower()):
             yield row.fault(FaultCode.REPORTED_AVERAGE_OF_RATES, statistic=name)
 
 
 def _intervals(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 5: a measured figure has an interval with level, method, n and n_eff; a modelled figure is marked."""
+    """Check rule 5: a measured figure has an interval with level, method, n and n_eff; a modelled figure is marked."""
     for job, header in run.measured():
         level = header.settings.get("confidence")
         if not isinstance(level, float) or not 0.5 < level < 1:
@@ -330,7 +338,10 @@ def _intervals(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 6: intervals by methods that assume no distribution; no standard deviation replaces one."""
+    """Check rule 6.
+
+    Intervals must come from methods that assume no distribution. No standard deviation may replace an interval.
+    """
     for job, header in run.measured():
         method = header.settings.get("ci_method")
         if method and not _METHODS.match(str(method)):
@@ -341,12 +352,12 @@ def _no_normality(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _verdicts(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 7: a run by itself gives no verdict, so it cannot break this rule."""
+    """Check rule 7: it is always followed, because a single run gives no verdict."""
     yield from ()
 
 
 def _tails(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 8: percentiles only where n allows them."""
+    """Check rule 8: percentiles are given only where n is large enough."""
     for row, name, _ in run.reported():
         quantile = _quantile(name)
         least = 0 if quantile is None else stats.least_samples(quantile)
@@ -357,13 +368,16 @@ def _tails(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _quantile(name: str) -> float | None:
-    """0.99 of `p99_s`, 0.999 of `p99_9_s`; None for a name that is no percentile, or the median."""
+    """Return the quantile that a statistic's name means.
+
+    It is 0.99 for `p99_s` and 0.999 for `p99_9_s`. Return None for a name that is no percentile, and for the median.
+    """
     match = _PERCENTILE.search(name.lower())
     return float(f"0.{match[1]}{match[2]}") if match and match[1] not in ("00", "50") else None
 
 
 def _environment(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 9: the hardware, the software, the environment, the hosts, the seed, the start and the end."""
+    """Check rule 9: hardware, software, environment, hosts, seed, start and end are recorded."""
     for job, header, _ in run.run.attempts:
         for what in _missing_facts(header):
             yield GateFault(FaultCode.NOT_RECORDED, {"what": what}, job)
@@ -380,13 +394,13 @@ def _missing_facts(header: Header) -> Iterator[str]:
     versions = {
         "commit": header.versions.get("source"),
         **header.versions,
-    }  # without git, `source` names the files
+    }  # without git, `source` identifies the files
     for name in _VERSIONS:
         if not versions.get(name):
             yield f"versions.{name}"
     if not header.started:
         yield "when it began (started)"
-    if header.facts.get("tool"):  # a tool's host and library are those of our jobs in the same run
+    if header.facts.get("tool"):  # the host and library of another tool are those of our jobs in the same run
         return
     if header.settings.get("seed") is None:
         yield "the seed of the data (settings.seed)"
@@ -398,7 +412,7 @@ def _missing_facts(header: Header) -> Iterator[str]:
 
 
 def _missing_of_ranks(header: Header) -> Iterator[str]:
-    """What a measured job must record of its library, its launcher, its hosts and its ranks."""
+    """Name what a measured job must record of its library, launcher, hosts and ranks but did not record."""
     library = traits(header.transport)
     for name in library.required_versions:
         if not header.versions.get(name):
@@ -426,7 +440,10 @@ def _missing_hardware(header: Header) -> Iterator[str]:
 
 
 def _timing(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 10: mode, clock, synchronisation and its skew, reductions, calls per sample, warm-up, cache."""
+    """Check rule 10.
+
+    Mode, clock, synchronisation and its skew, reductions, calls per sample, warm-up and cache must be recorded.
+    """
     for job, header in run.measured():
         if not header.clock:
             yield GateFault(FaultCode.NOT_RECORDED, {"what": "the clock"}, job)
@@ -457,7 +474,10 @@ def _timing_of_row(row: PublishedRow, samples: Samples) -> Iterator[GateFault]:
 
 
 def _has_no_skew(header: Header) -> bool:
-    """Only synchronised ranks of a library that completes on the host can measure how far apart they start."""
+    """Check whether the start skew of ranks is missing.
+
+    Only synchronised ranks whose operations complete on the host can measure it.
+    """
     if known(header.num_ranks) < 2 or header.clock != "host" or header.settings.get("sync") == "none":
         return False
     skew = header.calibration
@@ -465,7 +485,7 @@ def _has_no_skew(header: Header) -> bool:
 
 
 def _bounds(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 11: each bandwidth has a bound, or its header says why not (calibration.no_bound_because)."""
+    """Check rule 11: each bandwidth has a bound, or its header says why not (calibration.no_bound_because)."""
     for row in run.rows:
         shown = row.summary
         if shown.busbw_bytes_per_s is None or row.record.samples is None:
@@ -476,7 +496,7 @@ def _bounds(run: PublishedRun) -> Iterator[GateFault]:
 
 
 def _plots(run: PublishedRun) -> Iterator[GateFault]:
-    """Rule 12: each point says why sampling stopped, and a line has one point for each size."""
+    """Check rule 12: each point says why sampling stopped, and a line has one point for each size."""
     curves: dict[tuple[str, str, str], list[Summary]] = {}
     for row in run.rows:
         shown = row.summary
@@ -492,7 +512,7 @@ def _plots(run: PublishedRun) -> Iterator[GateFault]:
             yield GateFault(FaultCode.SIZE_TWICE, {}, job, rows[0].pattern, mode, twice, group)
 
 
-# What each rule is about, and its check.
+# For each rule, what it looks at and the function that checks it.
 CHECKS: Mapping[PublicationRule, tuple[str, Callable[[PublishedRun], Iterator[GateFault]]]] = {
     PublicationRule.RATIOS: ("rows", _ratios),
     PublicationRule.COMPLETENESS: ("run", _completeness),

@@ -1,4 +1,4 @@
-"""Retests: a row that was measured again is judged by its newest attempt, and the first result stays visible."""
+"""Retests: a row that was measured again is judged by its newest measurement, and the first result stays visible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bench.gate.messages import GateFailure
 from bench.gate.rules import GateFault
 from bench.results.document import Document, Summary
 
-_LEAST_PARTNERS = 3  # with fewer hosts, a ladder cannot distinguish a slow link from slow ends
-# Failures that another measurement may repair.
+_LEAST_PARTNERS = 3  # with fewer hosts, a ladder cannot distinguish a slow link from slow hosts at its ends
+# Failures that may disappear when the row is measured again.
 _REPAIRABLE = frozenset(
     (
         GateFailure.FAILED_JOB,
@@ -44,18 +44,18 @@ _REPAIRABLE = frozenset(
 class Retest:
     """One retest of a run.
 
-    `jobs`: name -> the suspect hosts whose pairs were measured again; empty if the job's own ranks measured again.
-    `reasons`: the first verdict, in words. `failures`: its failures, name -> number.
+    `jobs`: for each job, the suspect hosts whose pairs were measured again; empty if all ranks of the job measured
+    again. `reasons`: the first verdict, as text. `failures`: the first verdict's failures, each name with its number.
     """
 
     started: str
     jobs: Mapping[str, tuple[str, ...]]
     reasons: tuple[str, ...] = ()
-    failures: Mapping[str, int] | None = None  # None in files of older versions, which have only the words
+    failures: Mapping[str, int] | None = None  # None in files of older versions, which have only the texts
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Retest:
-        """An entry of retests.json."""
+        """Build a retest from an entry of retests.json."""
         jobs = {str(job): tuple(map(str, suspects)) for job, suspects in (stored.get("jobs") or {}).items()}
         reasons = tuple(map(str, stored.get("reasons") or ()))
         return cls(str(stored.get("started")), jobs, reasons, stored.get("failures"))
@@ -63,19 +63,20 @@ class Retest:
 
 @dataclass(frozen=True, slots=True)
 class Superseded:
-    """A row that is not judged, because a later attempt of its job measured it again."""
+    """A row that is no longer judged, because a later attempt of its job measured the row again."""
 
     first: Summary
-    job: str  # the attempt that is judged
-    now: Summary | None  # None if the pairs of a suspect were measured again, with other partners
+    job: str  # the name of the attempt that is judged instead
+    now: Summary | None  # None if the pairs of a suspect were measured again with other partners
 
 
 @dataclass(frozen=True, slots=True)
 class RetestPlan:
-    """What to measure again.
+    """The parts of a run that a retest measures again.
 
-    `sizes`: job -> the sizes that failed or were missing, in bytes; all of them if empty. `ladders`: jobs of pairs that
-    follow suspicions, to be run by `suspects` and as many `partners` that did not fail. `failures`: name -> number.
+    `sizes`: for each job, the sizes that failed or were missing, in bytes; empty for all sizes. `ladders`: jobs that
+    measure pairs adaptively, to be run on `suspects` and on `partners`, hosts that did not fail. `failures`: each name
+    of a failure with its number.
     """
 
     sizes: Mapping[str, tuple[int, ...]]
@@ -86,7 +87,7 @@ class RetestPlan:
 
 
 def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tuple[Superseded, ...]]:
-    """The document with the newest row of each place, and the rows that these replace."""
+    """Return the document with only the newest measurement of each row, and the rows that these replace."""
     worlds = {}
     for job, header in document.headers.items():
         worlds[job] = (job_of_attempt(job), header.num_nodes, header.ranks_per_node, hosts(header))
@@ -112,12 +113,12 @@ def newest(document: Document, retests: Sequence[Retest]) -> tuple[Document, tup
 
 
 def suspects(retests: Sequence[Retest]) -> dict[str, str]:
-    """Each host whose pairs were measured again -> the start of the last such retest."""
+    """Map each host whose pairs were measured again to the start of the last such retest."""
     return {host: retest.started for retest in retests for of_job in retest.jobs.values() for host in of_job}
 
 
 def _place(world: tuple[Any, ...], row: Summary) -> tuple[Any, ...]:
-    """What a later row must share to replace this one: the job, the ranks, and what was measured."""
+    """Return the key that a later row must share to replace this row: the job, the ranks, and what was measured."""
     return (world, row.mode, row.payload_bytes, row.group, row.src, row.dst, row.dtype, row.in_place)
 
 
@@ -127,13 +128,16 @@ def _requested(row: Summary) -> Iterator[tuple[Any, ...]]:
 
 
 def _repaired(row: Mapping[str, Any], measured: Mapping[tuple[Any, ...], int], after: int) -> bool:
-    """Did an attempt after this one measure the failed or skipped row? `measured`: the last attempt of each place."""
+    """Check whether an attempt after `after` measured the failed or skipped row.
+
+    `measured`: the last attempt that measured each row, by job, mode, group and size.
+    """
     place = (job_of_attempt(str(row.get("job"))), row.get("mode"), row.get("group"), row.get("requested_bytes"))
     return measured.get(place, 0) > after
 
 
 def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[str, dict[str, str]]:
-    """job -> suspect host -> the attempt that measured its pairs again."""
+    """Map each job to its suspect hosts, and each suspect host to the attempt that measured its pairs again."""
     if not retests:
         return {}
     measured: dict[str, set[str | None]] = {name: set() for name in document.headers}
@@ -153,7 +157,7 @@ def _retested_suspects(document: Document, retests: Sequence[Retest]) -> dict[st
 
 
 def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str, str]]) -> str | None:
-    """The later attempt that measured one of this pair's hosts again; None if there is none."""
+    """Return the later attempt that measured one of this pair's hosts again; None if there is none."""
     attempts = again.get(job_of_attempt(row.job), {})
     if not attempts or row.src is None or row.dst is None:
         return None
@@ -167,10 +171,10 @@ def _later_attempt(header: Header, row: Summary, again: Mapping[str, Mapping[str
 def plan_of_retest(
     faults: Iterable[GateFault], failed: Sequence[str], others: Sequence[str], planned: Mapping[str, Mapping[str, Any]]
 ) -> RetestPlan:
-    """Only what failed: the sizes of jobs that a fault names, and the pairs of hosts that failed.
+    """Plan to measure only what failed: the sizes of jobs that a fault names, and the pairs of hosts that failed.
 
-    `failed`: the hosts that failed; `others`: hosts to measure them with, the best first. Faults that no measurement
-    can repair (another cluster, a model, a rule that matches nothing in the plan) are left out.
+    `failed`: the hosts that failed. `others`: hosts to measure them with, the best first. Faults that a measurement
+    cannot repair (another cluster, a model, a rule that matches nothing in the plan) are left out.
     """
     ladders = tuple(name for name, job in planned.items() if "ladder" in job["case"])
     sizes: dict[str, set[int]] = {}

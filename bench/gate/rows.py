@@ -1,4 +1,4 @@
-"""A row against a demand: is it evidence, and does its figure meet the demand?"""
+"""Judges a row by a demand: whether the row is valid evidence, and whether its figure meets the demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bench.results.document import Summary
 from bench.results.inference import ComparisonVerdict
 from bench.results.launches import RowKey
 
-_LEAST_GROUPS = 2  # fewer groups have no weakest one
+_LEAST_GROUPS = 2  # with fewer groups, no group is the weakest
 _TAILS = {"p95": 0.95, "p99": 0.99}
 _FIELDS = {
     "busbw": "busbw_bytes_per_s",
@@ -33,7 +33,7 @@ _FIELDS = {
     "max": "max_s",
     "min": "min_s",
 }
-# The verdicts of a comparison with the baseline that fail a row.
+# The verdicts of a comparison with the baseline that make a row fail.
 _FAILING = {
     ComparisonVerdict.SLOWER: FaultCode.COMPARED_SLOWER,
     ComparisonVerdict.INCONCLUSIVE: FaultCode.COMPARED_INCONCLUSIVE,
@@ -47,16 +47,16 @@ _Judged = tuple[list["Figure"], list[GateFault]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A row's figure and the limit of a demand, both in the demand's unit: bytes per second, seconds, or a share."""
+    """A row's figure and the limit of a demand, both in the demand's unit: bytes per second, seconds, or a fraction."""
 
     row: Summary
     got: float
     limit: float
-    margin: float  # distance to the limit as a share of it; negative if the demand is not met
+    margin: float  # distance to the limit, as a fraction of the limit; negative if the demand is not met
 
 
 def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
-    """The imported rows whose data were checked out of place and were correct."""
+    """Return the keys of imported rows whose data were checked out of place and were correct."""
     found = set()
     for row in run.document.summaries:
         if is_imported(row) and not row.in_place and row.verified:
@@ -65,7 +65,7 @@ def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
 
 
 def _twin(header: Header, row: Summary) -> _Twin:
-    """A key that is the same for a row in place and for the same row out of place."""
+    """Return a key that is equal for a row in place and for the same row out of place."""
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
@@ -73,9 +73,10 @@ def _twin(header: Header, row: Summary) -> _Twin:
 def evidence(
     row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[_Twin] = frozenset()
 ) -> Iterator[GateFault]:
-    """Why a row cannot be judged. Reasons that follow from the first one are left out.
+    """Yield the reasons why a row cannot be judged. Reasons that follow from the first reason are left out.
 
-    `checked`: imported rows that were checked out of place. Tools cannot check some patterns in place, and print N/A.
+    `checked`: imported rows that were checked out of place. Some tools cannot check some patterns in place and print
+    N/A.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:
@@ -131,7 +132,7 @@ def _numbers(row: Summary, limit: Demand) -> Iterator[GateFault]:
 
 
 def value_of(row: Summary, limit: Demand) -> float | None:
-    """The figure that a demand is about; the mean that another tool reports counts as the time."""
+    """Return the figure that a demand is about. The mean that another tool reports counts as the time."""
     value: float | None = getattr(row, _FIELDS.get(limit.metric, "busbw_bytes_per_s"))
     if value is None and limit.metric == "time" and is_imported(row):
         value = row.mean_s
@@ -154,7 +155,10 @@ def _world(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
-    """Demands on the samples. An imported or modelled row has no samples, so its rule must accept a single figure."""
+    """Yield the faults of the row's samples.
+
+    An imported or modelled row has no samples and no such fault; the rule decides whether to accept such rows.
+    """
     if is_imported(row) or row.modelled:
         return
     if row.num_samples < rule.samples:
@@ -168,7 +172,10 @@ def _samples(row: Summary, rule: GateRule) -> Iterator[GateFault]:
 
 
 def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """The figures of rows that are evidence against a demand, and the ways in which they fail it."""
+    """Compare the figures of rows that are valid evidence with a demand.
+
+    Return the figures, and the faults of rows that fail the demand.
+    """
     if limit.side == "not-slower":
         return _against_baseline(run, rows, limit)
     if limit.of == "median":
@@ -183,14 +190,14 @@ def figures(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
                 faults.append(GateFault.of_row(code, row))
                 continue
             if limit.of == "bound":
-                got = row.busbw_bytes_per_s or 0.0  # bounds are bounds of busbw
+                got = row.busbw_bytes_per_s or 0.0  # bounds always refer to busbw
             got = got / whole
         found.append(_figure(row, got, limit))
     return found, faults + _missed(found, limit)
 
 
 def _whole(run: GateInput, row: Summary, limit: Demand) -> float | None:
-    """The value that counts as 100 % for a share; None if unknown."""
+    """Return the value that counts as 100 % for a share (a bound or a published figure); None if unknown."""
     if limit.of == "bound":
         known = row.bound_bytes_per_s
         usable = known is not None and math.isfinite(known) and known > 0 and row.busbw_bytes_per_s is not None
@@ -211,11 +218,11 @@ def _missed(found: Sequence[Figure], limit: Demand) -> list[GateFault]:
 
 
 def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Each group against the median of all groups of its job, mode and size.
+    """Compare each group with the median of all groups of its job, mode and size.
 
-    Pairs inside a node are compared with each other.
+    Pairs inside a node are compared only with each other.
 
-    A log has only one group, so it is compared with the other logs of similar jobs.
+    An imported log has only one group, so it is compared with the other logs of similar jobs.
     """
     peers: dict[tuple[object, ...], list[Summary]] = {}
     for row in rows:
@@ -237,7 +244,7 @@ def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """The verdicts of `bench compare`. A row that cannot be compared fails."""
+    """Judge rows by the verdicts of `bench compare` with the baseline. A row that cannot be compared fails."""
     if run.baseline is None:
         missing = run.no_baseline
         return [], [GateFault.of_row(missing.code, row, **missing.facts) for row in rows]
@@ -270,10 +277,12 @@ def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) ->
 
 
 def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, str] | None:
-    """The published figure for this pattern and size on as many ranks and nodes of this GPU, with its source.
+    """Return the published figure for a row's pattern, size, ranks, nodes and GPU, with its source.
 
-    Bytes per second of busbw, or seconds of a small operation. A published figure does not count if a known
-    cause limited it (`limited`, as with NVLS off).
+    Return None if nothing is published.
+
+    The figure is busbw in bytes per second, or the time of a small operation in seconds. A published figure is not used
+    if a known cause limited it (`limited`, for example NVLS off).
     """
     if row.num_ranks is None or row.num_nodes is None:
         return None
@@ -290,7 +299,10 @@ def published_figure(header: Header, row: Summary, metric: str) -> tuple[float, 
 
 
 def _only_gpu(header: Header) -> str | None:
-    """The GPU model of all nodes, as drivers print it or as the instance type has it; None for a mixture."""
+    """Return the GPU model of all nodes, as drivers print it or as the instance type has it.
+
+    Return None if the models differ or are unknown.
+    """
     gpus = {gpu_printed(name) for name in gpu_names(header)}
     if not gpus and header.instance in instances():
         return instance(str(header.instance)).gpu

@@ -1,6 +1,7 @@
-"""A rules file as values: what a gate asks of a run, and the fault by which a run fails.
+"""The data types of a rules file: what a gate demands of a run, and the faults by which a run fails.
 
-`gate/rules_file.py` reads the file; nothing in it is ever evaluated. `gate/messages.py` holds the names of failures.
+`gate/rules_file.py` reads the file; no text of the file is ever evaluated as code. `gate/messages.py` has the names of
+failures.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ NETWORKS = ("efa", "ib", "roce", "tcp")
 class Demand:
     """One demand on one metric.
 
-    `side`: least, most, or not-slower (than the baseline; `value` is then the change that matters). `of`: what `value`
-    is a share of (bound, reference, median); empty if `value` is in bytes per second or seconds. `text`: as typed.
+    `side`: "least", "most", or "not-slower" (than the baseline; `value` is then the relative change that matters).
+    `of`: the quantity that `value` is a share of (bound, reference, median); empty if `value` is in bytes per second or
+    seconds. `text`: the demand as typed.
     """
 
     metric: str
@@ -36,13 +38,13 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """Demands on the rows that match all selectors. An empty selector matches any row.
+    """A rule: demands on the rows that match all selectors. An empty selector matches any row.
 
-    Each of `sizes` must be there. In `spans` (first, last) every measured size is judged, and every requested size must
-    be there. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match no row of a
-    pattern without such a factor, and no row from another tool's log, which does not record it. `groups` are shell
-    patterns (node*). `modes` empty: pipelined for rates, isolated for times. `placement`: in_place or out_of_place.
-    `modelled`: rows that nobody measured are judged, too.
+    A row must exist for each of `sizes`. In `spans` (first, last) every measured size is judged, and every requested
+    size must have a row. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match
+    no row of a pattern without such a factor, and no row from another tool's log, which does not record factors.
+    `groups` are shell patterns (node*). `modes` empty: pipelined for rates, isolated for times. `placement`: in_place
+    or out_of_place. `modelled`: whether modelled rows are judged, too.
     """
 
     name: str
@@ -70,10 +72,10 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What must be true of the whole run; an empty field demands nothing.
+    """The expectations about the whole run. An empty field expects nothing.
 
-    `gpus_per_node`: the number that each node's driver shows, that bench.yaml gives, and that was measured.
-    `max_age_s`: seconds.
+    `gpus_per_node`: the number that each node's driver must show, that bench.yaml must give, and that must have been
+    measured. `max_age_s`: the largest age of a figure in seconds.
     """
 
     cluster: str = ""
@@ -90,11 +92,11 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A whole rules file.
+    """The contents of a rules file.
 
-    `diagnose`: True: pairs must be measured and accuse no part; False: pairs are not diagnosed; None: there may be no
-    pairs, but they must not accuse any part. `baseline`: the run that `not slower than baseline` means. `publish`:
-    demands on the run as a publication; a file without `rules` asks only these.
+    `diagnose`: if True, pairs must be measured and accuse no part. If False, pairs are not diagnosed. If None, there
+    may be no pairs, but they must not accuse any part. `baseline`: the run that `not slower than baseline` refers to.
+    `publish`: demands on the run as a publication; a file without `rules` has only these.
     """
 
     name: str
@@ -109,10 +111,11 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class GateFault:
-    """One way in which a run failed: what is wrong, and the row if it is one.
+    """One way in which a run failed: what is wrong, and the row or job that it is about.
 
-    `got`, `limit`: of a figure, in the unit of its demand. `hosts`: those that the fault is about, if they are known
-    and the row does not say so. `accuses` False: the hosts are not accused, but too little is known to clear them.
+    `got`, `limit`: the measured figure and its limit, in the unit of the demand. `hosts`: the hosts that the fault is
+    about, if they are known and the row does not tell them. `accuses`: if False, the hosts are not accused, but too
+    little is known to clear them.
     """
 
     code: FaultCode
@@ -131,7 +134,7 @@ class GateFault:
     def of_row(
         cls, code: FaultCode, row: Summary, got: float | None = None, limit: float | None = None, /, **facts: Any
     ) -> GateFault:
-        """A fault of a row."""
+        """Build a fault of a row."""
         return cls(code, facts, row.job, row.pattern, row.mode, row.payload_bytes, row.group, got, limit)
 
     @property
@@ -141,5 +144,5 @@ class GateFault:
 
     @property
     def what(self) -> str:
-        """What is wrong, for people."""
+        """A description of what is wrong, as text."""
         return self.code.words(self.facts)

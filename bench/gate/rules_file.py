@@ -1,4 +1,4 @@
-"""The YAML file of a gate's rules.
+"""Reads the YAML file of a gate's rules.
 
 Demands have a fixed form, such as `at least 80% of bound`. They are matched by regular expressions and never evaluated.
 """
@@ -46,19 +46,19 @@ _FORM = (
     "write `at least 400 GB/s`, `at most 30us`, `at least 80% of bound` (or of reference), `at least 90% of median`, "
     "or `not slower than baseline by 5%`"
 )
-# For each metric, what a share may refer to.
+# For each metric, the quantities that a share may refer to.
 _OF = {**dict.fromkeys(RATES, ("bound", "reference")), **dict.fromkeys(TIMES, ("reference",)), WEAKEST: ("median",)}
 
 
 def load_rules(path: Path) -> Rules:
-    """The rules of a file. Raises UsageError naming line, column and key of the first mistake."""
+    """Read the rules of a file. Raises UsageError that names the line, column and key of the first mistake."""
     file = load(path)
     rules: Rules = replace(schema.read(file, _RULES), text=file.text, name=path.stem)
     return rules
 
 
 def _rules(rules: tuple[GateRule, ...] = (), allow: tuple[str, ...] = (), **found: Any) -> Rules:
-    """The whole file. `allow` holds for every rule."""
+    """Build the rules of a whole file. `allow` applies to every rule."""
     if not rules and "publish" not in found:
         raise UsageError("the key 'rules' is missing (or 'publish', for demands on a publication)")
     names = [rule.name for rule in rules]
@@ -72,7 +72,11 @@ def _rules(rules: tuple[GateRule, ...] = (), allow: tuple[str, ...] = (), **foun
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """`exact`: each must be there; `spans`: every size from the first to the last. Bytes. `text`: as typed."""
+    """Sizes in bytes.
+
+    `exact`: sizes that must each have a row. `spans`: ranges of sizes, from the first to the last. `text`: the sizes as
+    typed.
+    """
 
     exact: tuple[int, ...]
     spans: tuple[tuple[int, int], ...]
@@ -80,7 +84,7 @@ class _Sizes:
 
 
 def _rule(**found: Any) -> GateRule:
-    """One rule. Its demands keep the order of the file."""
+    """Build one rule. Its demands keep the order of the file."""
     limits = tuple(found.pop(metric) for metric in list(found) if metric in METRICS)
     if not limits:
         raise UsageError(f"the rule demands nothing: give one of {', '.join(METRICS)}")
@@ -102,7 +106,7 @@ def _rule(**found: Any) -> GateRule:
 
 
 def _name(found: Mapping[str, Any], sizes: str) -> str:
-    """The name of a rule without a name: what it selects."""
+    """Return a name for a rule without a name, made of its selectors."""
     parts = [", ".join(found["patterns"])]
     parts += [", ".join(map(str, found[key])) for key in ("transports", *_NAMING) if key in found]
     parts += [f"{found[key][0]} {key}" for key in ("nodes", "ranks") if key in found]
@@ -110,7 +114,7 @@ def _name(found: Mapping[str, Any], sizes: str) -> str:
 
 
 def _demand(metric: str, typed: str) -> Demand:
-    """`metric: DEMAND`."""
+    """Parse the demand of one metric. `typed`: the text after `metric:` in the file."""
     text = " ".join(typed.split())
     compared = _BASELINE.fullmatch(text)
     if compared:
@@ -135,7 +139,7 @@ def _demand(metric: str, typed: str) -> Demand:
 
 
 def _quantity(metric: str, text: str) -> float:
-    """Bytes per second of a rate, seconds of a time."""
+    """Parse a quantity: bytes per second for a rate, seconds for a time."""
     if metric == WEAKEST:
         raise UsageError("weakest is a share: write `at least 90% of median`")
     if not re.search(r"[A-Za-z]", text):
@@ -144,7 +148,7 @@ def _quantity(metric: str, text: str) -> float:
 
 
 def _size(text: str) -> _Sizes:
-    """`1M` and `8:1G:4` are sizes that must each be there; `1M:1G` is every size from one to the other."""
+    """Parse sizes. `1M` and `8:1G:4` are sizes that must each have a row; `1M:1G` is a range with every size in it."""
     if text.count(":") != 1:
         return _Sizes(parse_sizes(text), (), text)
     first, last = map(parse_size, text.split(":"))
@@ -174,7 +178,7 @@ def _publication_rule(word: str) -> PublicationRule:
 
 
 def _age(text: str) -> float:
-    """Seconds of `7d`, `36h`."""
+    """Parse an age such as `7d` or `36h` into seconds."""
     days = _DAYS.fullmatch(text)
     seconds = float(days[1]) * 86400 if days else parse_duration(text)
     if not math.isfinite(seconds):
@@ -182,7 +186,8 @@ def _age(text: str) -> float:
     return seconds
 
 
-# The selectors that rows and headers are searched by; other factors are compared with the case of a job.
+# The factors that rows and headers store themselves, with their fields in a rule. Other factors are compared with the
+# case of a job.
 _OWN_FIELDS = {
     "mode": "modes",
     "dtype": "dtypes",

@@ -1,4 +1,4 @@
-"""Faults of a run as a whole: it is empty or incomplete, jobs failed, or its world, place or age is not as expected."""
+"""Faults of a run as a whole. Too little was measured, jobs failed, or the world, cluster or age is wrong."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from bench.hardware.catalogue import gpu_printed, instance, instances
 from bench.logs.foreign import OK, TRUNCATED
 from bench.logs.messages import LogCode
 
-_CLOCK_ERROR_S = 86400.0  # most that the clocks of two machines may differ
+_CLOCK_ERROR_S = 86400.0  # the clocks of two machines may differ by at most this many seconds
 
 
 def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
-    """Every fault of the run as a whole; if nothing was measured, only failures."""
+    """Yield every fault of the run as a whole. If nothing was measured, yield only the failures."""
     yield from _failed(run)
     if not run.document.summaries:
         yield GateFault(FaultCode.NO_ROWS)
@@ -39,7 +39,10 @@ def faults(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _unplanned(run: GateInput) -> Iterator[GateFault]:
-    """A run without a plan cannot show what is missing. Each imported log must be present."""
+    """Yield faults about the plan.
+
+    A run without a plan cannot show what is missing, and each imported log must have results.
+    """
     if run.plan is None:
         yield GateFault(FaultCode.PLAN_ABSENT)
         return
@@ -50,7 +53,7 @@ def _unplanned(run: GateInput) -> Iterator[GateFault]:
 
 
 def _failed(run: GateInput) -> Iterator[GateFault]:
-    """Failed rows and jobs, whatever the exit code was."""
+    """Yield a fault for each failed row and job, whatever the exit code was."""
     seen = set()
     failed_jobs: set[str] = set()
     where = RowHosts(run.document.headers)
@@ -62,7 +65,7 @@ def _failed(run: GateInput) -> Iterator[GateFault]:
         elif group:
             of = where.of_group(job, str(group))
         key = (job, *_identity(row), of)
-        if key in seen:  # many rows may fail by one cause, but another node's failure is reported separately
+        if key in seen:  # many rows may fail for one reason, but a failure of another node is reported separately
             continue
         seen |= {key, (job, *_identity(row))}
         failed_jobs.add(job_of_attempt(job))
@@ -85,7 +88,7 @@ def _failed(run: GateInput) -> Iterator[GateFault]:
 
 
 def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
-    """What makes two failures the same: their code and facts, or the words if there is no code."""
+    """Return a key that two equal failures share: their code and facts, or the text if there is no code."""
     code = str(failed.get("code") or UNCODED)
     if code == UNCODED:
         return code, str(failed.get("what"))
@@ -93,7 +96,7 @@ def _identity(failed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
-    """A failure that the run recorded, as facts of a fault: its words, its code and its own facts."""
+    """Return the facts of a fault for a failure that the run recorded: its text, its code and its own facts."""
     return {
         "text": str(failed.get("what")),
         "failure": str(failed.get("code") or UNCODED),
@@ -102,7 +105,10 @@ def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
-    """A failed row; in an imported run, a figure that is not a number, or a row missing from a cut log."""
+    """Return the fault of a failed row.
+
+    In an imported run it may be a figure that is not a number, or a row missing from a cut log.
+    """
     code, facts = FaultCode.ROW_FAILED, _facts(row)
     on: tuple[str, ...] = ()
     if row.get("host"):
@@ -126,7 +132,7 @@ def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
 
 
 def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault]:
-    """Jobs that left neither rows nor a reason, whose end is unknown, or whose log ends with a failure."""
+    """Yield a fault for each job without rows and without a reason, with an unknown end, or with a log of a failure."""
     accounted = failed_jobs | {job_of_attempt(row.job) for row in run.document.summaries}
     accounted |= {job_of_attempt(str(row.get("job"))) for row in run.document.skipped}
     planned = run.planned()
@@ -145,7 +151,7 @@ def _without_result(run: GateInput, failed_jobs: set[str]) -> Iterator[GateFault
 
 
 def _bad_rows(run: GateInput) -> Iterator[GateFault]:
-    """Rows that discredit the whole run, whether a rule selects them or not."""
+    """Yield faults of rows that make the whole run doubtful, even if no rule selects the rows."""
     for row in run.document.summaries:
         if row.num_wrong:
             yield GateFault.of_row(FaultCode.ELEMENTS_WRONG, row, num_wrong=row.num_wrong)
@@ -190,7 +196,7 @@ def _worlds(run: GateInput, expect: Expect) -> Iterator[GateFault]:
 
 
 def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator[GateFault]:
-    """Compare cluster, hardware and fabric with the expected ones; an unknown value does not meet the expectation."""
+    """Compare cluster, hardware and network with what is expected. An unknown value does not meet the expectation."""
     cluster = (run.plan or {}).get("cluster", {}).get("name")
     for unexpected, unknown, wanted, got in (
         (FaultCode.CLUSTER_UNEXPECTED, FaultCode.CLUSTER_UNKNOWN, expect.cluster, cluster),
@@ -215,13 +221,13 @@ def _place(run: GateInput, job: str, header: Header, expect: Expect) -> Iterator
 
 
 def _only_transport(pattern: str) -> str | None:
-    """The one transport that a pattern has, such as copies of GPUs; None if there are several."""
+    """Return the only transport of a pattern, such as copies of GPUs. Return None if there are several."""
     known = pattern in plugins.names("pattern")
     return plugins.load("pattern", pattern).PATTERN.transport if known else None
 
 
 def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
-    """The named instance type (its links give the bounds) has other GPUs than the nodes."""
+    """Yield a fault if the nodes do not have the GPUs of the named instance type, whose links give the bounds."""
     if header.instance not in instances():
         return
     wanted = instance(str(header.instance)).gpu
@@ -234,7 +240,7 @@ def _other_gpu(job: str, header: Header) -> Iterator[GateFault]:
 
 
 def other_network(run: GateInput, job: str, wanted: str) -> Iterator[GateFault]:
-    """The network between the nodes of a job is unknown, or not the wanted one."""
+    """Yield a fault if the network between the nodes of a job is unknown, or is not the wanted network."""
     networks = run.network_of(job)
     if not networks:
         yield GateFault(FaultCode.NETWORK_UNKNOWN, {"expected": wanted}, job)

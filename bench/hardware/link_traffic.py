@@ -151,7 +151,7 @@ def uses_of(
 ) -> tuple[LinkUse, ...]:
     """The fullest link of group `index` of a round, by each algorithm that may be used.
 
-    `rings`: the library sends large data round rings (traits.Traits.rings). `modelled`: the algorithm of a modelled
+    `rings`: the library sends large data along rings (traits.Traits.rings). `modelled`: the algorithm of a modelled
     row, whose phases follow one another.
     """
     if not _fits(links, world, pattern, shape):

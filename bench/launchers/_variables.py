@@ -9,7 +9,7 @@ from bench.core.world import RankInfo
 
 
 def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """A variable as a whole number of 0 or more. Raises UsageError if it is missing or invalid."""
+    """Return a variable as a whole number of 0 or more. Raises UsageError if it is missing or invalid."""
     if name not in env:
         raise UsageError(f"{launcher} started this process, but {name} is not set: unset its other variables")
     text = env[name].strip()

@@ -15,11 +15,11 @@ class Direct(Launcher):
     precedence = 100
 
     def place(self, env: Mapping[str, str]) -> RankInfo:
-        """The only rank."""
+        """Return the place of the only rank."""
         return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """The interpreter and the program. `world` may be larger only if the program models it."""
+        """Return the interpreter and the program. `world` may have several ranks only if the program models them."""
         return [site.python, *program]
 
 

@@ -68,11 +68,11 @@ class Kubernetes(Launcher):
     python = "python3"
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Always None: in a pod torchrun or mpirun starts the ranks, and their variables give the place."""
+        """Return None. In a pod, torchrun or mpirun starts the ranks, and their variables give the place."""
         return None
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """The command in the pods: for MPI an mpirun in the MPIJob's launcher, else a torchrun in each pod.
+        """Return the command in the pods: for MPI an mpirun in the MPIJob's launcher, else a torchrun in each pod.
 
         kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
@@ -159,7 +159,7 @@ class Kubernetes(Launcher):
 
 
 def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
-    """The Service that names each pod of the Job, ready or not."""
+    """Return the Service that names each pod of the Job, ready or not."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": name}}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata(name, options), "spec": spec}
 
@@ -167,7 +167,7 @@ def service(name: str, options: Mapping[str, str]) -> dict[str, Any]:
 def indexed_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """A Job with a pod per node. The first pod that fails ends the Job."""
+    """Return a Job with a pod per node. The first pod that fails ends the Job."""
     variables = {"BENCH_MASTER": f"{name}-0.{name}", **env}
     container = _container(name, command, options, variables)
     spec = {
@@ -184,7 +184,7 @@ def indexed_job(
 def mpi_job(
     name: str, command: list[str], world: World, options: Mapping[str, str], env: Mapping[str, str], deadline: int
 ) -> dict[str, Any]:
-    """An MPIJob with a worker per node, which runs the image's sshd, and a launcher without GPUs."""
+    """Return an MPIJob with a worker per node, which runs the image's sshd, and a launcher without GPUs."""
     launcher = {
         "name": "bench",
         "image": options["image"],
@@ -224,7 +224,7 @@ def mpi_job(
 
 
 def resource_name(job: str) -> str:
-    """A job's name as a DNS label: allreduce-nccl-2x8-groups_of_2 -> allreduce-nccl-2x8-groups-of-2."""
+    """Return a job's name as a DNS label: allreduce-nccl-2x8-groups_of_2 -> allreduce-nccl-2x8-groups-of-2."""
     return re.sub(r"[^a-z0-9]+", "-", f"bench-{job}".lower())[:_MOST_NAME].strip("-")
 
 
@@ -252,7 +252,7 @@ def _container_rights(*capabilities: str) -> dict[str, Any]:
 
 
 def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[str, Any]:
-    """The user and rights of a pod: not root, except with `user: 0` or if the image's sshd needs root."""
+    """Return the user and rights of a pod: not root, except with `user: 0` or if the image's sshd needs root."""
     user = int(options["user"]) if "user" in options else None
     rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user != 0 and not needs_root:
@@ -264,7 +264,10 @@ def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[st
 
 
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The capability to pin memory, if RDMA needs it: option `rdma` decides, else whether `resources` has a device."""
+    """Return the capability to pin memory, if RDMA needs it:
+
+    option `rdma` decides, else whether `resources` has a device.
+    """
     named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
     return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()
 
@@ -326,7 +329,7 @@ def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, 
 
 
 def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A container's variables. Those with secret values refer to the job's Secret."""
+    """Return a container's variables. Those with secret values refer to the job's Secret."""
     listed: list[dict[str, Any]] = []
     for name, value in variables.items():
         if _is_secret(name, value):
@@ -337,7 +340,7 @@ def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def _pairs(option: str, options: Mapping[str, str]) -> dict[str, str]:
-    """The names and values of an option such as `nvidia.com/gpu=8 vpc.amazonaws.com/efa=4`."""
+    """Return the names and values of an option such as `nvidia.com/gpu=8 vpc.amazonaws.com/efa=4`."""
     pairs = [word.partition("=") for word in options.get(option, "").split()]
     if not all(name and value for name, _, value in pairs):
         raise UsageError(f"option {option}: {options[option]!r} is not a list such as 'nvidia.com/gpu=8 other/thing=1'")

@@ -70,7 +70,9 @@ class Mpirun(Launcher):
     precedence = 20
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """A rank's place from OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra); None without these."""
+        """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra), or None without
+        these.
+        """
         library = mpi_of(env)
         if library is None:
             return None
@@ -118,7 +120,7 @@ class Mpirun(Launcher):
         return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
 
     def blamed(self, log: str) -> Blame | None:
-        """The rank that failed, from Hydra's BAD TERMINATION or Open MPI's report of the rank that ended first."""
+        """Return the rank that failed, from Hydra's BAD TERMINATION or Open MPI's report of the rank that ended first."""
         for form in _LOST:
             if match := form.search(log):
                 found = match.groupdict()
@@ -147,7 +149,9 @@ def _how(code: str | None, signal: str | None) -> Coded:
 
 
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
-    """The MPI whose mpirun started this process; None without mpirun. The process must load the library of that MPI.
+    """Return the MPI whose mpirun started this process, or None without mpirun.
+
+    The process must load the library of that MPI.
 
     Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID. A rank without the latter was started by srun.
     """

@@ -80,7 +80,9 @@ class Slurm(Launcher):
     remote = True
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """A rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node; None outside srun's steps."""
+        """Return a rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node; None outside srun's
+        steps.
+        """
         if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
             return None
         if whole(env, "SLURM_STEP_ID", "srun") > _LAST_STEP:
@@ -117,7 +119,7 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """The rank that failed, from srun's line about the first lost task: `srun: error: h2: task 2: Killed`."""
+        """Return the rank that failed, from srun's line about the first lost task: `srun: error: h2: task 2: Killed`."""
         match = _LOST.search(log)
         if match is None:
             return None
@@ -128,12 +130,12 @@ class Slurm(Launcher):
 
 
 def on_hosts(command: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """An srun command, restricted to these hosts of the allocation."""
+    """Return an srun command, restricted to these hosts of the allocation."""
     return (command[0], f"--nodelist={hostlist.compress(names)}", *command[1:])
 
 
 def step_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a site that srun needs inside an allocation."""
+    """Return the options of a site that srun needs inside an allocation."""
     return {name: value for name, value in options.items() if _of_steps(name) or name in _OF_BOTH}
 
 
@@ -145,7 +147,7 @@ def batch(
     lines: list[str],
     output: str = "",
 ) -> str:
-    """The script for sbatch: an allocation for `world` that runs `lines` of shell once, on its first node.
+    """Return the script for sbatch: an allocation for `world` that runs `lines` of shell once, on its first node.
 
     `output`: path without suffix of two files, for the lines' output and errors; %j in it is the job id. If `output` is
     empty, Slurm chooses the path. A failed node ends the job without a requeue: a restart would be another measurement.
@@ -172,7 +174,10 @@ def _of_steps(option: str) -> bool:
 
 
 def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
-    """The number of tasks on each node of the step, from Slurm's `8(x2),4`. Raises UsageError if missing or invalid."""
+    """Return the number of tasks on each node of the step, from Slurm's `8(x2),4`.
+
+    Raises UsageError if missing or invalid.
+    """
     name = "SLURM_STEP_TASKS_PER_NODE" if "SLURM_STEP_TASKS_PER_NODE" in env else "SLURM_TASKS_PER_NODE"
     text = env.get(name, "")
     counts: list[int] = []
@@ -185,7 +190,7 @@ def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def first_host(nodelist: str) -> str:
-    """The first name of a list such as `n[1-3,7],m0`, here n1. Raises UsageError if the list has none."""
+    """Return the first name of a list such as `n[1-3,7],m0`, here n1. Raises UsageError if the list has none."""
     return hostlist.expand(nodelist)[0]
 
 

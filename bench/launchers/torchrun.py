@@ -29,7 +29,10 @@ class Torchrun(Launcher):
     help = ("-m", "torch.distributed.run", "--help")
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """A rank's place; None if neither RANK nor WORLD_SIZE is set. Raises UsageError if only one of them is."""
+        """Return a rank's place, or None if neither RANK nor WORLD_SIZE is set.
+
+        Raises UsageError if only one of them is.
+        """
         given = [name for name in ("RANK", "WORLD_SIZE") if name in env]
         if not given:
             return None
@@ -76,11 +79,11 @@ class Torchrun(Launcher):
         return [*EVERYWHERE, hosts, "--", *words] if hosts else words
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """The variable that names the agent by which hosts are reached."""
+        """Return the variable that names the agent by which hosts are reached."""
         return {"BENCH_AGENT": shlex.join(site.agent)} if site.hosts else {}
 
     def blamed(self, log: str) -> Blame | None:
-        """The rank that failed first, from torchrun's report."""
+        """Return the rank that failed first, from torchrun's report."""
         match = _ROOT_CAUSE.search(log)
         if match is None:
             return None

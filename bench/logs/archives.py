@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _KINDS = {b"\x1f\x8b\x08": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
-_MOST_TIMES = 1000  # as many bytes as the archive has; logs shrink to a tenth, rarely to a hundredth
+# an archive may expand to this many times its bytes; logs are compressed to a tenth, rarely to a hundredth
+_MOST_TIMES = 1000
 _ALWAYS_ALLOWED = 256 << 20
 _PIECE_BYTES = 1 << 20
 
@@ -32,12 +33,12 @@ class ArchiveError(Exception):
 
 
 def kind_of(begin: bytes) -> str | None:
-    """The kind of archive that begins with these bytes; None for any other file."""
+    """Return the kind of archive that begins with these bytes; None for any other file."""
     return next((kind for magic, kind in _KINDS.items() if begin.startswith(magic)), None)
 
 
 class Unpacker:
-    """Turns the bytes of one archive, which may have several members, into those inside. Raises ArchiveError."""
+    """Unpacks the bytes of one archive, which may have several members. Raises ArchiveError."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -46,11 +47,11 @@ class Unpacker:
         self._in_member = self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The bytes that a piece of the archive holds, in pieces of at most 1 MiB."""
+        """Yield the unpacked bytes of a piece of the archive, in pieces of at most 1 MiB."""
         self._num_in += len(chunk)
         while chunk:
             if not self._in_member and self._num_out and kind_of(chunk) != self._kind:
-                self._ended = True  # padding or other bytes behind the last member, which gzip ignores as well
+                self._ended = True  # padding or other bytes after the last member, which gzip ignores, too
             if self._ended:
                 return
             self._in_member = True
@@ -77,7 +78,7 @@ class Unpacker:
             piece = self._member.decompress(rest, _PIECE_BYTES)
 
     def finish(self) -> None:
-        """Nothing follows. Raises ArchiveError if the archive is not whole."""
+        """Check that the archive is whole after its last piece. Raises ArchiveError if its end is missing."""
         if self._in_member:
             raise ArchiveError(self._kind, "it ends early", is_cut=True)
 

@@ -1,5 +1,6 @@
-"""Does what a log printed agree with our definitions? Figures are kept as printed; where they conflict, the run gets a
-remark and the row a flag.
+"""Checks whether what a log printed agrees with our definitions.
+
+Figures are kept as printed. Where they conflict, the run gets a remark and the row a flag.
 
 Whether a row agrees with itself is decided by its reader, which knows how many digits the tool prints
 (`ForeignRow.contradicts`).
@@ -13,12 +14,12 @@ from bench.core.pattern import MessagePattern, Pattern, Shape
 from bench.logs.foreign import ForeignRow, ForeignRun, Remark
 from bench.logs.messages import LogCode
 
-_DIGIT_BYTES_PER_S = 0.005e9  # half of the last digit of nccl-tests' rates, which have the fewest
-_RELATIVE = 1e-4  # of rates so large that they are printed with fewer digits
+_DIGIT_BYTES_PER_S = 0.005e9  # half of the last digit of nccl-tests' rates, which have the fewest digits
+_RELATIVE = 1e-4  # relative tolerance for rates so large that they are printed with fewer digits
 
 
 def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ...]:
-    """A remark at the first row whose busbw is not algbw x the factor for this number of ranks; at most one."""
+    """Return at most one remark, at the first row whose busbw is not algbw x the factor for this number of ranks."""
     rows = [row for row in run.rows if not is_by_definition(row, run, pattern)]
     if not rows:
         return ()
@@ -28,16 +29,17 @@ def contradictions(run: ForeignRun, pattern: Pattern | None) -> tuple[Remark, ..
 
 
 def is_by_definition(row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> bool:
-    """Is busbw equal to algbw x factor, within the printed digits? True if one of them is unknown."""
+    """Check whether busbw equals algbw x factor, within the printed digits. Return True if a value is unknown."""
     factor, algbw, busbw = _factor(pattern, run.num_ranks), row.algbw_bytes_per_s, row.busbw_bytes_per_s
-    if factor is None or algbw is None or busbw is None or run.pattern == "alltoallv":  # of the busiest rank
+    # other tools print the busbw of the busiest rank
+    if factor is None or algbw is None or busbw is None or run.pattern == "alltoallv":
         return True
     return abs(busbw - algbw * factor) <= _DIGIT_BYTES_PER_S * (1 + factor) * 1.001 + _RELATIVE * busbw
 
 
 @lru_cache(maxsize=1024)
 def _factor(pattern: Pattern | None, num_ranks: int | None) -> float | None:
-    """busbw / algbw at any size."""
+    """Return busbw / algbw, which is the same at any size; None if unknown."""
     if pattern is None or num_ranks is None or num_ranks < 2 or isinstance(pattern, MessagePattern):
         return None
     return pattern.bus_factor(Shape(num_ranks, 16 * num_ranks))

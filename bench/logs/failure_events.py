@@ -1,10 +1,13 @@
-"""Events: what libraries, launchers and the kernel print when a job fails, with the rank, host and operation named.
+"""Failure events.
 
-A format is a file in `logs/events/` with a class `FORMAT`. A `SignFormat` is a table: a regular expression whose named
-groups fill the fields of an event, and what the message means. A `DocumentFormat` reads a whole file, such as a dump.
+They are messages of libraries, launchers and the kernel about a failed job, with the rank, host and operation.
 
-A text is read once, in pieces. Only pieces that contain a format's hint are split into lines. Memory is bounded by the
-number of events. No file content raises an exception.
+A format is a file in `logs/events/` with a class `FORMAT`. A `SignFormat` is a table of regular expressions, each with
+what the message means. The named groups of an expression fill the fields of an event. A `DocumentFormat` reads a whole
+file, such as a dump.
+
+A text is read once, in pieces. Only pieces that contain a format's hint are split into lines. Memory is limited by the
+number of events. No content of a file causes an exception.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from typing import Any, ClassVar
 from bench.core import plugins
 from bench.logs.readers import _lines
 
-LARGEST_DOCUMENT = 1 << 28  # bytes of a dump
-_MOST_EVENTS = 20_000  # of one file
-_MOST_ALIKE = 4_000  # of one kind in one file
+LARGEST_DOCUMENT = 1 << 28  # the largest dump that is read, in bytes
+_MOST_EVENTS = 20_000  # at most this many events of one file are kept
+_MOST_ALIKE = 4_000  # at most this many events of one kind are kept for one file
 _LONGEST_LINE = 4_000
 _LONGEST_PRINTED = 240
 _LONGEST_HINT, _LONGEST_LABEL = 64, 200
@@ -31,23 +34,23 @@ _HEAD = 4_096
 class Role(StrEnum):
     """What a message says about the failure: its cause, a consequence of it, or the state of a rank."""
 
-    CAUSE = "cause"  # it explains itself: out of memory, a wrong call, a signal
+    CAUSE = "cause"  # the message explains the failure: out of memory, a wrong call, a signal
     NETWORK = "network"  # a link or the other end failed; the message cannot tell which
-    ABSENT = "absent"  # it names ranks that did not come
-    ENDED = "ended"  # a process ended; why is not said
+    ABSENT = "absent"  # it names ranks that did not reach the operation
+    ENDED = "ended"  # a process ended, but the message does not say why
     WAITED = "waited"  # a rank waited until a time limit: a consequence
     PEER = "peer"  # a connection to another rank was lost: a consequence
     STOPPED = "stopped"  # the launcher ended the process: a consequence
-    STATE = "state"  # how far a rank came
-    PLACE = "place"  # which host and process a rank has
+    STATE = "state"  # how far a rank got
+    PLACE = "place"  # on which host and in which process a rank runs
 
 
 @dataclass(frozen=True, slots=True)
 class MessageKind:
-    """One kind of message: its code, its role and, for people, what it means and what to do.
+    """One kind of message: its code, its role, what it means and what to do.
 
-    `what` and `step` are templates over the event's fields and facts (core/codes.py: fill_present). `weight`, 0 to 1:
-    how surely a job with this message failed for this reason.
+    `what` and `step` are templates that the event's fields and facts fill (core/codes.py: fill_present). `weight`, 0 to
+    1, says how surely a job with this message failed for this reason.
     """
 
     code: str
@@ -60,10 +63,10 @@ class MessageKind:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One message. Everything but the kind and the line is None or empty if the text does not state it.
+    """One message. All fields except the kind and the line are None or empty if the text does not state them.
 
-    `time_s` counts from the start of the year in the host's own clock. `duration_s`: how long it waited. `ranks`: those
-    that the message names as missing. `printed`: the message itself, cut.
+    `time_s`: seconds since the start of the year by the host's clock. `duration_s`: how long the rank waited, in
+    seconds. `ranks`: the ranks that the message names as missing. `printed`: the text of the message, shortened.
     """
 
     kind: MessageKind
@@ -84,18 +87,18 @@ class Event:
 
     @property
     def code(self) -> str:
-        """The code of its kind."""
+        """The code of the event's kind."""
         return self.kind.code
 
     @property
     def role(self) -> Role:
-        """The role of its kind."""
+        """The role of the event's kind."""
         return self.kind.role
 
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line of a log: `raw` as it is in the file, `text` without what launchers added."""
+    """A line of a log. `raw`: the line as it is in the file. `text`: the line without what launchers added."""
 
     number: int
     text: str
@@ -103,18 +106,21 @@ class EventLine:
 
 
 class EventFormat(ABC):
-    """Reads messages of one kind from the lines of one file. There is a new reader for every file; it never raises."""
+    """Reads messages of one kind from the lines of one file.
 
-    hints: ClassVar[tuple[str, ...]]  # each line that it reads contains one of them, as it is printed
-    is_open = False  # does it want every next line, for example within a table?
-    is_general = False  # is it asked only about lines that give no other format an event?
+    A new reader is made for every file. A reader never raises an error.
+    """
+
+    hints: ClassVar[tuple[str, ...]]  # each line that the format reads contains one of these texts, as it is printed
+    is_open = False  # whether the format must get every next line, for example within a table
+    is_general = False  # whether the format gets only lines from which no other format made an event
 
     @abstractmethod
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The events of one line."""
+        """Yield the events of one line."""
 
     def finish(self) -> Iterator[Event]:
-        """The file has ended: return the events that were not complete."""
+        """Yield the events that were not complete when the file ended."""
         yield from ()
 
 
@@ -123,16 +129,19 @@ class DocumentFormat(ABC):
 
     @abstractmethod
     def begins(self, head: bytes) -> bool:
-        """Can a file that begins with these bytes be such a document?"""
+        """Check whether a file that begins with these bytes can be such a document."""
 
     @abstractmethod
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """Its events; none if it is damaged. `name`: of the file, which may hold the rank."""
+        """Yield the events of a document, or nothing if it is damaged.
+
+        `name`: the name of the file, which may contain the rank.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """How one kind of message is recognised.
+    """How to recognise one kind of message.
 
     Named groups fill the event's fields: rank, pid, seq, ranks (a list of numbers), host, group, operation, peer, ms
     and seconds (the duration), and time. Every other named group becomes a fact of the event.
@@ -143,12 +152,12 @@ class Sign:
 
 
 class SignFormat(EventFormat):
-    """A format that is a table of signs. The first one that fits a line gives its event."""
+    """A format that is a table of signs. The first sign that matches a line gives the line's event."""
 
     signs: ClassVar[tuple[Sign, ...]]
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """At most one event a line."""
+        """Yield at most one event for a line."""
         for sign in self.signs:
             found = sign.pattern.search(line.text)
             if found is not None:
@@ -156,7 +165,7 @@ class SignFormat(EventFormat):
                 return
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """The event with what the format finds elsewhere in the line."""
+        """Return the event, completed with what the format finds elsewhere in the line."""
         return event
 
 
@@ -172,14 +181,14 @@ _TIMES = re.compile(
     r")"
 )
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # torch, torchrun --tee
-_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # Open MPI --tag-output
+_TORCH_LABEL = re.compile(r"\[(?:default|rank)(\d{1,6})\]:")  # printed by torch and torchrun --tee
+_MPIRUN_LABEL = re.compile(r"^\s*\[1,(\d{1,6})\]\s?<std")  # printed by Open MPI --tag-output
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _SRUN_LABEL = re.compile(r"^\s*(\d{1,6}):\s")
 
 
 def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = None, **fields: Any) -> Event:
-    """An event from a match's named groups, the line's time, and fields that override both.
+    """Build an event from a match's named groups, the line's time, and fields that override both.
 
     A group `name_2` also fills `name`, because a pattern cannot contain the same name twice.
     """
@@ -209,12 +218,12 @@ def event_of(kind: MessageKind, line: EventLine, found: re.Match[str] | None = N
 
 
 def whole(text: str) -> int | None:
-    """A whole number; None if it has so many digits that it must be damaged."""
+    """Parse a whole number. Return None if it has so many digits that it must be damaged."""
     return int(text) if len(text) <= 20 else None
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as "2, 5-7"; a range of more than 100,000 gives its ends."""
+    """Parse a list of numbers such as "2, 5-7". For a range of more than 100,000 numbers, return only its ends."""
     found: list[int] = []
     for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
         begin, end = int(first), int(last or first)
@@ -223,7 +232,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def time_of(text: str) -> float | None:
-    """Seconds since the start of the year of the first date in a line; None without one."""
+    """Return the first date in a line in seconds since the start of the year; None without a date."""
     found = _TIMES.search(text[:_LONGEST_LINE])
     if found is None:
         return None
@@ -237,20 +246,21 @@ def time_of(text: str) -> float | None:
 
 
 class EventReader:
-    """Reads the events of one file. `look` gets each stretch of its text, in order (logs/readers/_lines.py)."""
+    """Reads the events of one file. `look` gets each piece of the file's text, in order (logs/readers/_lines.py)."""
 
     def __init__(self) -> None:
-        """No text read yet."""
+        """Begin without any text."""
         self._formats = [made for made in map(_format, plugins.names("event")) if isinstance(made, EventFormat)]
         self._hints = [(hint, reader) for reader in self._formats for hint in reader.hints]
         self._events: list[Event] = []
         self._num_of: dict[str, int] = {}
         self._seen: set[tuple[Any, ...]] = set()
-        self._labels: dict[int, int] = {}  # a number before lines -> how often; numbers of lines never come twice
-        self._times: dict[str, int] = {}  # a line without its numbers -> how often it came
+        # a number before lines -> how often it came; a number that comes twice is a rank and not a line number
+        self._labels: dict[int, int] = {}
+        self._times: dict[str, int] = {}  # a line without its numbers -> how often such a line came
         self._number = 1
         self._rest, self._end = "", ""
-        self._near: list[tuple[str, EventFormat]] = []  # hints of the last stretch, in which a line may have begun
+        self._near: list[tuple[str, EventFormat]] = []  # the hints of the last piece, in which a line may have begun
 
     def look(self, text: str) -> None:
         """Read the next piece of the text."""
@@ -269,7 +279,7 @@ class EventReader:
             self._number += 1
 
     def events(self, source: str = "") -> tuple[Event, ...]:
-        """The text has ended: return all its events in order."""
+        """Return all events of the text in order. Call it once, after the last piece."""
         if self._rest:
             self._line(self._rest, self._hints)
             self._rest = ""
@@ -279,7 +289,7 @@ class EventReader:
         return tuple(replace(event, source=source) for event in found)
 
     def _skip(self, text: str) -> None:
-        """A stretch without a hint. Its last line may go on in the next one."""
+        """Skip a piece without a hint. Its last line may continue in the next piece."""
         ended = text.count("\n")
         self._rest = (text.rpartition("\n")[2] if ended else self._rest + text)[:_LONGEST_LINE]
         self._number += ended
@@ -305,9 +315,9 @@ class EventReader:
             self._keep(found if rank is None else [_with_rank(event, rank) for event in found])
 
     def _is_frequent(self, raw: str) -> bool:
-        """Have so many lines differed from this one only in their numbers that another one says nothing new?
+        """Check whether so many lines differed from this line only in their numbers that one more is useless.
 
-        Logs with millions of such lines are read in seconds.
+        Skipping such lines allows reading logs with millions of them in seconds.
         """
         shape = _NUMBER.sub("#", raw)
         number = self._times.get(shape, 0)
@@ -316,7 +326,10 @@ class EventReader:
         return number >= _MOST_ALIKE
 
     def _srun_label(self, raw: str) -> int | None:
-        """The rank that `srun --label` printed before a line. Line numbers look the same, but never repeat."""
+        """Return the rank that `srun --label` printed before a line, or None.
+
+        Line numbers look the same, but never repeat.
+        """
         found = _SRUN_LABEL.match(raw)
         if found is None:
             return None
@@ -339,15 +352,15 @@ class EventReader:
 
 
 def _rank_label(raw: str) -> int | None:
-    """The rank that torch, torchrun or mpirun printed before a line."""
+    """Return the rank that torch, torchrun or mpirun printed before a line; None if there is none."""
     found = _TORCH_LABEL.search(raw[:_LONGEST_LABEL]) or _MPIRUN_LABEL.match(raw)
     return int(found[1]) if found else None
 
 
 def _with_rank(event: Event, rank: int) -> Event:
-    """The event with the rank of its line's label, if its own text has none.
+    """Return the event with the rank of its line's label, if the event has no rank of its own.
 
-    A launcher's own messages belong to no rank.
+    A launcher's own messages get no rank.
     """
     if event.rank is not None or event.ranks or event.role in (Role.STOPPED, Role.PLACE):
         return event
@@ -355,7 +368,10 @@ def _with_rank(event: Event, rank: int) -> Event:
 
 
 def document_events(data: bytes, name: str) -> tuple[Event, ...]:
-    """The events of a file that is one document; none if no format knows it. Never raises."""
+    """Return the events of a file that is one document.
+
+    Return an empty tuple if no format knows the document. Never raises.
+    """
     found: list[Event] = []
     for made in map(_format, plugins.names("event")):
         if isinstance(made, DocumentFormat) and made.begins(data[:_HEAD]):
@@ -364,7 +380,7 @@ def document_events(data: bytes, name: str) -> tuple[Event, ...]:
 
 
 def may_be_document(head: bytes) -> bool:
-    """Does a file that begins with these bytes look like a document of some format?"""
+    """Check whether a file that begins with these bytes looks like a document of some format."""
     formats = map(_format, plugins.names("event"))
     return any(isinstance(made, DocumentFormat) and made.begins(head[:_HEAD]) for made in formats)
 

@@ -1,8 +1,8 @@
-"""Contents of other tools' logs: runs with rows and matrices, and remarks about what was lost.
+"""The contents of other tools' logs: runs with rows and matrices, and remarks about what was lost.
 
-A reader (a file in `logs/readers/`) turns lines into these values. SI units: seconds, bytes, bytes per second; None is
-"unknown". Sizes and names are ours (docs/metrics.md): `payload_bytes` is S, the larger of one rank's two buffers,
-whatever the tool calls its size.
+A reader (a file in `logs/readers/`) converts lines to these values. Units are SI: seconds, bytes, bytes per second.
+None means "unknown". Sizes and names follow our definitions (docs/metrics.md): `payload_bytes` is S, the larger of one
+rank's two buffers, whatever the tool calls its size.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForeignRow:
-    """One measured figure of a size: half a line of nccl-tests, a line of OSU or perftest.
+    """One measured figure for one size: half a line of nccl-tests, a line of OSU or perftest.
 
-    `num_wrong`: wrong elements; None if the tool did not check. `root`: None if the operation has none.
-    `min_s`, `max_s`, `num_iterations`: printed beside the mean, by the tool's own definitions.
-    `unreadable`: those of "time", "algbw", "busbw" that were printed as no number (nan, inf); never computed instead.
-    `contradicts`: why its own figures cannot all be right; None if nothing shows that.
+    `num_wrong`: the number of wrong elements; None if the tool did not check. `root`: None if the operation has no
+    root. `min_s`, `max_s`, `num_iterations`: printed together with the mean, by the tool's own definitions.
+    `unreadable`: which of "time", "algbw" and "busbw" were printed as no number (nan, inf); they are not computed from
+    other figures. `contradicts`: why the row's figures cannot all be right; None if nothing shows that.
     """
 
     payload_bytes: int | None
     num_elements: int | None = None
-    dtype: str | None = None  # by torch's names: float32, bfloat16, float8_e4m3fn
+    dtype: str | None = None  # torch's name of the type: float32, bfloat16, float8_e4m3fn
     reduce_op: str | None = None
     root: int | None = None
     in_place: bool = False
@@ -58,10 +58,11 @@ class ForeignRow:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """One pair of a matrix: ("gpu0", "gpu1"), ("host", "gpu3"). `value` is None unless the status is "ok".
+    """One pair of a matrix, such as ("gpu0", "gpu1") or ("host", "gpu3"). `value` is None unless the status is "ok".
 
-    `status`: "ok", "waived" (no such path, or refused), "unreadable" (lost from the log), "failed". `payload_bytes`:
-    the size of one copy, in a matrix whose cells have different ones; then an end pair occurs once for each size.
+    `status`: "ok", "waived" (there is no such path, or it was refused), "unreadable" (lost from the log) or "failed".
+    `payload_bytes`: the size of one copy in bytes, if the cells of the matrix have different sizes. A pair then occurs
+    once for each size.
     """
 
     src: str
@@ -73,14 +74,16 @@ class MatrixCell:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Pairs of one test. `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None if unknown.
+    """The pairs of one test.
 
-    `payload_bytes`: the size of one copy, if known. `direction`, None if unknown:
+    `unit`: "bytes_per_s" or "s". `engine`: "ce" (copy engine), "sm" (kernel), None if unknown.
 
-    - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell. "others" are all GPUs but the cell's own, together;
-    - "bidirectional": one direction's rate while the other is busy; "bidirectional_sum": the sum of both;
-    - "through_host", "through_host_sum": the same between GPUs by way of host memory;
-    - "h2d_pageable", "d2h_pageable": from and to memory that the driver copies once more;
+    `payload_bytes`: the size of one copy in bytes, None if unknown. `direction` is None if unknown, or one of:
+
+    - "h2d", "d2h", "d2d": bytes from `src` to `dst` of each cell; "others" means all GPUs except the cell's own GPU;
+    - "bidirectional": one direction's rate while the other direction is busy; "bidirectional_sum": the sum of both;
+    - "through_host", "through_host_sum": the same between GPUs through host memory;
+    - "h2d_pageable", "d2h_pageable": from and to pageable memory, which the driver copies once more;
     - "local": inside one GPU, no link; "load": a load by `src` from the memory of `dst`, there and back;
       "calls": the time of the call that starts a copy, no link.
     """
@@ -96,11 +99,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class NamedFigure:
-    """A named result of a tool that is no row by size and no pair of a matrix: a score, a rate, the verdict of a test.
+    """A named result that is neither a row of a size nor a pair of a matrix: a score, a rate, the verdict of a test.
 
-    `name`: what was measured, in the tool's words. `where`: on what ("gpu3", "rank 0", "stream 5"); "" for the whole
-    run. `unit`: "bytes_per_s", "s", "per_s", "bytes", "ratio", "percent" or "count"; "" if it is a test's verdict.
-    `status`: as of a MatrixCell, or "warning"; a test that passed is "ok" and has no value.
+    `name`: what was measured, as the tool prints it. `where`: the part that was measured ("gpu3", "rank 0", "stream
+    5"); "" for the whole run. `unit`: "bytes_per_s", "s", "per_s", "bytes", "ratio", "percent" or "count"; "" for a
+    test's verdict. `status`: the same as in MatrixCell, or "warning". A test that passed has status "ok" and no value.
     """
 
     name: str
@@ -112,7 +115,7 @@ class NamedFigure:
 
     @property
     def words(self) -> str:
-        """`rank 3, dispatch: 43.2 GB/s`."""
+        """The figure as text: `rank 3, dispatch: 43.2 GB/s`."""
         name = ", ".join(filter(None, (self.where, self.name)))
         return f"{name}: {self.value_words}"
 
@@ -125,11 +128,11 @@ class NamedFigure:
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> NamedFigure:
-        """The opposite of `to_dict`."""
+        """Build a figure from the result of `to_dict`."""
         return cls(stored["name"], stored["value"], stored["unit"], stored["where"], stored["status"], stored["line"])
 
     def to_dict(self) -> dict[str, Any]:
-        """As headers hold it."""
+        """Return the figure as a dictionary, as headers store it."""
         return {
             "name": self.name,
             "value": self.value,
@@ -154,7 +157,7 @@ _SUFFIXES = {"per_s": " per second", "percent": " %"}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What was lost, is doubtful or is worth knowing. `line`: where in the log; None if it concerns the whole run."""
+    """A note about what was lost, is doubtful or is worth knowing. `line`: its line; None for the whole run."""
 
     line: int | None
     code: str
@@ -163,41 +166,41 @@ class Remark:
 
     @classmethod
     def of(cls, line: int | None, code: Code, **facts: Any) -> Remark:
-        """A code with its facts, in the words of its template."""
+        """Build a remark from a code and its facts. The code's template gives the text."""
         return cls(line, code, facts, code.words(facts))
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> Remark:
-        """The opposite of `to_dict`; older files hold no code."""
+        """Build a remark from the result of `to_dict`. Older files contain no code."""
         return cls(stored["line"], stored.get("code", UNCODED), stored.get("facts", {}), stored["text"])
 
     def to_dict(self) -> dict[str, Any]:
-        """The form in headers and JSON documents."""
+        """Return the remark as a dictionary, as headers and JSON documents store it."""
         return {"line": self.line, "text": self.text, "code": str(self.code), "facts": dict(self.facts)}
 
     @property
     def words(self) -> str:
-        """The text behind its line."""
+        """The text, preceded by the line number if there is one."""
         return self.text if self.line is None else f"line {self.line}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """One start of a tool, as its log shows it. `failure`: why the status is not ok.
+    """One start of a tool, as its log shows it. `failure`: why the status is not "ok".
 
-    A failure's code is that of the first reason, its text holds them all. Its fact `printed`, if there is one, holds
-    the words of other programs.
+    The code of a failure is that of the first reason, and its text contains all reasons. Its fact `printed`, if it
+    exists, contains what other programs printed.
 
     `hosts` and `gpus`: their names, each once, in order of appearance. `translations`: how figures were recomputed by
-    our definitions. `settings`: what else the tool printed about itself ("nccl": "2.27.7"). `size_is_block`: the rows'
-    sizes are one rank's block m, because S = n * m needs the number of ranks, which the log does not state:
-    `with_num_ranks` applies it. `asked_bytes`: the requested sizes that the tool prints, before it rounds them; empty
-    if unknown.
+    our definitions. `settings`: what else the tool printed about itself ("nccl": "2.27.7"). `size_is_block`: whether
+    the rows' sizes are the block m of one rank, because S = n * m needs the number of ranks, which the log does not
+    state; `with_num_ranks` converts them. `asked_bytes`: the requested sizes in bytes that the tool prints before it
+    rounds them; empty if unknown.
     """
 
     tool: str
     tool_version: str | None = None
-    pattern: str | None = None  # our word: allreduce, sendrecv, ...
+    pattern: str | None = None  # our name of the pattern: allreduce, sendrecv, ...
     num_ranks: int | None = None
     num_nodes: int | None = None
     status: str = OK
@@ -209,13 +212,13 @@ class ForeignRun:
     remarks: tuple[Remark, ...] = ()
     translations: tuple[Coded, ...] = ()
     settings: tuple[tuple[str, str], ...] = field(default=())
-    line: int = 1  # where it begins
+    line: int = 1  # the line at which the run begins
     size_is_block: bool = False
     asked_bytes: tuple[int, ...] = ()
     figures: tuple[NamedFigure, ...] = ()
 
     def with_num_ranks(self, num_ranks: int) -> ForeignRun:
-        """This run with a number of ranks that its log did not state; sizes of blocks become S."""
+        """Return this run with a number of ranks that its log did not state. Sizes of blocks are converted to S."""
         if not self.size_is_block:
             return replace(self, num_ranks=num_ranks)
         rows = tuple(
@@ -227,41 +230,47 @@ class ForeignRun:
 
 
 class Reader(ABC):
-    """Reads one tool's output. There is a new reader for every file. No file content makes it raise.
+    """Reads one tool's output. A new reader is made for every file. No content of a file makes it raise an error.
 
-    Lines are fed in order; a run is yielded as soon as it is over. Memory grows with the rows, not with the lines.
+    Lines are fed in order. A run is yielded as soon as it has ended. Memory grows with the rows, not with the lines.
     """
 
-    tool: ClassVar[str]  # the name of its file in `logs/readers/`
+    tool: ClassVar[str]  # the name of the reader's file in `logs/readers/`
     traits: ClassVar[LogTraits] = LogTraits()
-    other_tools: ClassVar[Mapping[str, LogTraits]] = MappingProxyType({})  # of tools with a name of their own
-    # Lower-case words. Every line that `begins` accepts contains one of them, so other stretches of a log are not
-    # tried. Empty if there are no such words.
+    # traits of tools that the reader reads but that have another name
+    other_tools: ClassVar[Mapping[str, LogTraits]] = MappingProxyType({})
+    # Lower-case words. Every line that `begins` accepts contains one of these words, so pieces of a log without them
+    # are not tried. Empty if there are no such words.
     hints: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def begins(self, text: str) -> bool:
-        """Is it certain that this tool printed the line? It is asked of every line until a reader claims one."""
+        """Check whether it is certain that this tool printed the line.
+
+        Every line is checked until a reader accepts one.
+        """
 
     @abstractmethod
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Read one line; yield the runs that end with it."""
+        """Read one line. Yield the runs that end with it."""
 
     @abstractmethod
     def finish(self) -> Iterator[ForeignRun]:
-        """The file has ended: yield the run that was not complete."""
+        """Yield the run that was not complete when the file ended."""
 
 
 def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
-    """All runs that one reader finds in lines."""
+    """Return all runs that one reader finds in lines."""
     found = [run for line in lines for run in reader.feed(line)]
     return found + list(reader.finish())
 
 
 def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
-    """Runs of one log; one that lists no GPUs, hosts or nodes takes those of a sibling with as many ranks.
+    """Return the runs of one log.
 
-    Only the first run of a loop may print its devices. Siblings that list different machines are not used.
+    A run that lists no GPUs gets the GPUs, hosts and nodes of another run with as many ranks.
+
+    Often only the first run of a loop prints its devices. Runs that list different machines are not used.
     """
     listed: dict[int, set[tuple[tuple[str, ...], tuple[str, ...], int | None]]] = {}
     for run in runs:

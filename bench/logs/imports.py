@@ -1,6 +1,8 @@
-"""Logs of other tools as a run of ours: find the files, recognise the tools, read the runs, write the records.
+"""Imports logs of other tools as a run of this suite.
 
-A file is read once, as it comes, and never held as a whole; only its runs are kept.
+Finds the files, recognises the tools, reads the runs, writes the records.
+
+A file is read once, while it arrives, and is never kept in memory as a whole. Only its runs are kept.
 """
 
 from __future__ import annotations
@@ -45,14 +47,14 @@ __all__ = [
 
 STDIN = "-"
 _CHUNK_BYTES = 1 << 18
-_MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and their characters, that are kept until a reader is found
+_MOST_BEFORE, _LONGEST_BEFORE = 2000, 2000  # lines, and characters per line, that are kept until a reader is found
 _LONGEST_HINT = 64
-_MOST_CONTROLS = 0.02  # of its first bytes
-_TAR = b"ustar"  # several files, which would be read as one log
-_ZIP = b"PK\x03\x04"  # an archive may store a log as it is, and would then be read from the middle
+_MOST_CONTROLS = 0.02  # a file with a larger share of control characters in its first bytes is binary
+_TAR = b"ustar"  # a tar archive contains several files, which would be read as one log
+_ZIP = b"PK\x03\x04"  # a zip archive may store a log uncompressed, and the log would then be read from the middle
 _OF_TEXT = bytes([0, 7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 
-# Troubles that are also reported for files found in a folder, because a log may be lost.
+# Troubles that are also reported for files found in a folder, because a log may be lost there.
 _UNREAD = (
     LogCode.FILE_EMPTY,
     LogCode.FILE_UNREADABLE,
@@ -62,22 +64,25 @@ _UNREAD = (
 )
 _NO_OPTIONS = ImportOptions()
 
-# The lines of chunks. The second argument is called with each stretch of the text before its lines come.
+# Converts chunks of bytes to lines. The second argument is called with each piece of the text before its lines come.
 Clean = Callable[[Iterable[bytes], Callable[[str], None]], Iterable[Line]]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file to read. `name`: as shown to the user. `found`: the user named its folder, not the file."""
+    """One file to read.
+
+    `name`: its name as shown to the user. `found`: whether the user named the file's folder and not the file.
+    """
 
     name: str
-    path: Path | None  # None: standard input
+    path: Path | None  # None means standard input
     found: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The runs of one file. `trouble`: why it has none, or lacks its end."""
+    """The runs of one file. `trouble`: why the file has no runs, or why its end is missing."""
 
     source: Source
     runs: tuple[ForeignRun, ...] = ()
@@ -86,7 +91,10 @@ class Log:
 
     @property
     def is_reported(self) -> bool:
-        """Does its trouble get a sentence of its own? Yes if the file was named, is empty or could not be read."""
+        """Whether the file's trouble is reported in a sentence of its own.
+
+        It is if the file was named, is empty or could not be read.
+        """
         if self.trouble is None:
             return False
         unread = self.trouble.code in _UNREAD
@@ -94,13 +102,13 @@ class Log:
 
 
 def readers() -> tuple[type[Reader], ...]:
-    """The reader of every tool that has one."""
+    """Return the reader of every tool that has one."""
     found = (getattr(plugins.load("tool", name), "READER", None) for name in plugins.names("tool"))
     return tuple(reader for reader in found if reader is not None)
 
 
 def sources(names: Sequence[str]) -> list[Source]:
-    """The files that these names mean. The files of a folder are sorted by name, without hidden ones.
+    """Return the files that these names mean. The files of a folder are sorted by name, and hidden files are left out.
 
     Raises UsageError for a name that does not exist, and for a folder that cannot be read.
     """
@@ -131,9 +139,9 @@ def _inside(folder: Path) -> Iterator[Source]:
 
 
 def read(source: Source, readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions = _NO_OPTIONS) -> Log:
-    """All runs of one file. Never raises for its contents, nor for a file that cannot be read.
+    """Return the runs of one file. Never raises an error for its contents, nor for a file that cannot be read.
 
-    Raises UsageError if the options cannot be true of a run.
+    Raises UsageError if the options contradict a run.
     """
     try:
         if source.path is None:
@@ -165,7 +173,10 @@ def _archive_trouble(source: Source, error: ArchiveError) -> Coded:
 def _read_chunks(
     source: Source, chunks: _Chunks, readers: Sequence[type[Reader]], clean: Clean, options: ImportOptions
 ) -> Log:
-    """Raises ArchiveError if the file is a damaged archive. Of one that is cut, the runs before the cut are kept."""
+    """Read a file in chunks.
+
+    Raises ArchiveError if it is a damaged archive. If an archive is cut, the runs before the cut are kept.
+    """
     if chunks.binary:
         return Log(source, trouble=Coded.of(LogCode.FILE_BINARY, source=source.name))
     found = tuple(map(options.applied, runs(chunks, readers, clean)))
@@ -182,7 +193,10 @@ def _read_chunks(
 
 
 def troubles(logs: Sequence[Log]) -> list[str]:
-    """A sentence for each file whose trouble is reported; one for all others, which were found in folders."""
+    """Return a sentence for each file whose trouble is reported.
+
+    All other files, which were found in folders, share one sentence.
+    """
     sentences = [log.trouble.text for log in logs if log.trouble and log.is_reported]
     others = [log.source.name for log in logs if log.trouble and not log.is_reported]
     if others:
@@ -192,7 +206,7 @@ def troubles(logs: Sequence[Log]) -> list[str]:
 
 
 def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> ForeignRun:
-    """The run, with a mark on each row whose busbw does not follow from its algbw; in a record, the mark is a flag."""
+    """Mark each row whose busbw does not follow from its algbw. In a record, the mark becomes a flag."""
     pattern = patterns.get(run.pattern or "")
     mark = Coded.of(LogCode.BUSBW_BY_OTHER_FACTOR)
     rows = []
@@ -203,7 +217,10 @@ def with_contradictions(run: ForeignRun, patterns: Mapping[str, Pattern]) -> For
 
 
 def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pattern]) -> list[ImportedJob]:
-    """The runs of all logs as jobs of one run. Raises UsageError if `options.instance` cannot have held the ranks."""
+    """Return the runs of all logs as jobs of one run.
+
+    Raises UsageError if `options.instance` cannot have had that many ranks.
+    """
     names = Names()
     found = []
     for log in logs:
@@ -213,9 +230,9 @@ def jobs(logs: Iterable[Log], options: ImportOptions, patterns: Mapping[str, Pat
 
 
 def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, cluster: str | None) -> Path:
-    """A new folder of a run in `results`, with its plan and as yet no results file. Raises UsageError.
+    """Create the folder of a run in `results`, with its plan and without results files. Raises UsageError.
 
-    The plan lists the logs that could not be read. They may have contained rows, so no gate passes.
+    The plan lists the logs that could not be read. They may have contained rows, so such a run passes no gate.
     """
     folder = runs_store.create(results, runs_store.new_run_id(cluster or "imported", "logs"))
     sources = list(dict.fromkeys(job.header.imported["source"] for job in found))
@@ -230,15 +247,18 @@ def folder_of(found: Sequence[ImportedJob], logs: Sequence[Log], results: Path, 
 
 
 def kept(job: ImportedJob, folder: Path) -> Iterator[Record]:
-    """The job's records; its results file in `folder` is complete after the last one. Raises MeasurementError."""
+    """Yield the job's records while they are written.
+
+    The results file in `folder` is complete after the last record. Raises MeasurementError.
+    """
     return jsonl.written(runs_store.results_file(folder, job.header.job), job.header, job.records())
 
 
 def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean) -> Iterator[ForeignRun]:
-    """The runs in a text.
+    """Yield the runs in a text.
 
-    A reader gets a line that only its tool can have printed, and all that follow until another reader claims a line.
-    The first one also gets the lines before it, which may name hosts and the command.
+    A reader gets the first line that only its tool can have printed, and all following lines until another reader
+    accepts a line. The first reader also gets the lines before, which may name hosts and the command.
     """
     watch = _Watch(readers)
     asleep = {kind: kind() for kind in readers}
@@ -264,7 +284,7 @@ def runs(chunks: Iterable[bytes], readers: Sequence[type[Reader]], clean: Clean)
 
 
 class _Watch:
-    """Which readers may claim a line of the latest stretch of a text, by their hints.
+    """Finds out by their hints which readers may accept a line of the latest piece of a text.
 
     Searching a whole piece of text is far cheaper than asking every reader about every line. A line may have begun in
     the previous piece of text, with its hint there.
@@ -276,7 +296,7 @@ class _Watch:
         self.likely: tuple[type[Reader], ...] = ()
 
     def look(self, text: str) -> None:
-        """Take the next stretch in."""
+        """Look for hints in the next piece of the text."""
         seen = self._end + text.lower()
         hinted = frozenset(kind for kind in self._readers if _may_begin(kind, seen))
         self.likely = tuple(kind for kind in self._readers if kind in hinted or kind in self._begun)
@@ -285,15 +305,18 @@ class _Watch:
 
 
 def _may_begin(kind: type[Reader], text: str) -> bool:
-    """Is one of a reader's hints in the text? A colour code may split a hint, so any colour code counts as a hint."""
+    """Check whether one of a reader's hints is in the text.
+
+    A colour code may split a hint, so any colour code counts as a hint.
+    """
     return not kind.hints or "\x1b" in text or any(hint in text for hint in kind.hints)
 
 
 class _Chunks:
-    """The chunks of a file, each as soon as it is there (a pipe may be slow); of an archive, the unpacked chunks.
+    """Yields the chunks of a file as soon as they arrive (a pipe may be slow), or the unpacked chunks of an archive.
 
-    `digest`: of the file as it was read. `cut`: the error of an archive without its end. Raises ArchiveError for other
-    damage.
+    `digest`: the hash of the file as it was read. `cut`: the error of an archive whose end is missing. Raises
+    ArchiveError for any other damage.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -304,9 +327,9 @@ class _Chunks:
 
     @property
     def binary(self) -> bool:
-        """Does it begin with control characters that logs do not have?
+        """Whether the file begins with control characters that logs do not have.
 
-        NULs are allowed: the text may be UTF-16, or have a hole.
+        NUL characters are allowed, because the text may be UTF-16 or contain a gap of NUL characters.
         """
         if self.begin.startswith(_ZIP) or self.begin[257:262] == _TAR:
             return True
@@ -319,7 +342,7 @@ class _Chunks:
         yield from self._pieces
 
     def _read(self) -> Iterator[bytes]:
-        """The chunks of the file, unpacked if it is an archive."""
+        """Yield the chunks of the file, unpacked if it is an archive."""
         chunk = self._next()
         kind = kind_of(chunk)
         if kind is None:

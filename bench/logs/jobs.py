@@ -1,4 +1,4 @@
-"""Turn another tool's runs into jobs of this suite: a header and records for each kind of row."""
+"""Converts another tool's runs to jobs of this suite: a header and records for each kind of row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN = "unknown"  # the pattern of rows whose operation the log does not stat
 FIGURES = "figures"  # the pattern of a job whose figures are neither rows by size nor pairs
 # Patterns of matrices by their direction, if no byte crosses a link.
 _OTHER_COPIES = {"local": "local_copy", "calls": "copy_call"}
-_MOST_REMARKS = 200  # in a header, of which a run may have many
+_MOST_REMARKS = 200  # a header stores at most this many remarks
 _MOST_NOTES = 10
 _MOST_FIGURES = 10_000
 _MOST_NAME = 60
@@ -34,32 +34,33 @@ _VERSION_WORDS = re.compile(r"nccl|rccl|cuda|driver|hip|rocm|mpi|plugin|version"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The file of a run: its name as the user gave it, and its SHA-256."""
+    """The file that a run was read from: its name as the user gave it, and its SHA-256."""
 
     source: str
     sha256: str
 
 
-_USUAL_GPUS = 8  # of a node with many NICs: 16 or 32 NICs are two or four for each GPU
+_USUAL_GPUS = 8  # GPUs of a node with many NICs: 16 or 32 NICs are two or four for each GPU
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the user adds to logs: the number of ranks and nodes if a log lacks them, and the links.
+    """What the user adds to logs: the numbers of ranks and nodes if a log lacks them, and the links.
 
-    `instance` and `links` (bytes per second, in place of its figures): what bounds the rows; "" and {}: nothing does.
+    `instance`: the instance type whose links bound the rows; "" for none. `links`: rates in bytes per second that
+    replace those of the instance type; {} for none.
     """
 
     num_ranks: int | None = None
     num_nodes: int | None = None
     instance: str = ""
     links: Mapping[str, float] = field(default_factory=dict)
-    own: Instance | None = None  # the site's own type of this name
-    nics: tuple[int, float] | None = None  # of a node: how many, bytes per second of each
+    own: Instance | None = None  # the instance type of this name that the site defined itself
+    nics: tuple[int, float] | None = None  # the NICs of a node: their number, and the bytes per second of each
     gpus_per_node: int | None = None
 
     def of_node(self, links: NodeLinks | None, ranks_per_node: int | None) -> NodeLinks | None:
-        """The links of a node with what the user says about it; None if nothing is known."""
+        """Return the links of a node, changed by what the user says about it. Return None if nothing is known."""
         if self.nics is None and self.gpus_per_node is None:
             return links
         num, rate = self.nics or (None, None)
@@ -72,7 +73,7 @@ class ImportOptions:
         return replace(found.with_rates({"nic": rate}), num_nics=num, gpus=gpus)
 
     def applied(self, run: ForeignRun) -> ForeignRun:
-        """The run with the ranks and nodes that its log lacks.
+        """Add to a run the numbers of ranks and nodes that its log lacks.
 
         Raises UsageError if the ranks cannot be divided among the nodes.
         """
@@ -90,7 +91,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedJob:
-    """One results file to write: its header, and its records, which are made on demand."""
+    """One results file to write: its header, and its records, which are built on demand."""
 
     header: Header
     rows: tuple[ForeignRow, ...]
@@ -100,7 +101,7 @@ class ImportedJob:
     figures: tuple[NamedFigure, ...] = ()
 
     def records(self) -> Iterator[Record]:
-        """The records of its rows in order; then, if the run did not end well, its failure."""
+        """Yield the records of its rows in order. If the run did not succeed, yield its failure at the end."""
         if self.matrix is not None:
             yield from of_matrix(self.header, self.matrix)
         for row in self.rows:
@@ -114,13 +115,13 @@ class ImportedJob:
 
 
 class Names:
-    """Unique names of jobs: a repeated name gets a number."""
+    """Makes unique names for jobs: a repeated name gets a number."""
 
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
 
     def of(self, *words: str) -> str:
-        """A file name made of words."""
+        """Return a unique file name made of words."""
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(filter(None, words))).strip("-.")[: 2 * _MOST_NAME] or "run"
         number = self._given[name] = self._given.get(name, 0) + 1
         return name if number == 1 else self.of(f"{name}-{number}")
@@ -129,11 +130,13 @@ class Names:
 def jobs_of(
     run: ForeignRun, origin: Origin, options: ImportOptions, patterns: Mapping[str, Pattern], names: Names
 ) -> list[ImportedJob]:
-    """One job for each element type, operation, root and placement of a run's rows, one for each matrix and one for
-    its figures.
+    """Return the jobs of a run.
 
-    A run without rows becomes a job with its failure only. Raises UsageError if `options.instance` cannot have held the
-    ranks.
+    There is one for each element type, operation, root and placement of its rows, one for each matrix, and one for its
+    figures.
+
+    A run without any of them becomes a job with only its failure. Raises UsageError if `options.instance` cannot have
+    had that many ranks.
     """
     stem = PurePath(origin.source).stem[:_MOST_NAME]
     # The alltoallv of other tools sends equal blocks, like alltoall.
@@ -164,9 +167,11 @@ def jobs_of(
 def _bounding(
     run: ForeignRun, options: ImportOptions, per_node: int | None
 ) -> tuple[Mapping[str, object], Mapping[str, str]]:
-    """The links that bound the rows, and a fact about them: the named ones, else the ports of the GPUs in the log.
+    """Return the links that bound the rows, and a fact about them.
 
-    None bounds the operations of a running job, whose times include other things.
+    They are the named links, or else the ports of the GPUs in the log.
+
+    No links bound the operations of a running job, because their times include other work.
     """
     if log_traits(run.tool).of_running_job:
         return {}, {}
@@ -181,7 +186,7 @@ def _bounding(
 
 
 def _per_node(run: ForeignRun) -> int | None:
-    """Ranks of each node; None if unknown, or not the same on all."""
+    """Return the number of ranks of each node. Return None if it is unknown, or not the same for all nodes."""
     if not run.num_ranks or not run.num_nodes or run.num_ranks % run.num_nodes:
         return None
     return run.num_ranks // run.num_nodes
@@ -253,7 +258,10 @@ def _matrix_header(
 def _figures_header(
     name: str, run: ForeignRun, origin: Origin, options: ImportOptions, remarks: Sequence[Remark]
 ) -> Header:
-    """All figures are in the header; the records of the job are its rates, times and failed tests."""
+    """Return the header of a job of figures.
+
+    All figures are in the header. The records of the job are its rates, times and failed tests.
+    """
     header = _header(
         name,
         run,
@@ -315,7 +323,7 @@ def _header(
 
 
 def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dict[str, Any]:
-    """Where the rows come from, as core/record.py: IMPORTED_KEYS describes it."""
+    """Return where the rows come from, as core/record.py: IMPORTED_KEYS describes it."""
     failure = run.failure
     return {
         "tool": run.tool,
@@ -335,19 +343,22 @@ def _imported(run: ForeignRun, origin: Origin, remarks: Sequence[Remark]) -> dic
 
 
 def _facts(run: ForeignRun) -> dict[str, str]:
-    """Where the bytes were: the GPUs, or device memory of a tool that otherwise uses host memory."""
+    """Return facts about a run's buffers.
+
+    `gpus`: the names of the GPUs. `memory`: "device" if a tool that usually uses host memory used GPUs.
+    """
     of_gpus = log_traits(run.tool).host_memory and dict(run.settings).get("memory") == "device"
     found = {"gpus": ", ".join(run.gpus), "memory": "device" if of_gpus else ""}
     return {name: value for name, value in found.items() if value}
 
 
 def _notes(remarks: Sequence[Remark]) -> list[str]:
-    """The first remarks as sentences; the header keeps more of them."""
+    """Return the first remarks as sentences. The header stores more of them."""
     return [remark.words for remark in _first(remarks, _MOST_NOTES)]
 
 
 def _first(remarks: Sequence[Remark], most: int) -> list[Remark]:
-    """The first remarks, and how many more there are."""
+    """Return the first remarks, and a remark with the number of omitted remarks."""
     kept = list(remarks[:most])
     if len(remarks) > most:
         kept.append(Remark.of(None, LogCode.MORE_REMARKS, num=len(remarks) - most))

@@ -1,7 +1,7 @@
-"""Codes and words for what can be wrong with a log: its files, lost lines, figures and cells.
+"""Codes and messages for what can be wrong with a log: its files, lost lines, figures and cells.
 
-A reader's own codes are in its file. Templates name no line, because a remark has one and a failure's text gets it
-appended; only records' texts name it.
+A reader's own codes are in the file of the reader. Templates contain no line number, because a remark has one and the
+text of a failure gets it appended. Only the texts of records contain it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from bench.core.codes import Code
 
 
 class LogCode(Code):
-    """What happened to a log, a run, a row or a cell, whichever tool printed it."""
+    """What happened to a log, a run, a row or a cell, for logs of all tools."""
 
-    # A file that gives nothing
+    # A file without results
     FILE_UNREADABLE = "file-unreadable", "{source} cannot be read ({error})"
     ARCHIVE_DAMAGED = (
         "archive-damaged",
@@ -31,7 +31,7 @@ class LogCode(Code):
     NOT_RECOGNISED = "not-recognised", "no line of {source} is from a tool whose logs are read: {tools:list}"
 
     # A run
-    TOOL_ERROR = "tool-error", "{printed}"  # in the words of the tool, its launcher or a library
+    TOOL_ERROR = "tool-error", "{printed}"  # the text of the tool, its launcher or a library
     NO_REASON = "no-reason", "the log does not say why"
     NO_ROWS = "no-rows", "the table has no row: the program crashed, or this end of the test only waits"
     NO_TABLE = "no-table", "{test} has no table"
@@ -75,7 +75,7 @@ class LogCode(Code):
 
 
 class ToolCode(Code):
-    """Why a tool beside ours does not measure a case. Tools have codes of their own, in their files."""
+    """Why another tool does not measure a case. Each tool also has codes of its own, in its file."""
 
     NOT_INSTALLED = "tool-not-installed", "{text}"
     NO_PROGRAM = "no-program", "{tool} has no program for {pattern}"

@@ -1,4 +1,7 @@
-"""The document of `linkbench import --format json`: every run as its log holds it, before records are made of it."""
+"""The document of `linkbench import --format json`.
+
+It has every run as its log shows it, before records are made of it.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def render(runs: Iterable[tuple[str, ForeignRun]]) -> str:
-    """One document, a record or a matrix a line: SI units, unknown is null. `runs`: (name of the file, run)."""
+    """Return the document as one text, with a record or a matrix per line.
+
+    Units are SI, and unknown is null. `runs`: (name of the file, run).
+    """
     return "".join(pieces(runs))
 
 
 def pieces(runs: Iterable[tuple[str, ForeignRun]]) -> Iterator[str]:
-    """The same document in pieces, because a large log gives a large document."""
+    """Yield the same document in pieces, because a large log gives a large document."""
     yield f'{{"schema": {json.dumps(SCHEMA)}, "runs": ['
     for number, (source, run) in enumerate(runs):
         yield ",\n" if number else "\n"

@@ -1,6 +1,6 @@
-"""Turn rows and cells of another tool into records of this suite:
+"""Converts rows and cells of another tool to records of this suite.
 
-the printed figures, with the factors of our definitions.
+The records have the printed figures, and the factors of our definitions.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bench.logs.check import is_by_definition
 from bench.logs.foreign import FAILED, OK, ForeignRow, ForeignRun, Matrix, MatrixCell, NamedFigure
 from bench.logs.messages import LogCode
 
-_SUM = "_sum"  # ends the direction of a figure that adds both ways; busbw is of one
-_MOST_RANKS_OF_MESSAGES = 8192  # beyond, a pattern's messages are too many to lay out for every size
+_SUM = "_sum"  # end of the direction of a figure that adds both directions; busbw is that of one direction
+_MOST_RANKS_OF_MESSAGES = 8192  # with more ranks, a pattern has too many messages to list them for every size
 _MOST_BYTES = 1 << 60
 
 
 def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | None) -> Record:
-    """A row as a record; skipped or failed if it has no figure or no size."""
+    """Convert a row to a record. The record is skipped or failed if the row has no figure or no size."""
     mode, size, line = _mode(run), row.payload_bytes, row.line
     if run.size_is_block:
         skip = Skip.of(LogCode.SIZE_IS_BLOCK, line=line, size=size)
@@ -54,12 +54,12 @@ def of_row(header: Header, row: ForeignRow, run: ForeignRun, pattern: Pattern | 
 
 
 def _mode(run: ForeignRun) -> str:
-    """Back to back, unless the tool waits for each call."""
+    """Return the mode of a run: pipelined, unless the tool waits for each call."""
     return "isolated" if ("mode", "isolated") in run.settings else "pipelined"
 
 
 def _traffic(header: Header, row: ForeignRow, pattern: Pattern | None) -> Traffic | None:
-    """The factors by the pattern's own definition; None if the pattern or the number of ranks is unknown."""
+    """Return the factors by the pattern's own definition; None if the pattern or the number of ranks is unknown."""
     num_ranks, size = header.num_ranks, row.payload_bytes
     if pattern is None or num_ranks is None or size is None:
         return None
@@ -76,9 +76,9 @@ def _of_shape(pattern: Pattern, num_ranks: int, size: int, element: int, root: i
 
 
 def _unreadable(row: ForeignRow) -> list[str]:
-    """The figures that were printed as no number.
+    """Return the names of the figures that were printed as no number.
 
-    A row with such a figure is no evidence, whatever its other figures are.
+    A row with such a figure is not used as evidence, whatever its other figures are.
     """
     figures = (
         ("time", row.time_s),
@@ -95,7 +95,10 @@ def _unreadable(row: ForeignRow) -> list[str]:
 
 
 def _figures(row: ForeignRow, traffic: Traffic | None, tool: str) -> dict[str, float]:
-    """The printed figures; a missing bandwidth follows by our definition: size / time, and that times the factor."""
+    """Return the printed figures.
+
+    A missing algbw is computed as size / time, and a missing busbw as algbw times the factor.
+    """
     seconds, algbw, busbw = map(_finite, (row.time_s, row.algbw_bytes_per_s, row.busbw_bytes_per_s))
     if algbw is None and seconds and row.payload_bytes:
         algbw = row.payload_bytes / seconds
@@ -120,7 +123,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
-    """A record for each cell; a waived cell is skipped with its reason."""
+    """Yield a record for each cell. A waived cell is skipped with its reason."""
     mode = "isolated" if matrix.unit == "s" else "pipelined"
     factor = 0.5 if (matrix.direction or "").endswith(_SUM) else 1.0
     for cell in matrix.cells:
@@ -140,7 +143,10 @@ def of_matrix(header: Header, matrix: Matrix) -> Iterator[Record]:
 
 
 def of_figure(header: Header, figure: NamedFigure) -> Record | None:
-    """A rate or a time as a record, a test that failed as a failure; None for other figures, which the header holds."""
+    """Convert a rate or a time to a record, and a failed test to a failure.
+
+    Return None for other figures, which are in the header.
+    """
     group = ", ".join(filter(None, (figure.where, figure.name)))
     if figure.status == FAILED:
         return _record(header, "isolated", 0, group=group, failed=Failure.of(LogCode.TEST_FAILED, test=group))
@@ -154,25 +160,25 @@ def of_figure(header: Header, figure: NamedFigure) -> Record | None:
 
 
 def failure_code(cell: MatrixCell) -> Code:
-    """Why a cell has no value, unless it was waived."""
+    """Return why a cell that was not waived has no value."""
     return LogCode.CELL_UNREADABLE if cell.status == "unreadable" else LogCode.CELL_FAILED
 
 
 def failure_of(header: Header, run: ForeignRun) -> Record:
-    """Why a run did not end well."""
+    """Return a record that says why a run did not succeed."""
     reason = run.failure or Coded.of(LogCode.NO_REASON)
     failure = Failure(f"{run.status}: {reason.text}", code=reason.code, facts=reason.facts)
     return _record(header, _mode(run), 0, failed=failure)
 
 
 def rank_of(end: str) -> int | None:
-    """3 of "gpu3"; None for a host, or for all GPUs together."""
+    """Return the rank of an end: 3 for "gpu3", None for a host or for all GPUs together."""
     digits = re.fullmatch(r"gpu(\d{1,6})", end)
     return int(digits[1]) if digits else None
 
 
 def _place(cell: MatrixCell) -> dict[str, Any]:
-    """The ranks of both ends: a GPU is a rank, a host is not."""
+    """Return the group and the ranks of both ends. A GPU is a rank, and a host is not."""
     src, dst = rank_of(cell.src), rank_of(cell.dst)
     num_ranks = len({src, dst} - {None}) or 1
     return {"group": f"{cell.src}>{cell.dst}", "src": src, "dst": dst, "num_ranks": num_ranks}

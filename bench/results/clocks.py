@@ -78,7 +78,7 @@ class Clock:
         return float(np.abs(fit.slopes) @ (fit.bounds + fit.bent_s)) if fit.slopes.any() else MAX_DRIFT
 
     def at(self, at_s: float) -> Offset:
-        """The offset at the reference's time `at_s`."""
+        """Return the offset at the reference's time `at_s`."""
         if not self.offsets:
             return Offset(at_s, 0.0, 0.0)
         fit, times = self._fit, [each.at_s for each in self.offsets]
@@ -89,7 +89,7 @@ class Clock:
         return Offset(at_s, offset_s, float(np.abs(weights) @ fit.bounds) + fit.bent_s + grown_s)
 
     def to_reference(self, reading_s: float) -> tuple[float, float]:
-        """(the reference's time, the bound of its error) when this clock read `reading_s`."""
+        """Return the reference's time when this clock read `reading_s`, and the bound of its error, in seconds."""
         if not self.offsets:
             return reading_s, 0.0
         fit = self._fit  # reading = time + offset + drift (time - middle)
@@ -128,7 +128,9 @@ class _Fit:
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
-    """The offset during a burst of round trips: the middle of the range that all allow; half the range is the bound.
+    """Return a clock's offset during a burst of round trips: the middle of the range that all round trips allow.
+
+    Half of that range bounds its error.
 
     This is the offset at the middle of the shortest round trip. The ranges of the other round trips are widened by the
     largest drift in between, and by the bounds of the `parent` clock if that clock sent the burst. Raises ValueError
@@ -150,7 +152,7 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 
 
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """(reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
+    """Return (reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
 
     A binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k the first 2^k clocks are known,
     and each of these clocks is compared with one more.
@@ -163,5 +165,5 @@ def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 
 
 def _rounding_s(*readings_s: float) -> float:
-    """The rounding error of a difference of readings in double precision."""
+    """Return the rounding error, in seconds, of a difference of two readings in double precision."""
     return float(4 * np.spacing(max(map(abs, readings_s))))

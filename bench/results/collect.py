@@ -16,7 +16,7 @@ from bench.store import jsonl, runs
 
 
 def find(name: str, results: Path) -> Path:
-    """The run's folder or results file. Raises UsageError if there is neither."""
+    """Return the path of a run's folder or results file. Raises UsageError if neither exists."""
     return Path(name) if Path(name).is_file() else runs.find(results, name)
 
 
@@ -26,7 +26,7 @@ def document(path: Path) -> Document:
 
 
 def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """The document of attempts that were read already; `warnings` become notes."""
+    """Build the document of attempts that were read already. `warnings` become notes."""
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     runs_read = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     found = summary.document(runs_read, notes=[Coded.uncoded(text) for text in (*warnings, *doubts)])
@@ -47,7 +47,7 @@ def named(path: Path) -> NamedRun:
 
 
 def nothing(path: Path) -> Document:
-    """The document of a run's folder without a results file: how its jobs failed, where that is known."""
+    """Build the document of a run's folder without a results file. It holds why jobs failed, if that was stored."""
     outcomes, doubts = _ends(path)
     return replace(
         summary.document([], notes=[Coded.uncoded(text) for text in doubts]), failures=tuple(_failures(outcomes))

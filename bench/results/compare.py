@@ -125,7 +125,7 @@ def compare(
 
 
 def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
-    """A pair of rows, not yet with a verdict: the launches of both, or the reason why there is no ratio."""
+    """Pair the rows of both runs without a verdict. The pair has the launches of both, or the reason for no ratio."""
     differs = {
         name: (base.factors[name], new.factors[name])
         for name in base.factors
@@ -142,12 +142,12 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """The seconds of each row. If either side is another tool's mean, the rows are not tested."""
+    """Return the time of each row in seconds. If either run is imported from another tool, no row is tested."""
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
 def _seconds(row: Summary) -> float | None:
-    """The median, else the mean; if a log prints only a rate, the time computed from that rate."""
+    """Return the median of a row, else its mean; if a log prints only a rate, the time computed from that rate."""
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
@@ -186,7 +186,7 @@ def _unusable(row: Summary) -> ReasonCode | None:
 
 
 def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """The rows, with a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
+    """Give each row a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
     p_values = inference.corrected([each.p for each in found])
@@ -219,7 +219,9 @@ def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_ne
 
 
 def _unmatched(left: Iterable[RowLaunches], rows: Iterable[Compared], other: Document) -> tuple[UnmatchedRow, ...]:
-    """The rows that only one run has, with the factors in which these rows differ, or why the other run lacks them."""
+    """Return the rows that only one run has, with the factors that differ or the reason why the other run lacks the
+    row.
+    """
     lacking: dict[tuple[Any, ...], Coded] = {}
     for row in (*other.skipped, *other.failures):
         key = tuple(row.get(name) for name in ("pattern", "transport", "mode", "group", "payload_bytes"))

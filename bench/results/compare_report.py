@@ -39,7 +39,7 @@ class CompareReport(Report):
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """The conclusion first, then how to read the columns, the rows, and what explains them."""
+        """Yield the conclusion, how to read the columns, the rows, and what explains their differences."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
@@ -154,7 +154,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 
 def changed(comparison: Comparison) -> list[str]:
-    """What else differs between the two runs."""
+    """Return what differs between the headers of the two runs, one line each."""
     if not comparison.changes:
         return ["nothing else changed: same versions, variables, settings and hosts"]
     lines = []
@@ -164,7 +164,7 @@ def changed(comparison: Comparison) -> list[str]:
 
 
 def conclusion(comparison: Comparison, sides: Sides) -> str:
-    """The whole comparison in one line, with the command that gives verdicts if there are none."""
+    """Return the whole comparison in one line. Without verdicts, the line has the command that would give them."""
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
     line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
@@ -182,7 +182,7 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
 
 
 def _both(row: Compared, name: str) -> str:
-    """A factor's value; the values of BASE and NEW if they differ."""
+    """Return a factor's value, or its values in BASE and NEW if they differ."""
     if name in row.differs:
         return " -> ".join(value or "unknown" for value in row.differs[name])
     return row.factors[name] or "none"
@@ -297,7 +297,7 @@ def _plain_unmatched(row: UnmatchedRow) -> dict[str, Any]:
 
 
 def _plain_reason(name: str, reason: Coded | None) -> dict[str, Any]:
-    """The reason as text under `name`, with its code and facts under keys of their own."""
+    """Return the reason as text under `name`, and its code and facts under keys of their own."""
     if reason is None:
         return {name: None, f"{name}_code": None, f"{name}_facts": None}
     return {name: reason.text, f"{name}_code": reason.code, f"{name}_facts": reason.facts}

@@ -147,7 +147,7 @@ def _may_be_judged(row: Summary, headers: Mapping[str, Header]) -> bool:
 
 
 def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
-    """The conditions of a header's rows as a hashable key, and its window."""
+    """Return the conditions of a header's rows as a hashable key, and the header's window."""
     environment = sorted((name, value) for name, value in header.environment.items() if not name.startswith(_OF_LAUNCH))
     world = (header.num_ranks, header.num_nodes, header.ranks_per_node)
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
@@ -228,7 +228,7 @@ def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequen
 
 
 def _place(row: _Row) -> tuple[Any, ...]:
-    """What two compared rows share: conditions, launch, group, size, and the cache state."""
+    """Return what two compared rows must share: conditions, launch, group, size and cache state."""
     summary = row.summary
     group = (summary.group, summary.src, summary.dst)
     return (row.conditions, row.header.launch, *group, summary.payload_bytes, summary.cache)
@@ -257,7 +257,7 @@ def _judge(
 
 
 def _identity(row: _Row) -> tuple[Any, ...]:
-    """What identifies a row apart from its launch."""
+    """Return what identifies a row, except its launch."""
     summary = row.summary
     conditions, _, *place = _place(row)
     return (conditions, *place, summary.pattern, summary.mode, summary.direction, summary.root, summary.reduce_op)

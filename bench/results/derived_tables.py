@@ -108,7 +108,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _factor_columns(name: str, title: str = "factor") -> list[Column]:
-    """A ratio and its 95 % interval; a modelled ratio has none."""
+    """Return the columns of a ratio and its 95 % interval. A modelled ratio has no interval."""
 
     def interval(row: Any) -> str:
         found = _interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"))
@@ -151,7 +151,7 @@ _PARITY = (
 
 
 def _largest(scalings: Sequence[Scaling]) -> list[Scaling]:
-    """The largest size of each curve."""
+    """Return the scaling at the largest size of each curve."""
     largest: dict[str, int] = {}
     for one in scalings:
         heading = _scaling_heading(one)
@@ -183,7 +183,7 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """The share of the world's bound that busbw reaches, or the share of the time that the latency floor makes up."""
+    """Return the share of the bound that busbw reaches, or the share of the time that the latency floor is."""
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"
@@ -241,7 +241,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """The groups of each job, mode and size."""
+    """Return the groups of each job, mode and size together."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

@@ -99,13 +99,13 @@ def curve_words(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
 
 
 def misfit(fit: Fit) -> str:
-    """`does not fit (largest residual 23 % at 64 KiB): no headline`."""
+    """Return `does not fit (largest residual 23 % at 64 KiB): no headline`."""
     at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
     return f"does not fit (largest residual {100 * fit.max_residual:.0f} %{at}): no headline"
 
 
 def basis(fit: Fit) -> str:
-    """What the intervals cover: the variation between launches, or the residuals around the same curve."""
+    """Return what the intervals cover: the variation between launches, or the residuals around one curve."""
     if fit.num_launches >= model.LEAST_LAUNCHES:
         return f"intervals over {fit.num_launches} launches"
     return f"intervals over residuals, of {'one launch' if fit.num_launches == 1 else 'two launches'} only"

@@ -37,13 +37,13 @@ def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | 
 
 
 def kind(header: Header) -> str:
-    """The arithmetic of a run's products, as data sheets call it: bf16, fp32, tf32."""
+    """Return the arithmetic of a run's products, as data sheets call it: bf16, fp32, tf32."""
     short = _SHORT.get(header.dtype, header.dtype)
     return "tf32" if short == "fp32" and _asked(header, "tf32") else short
 
 
 def gpu_of(header: Header) -> str | None:
-    """The catalogue's name of a run's GPUs; None if they are unknown, if ranks share a GPU, or if none is used."""
+    """Return the catalogue's name of a run's GPUs; None if it is unknown, if ranks share a GPU, or without a GPU."""
     if header.clock != "device" or _asked(header, "share_gpu") or "gpu" not in header.facts:
         return None
     return catalogue.gpu_printed(header.facts["gpu"])

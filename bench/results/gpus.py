@@ -45,7 +45,9 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 
 
 def threshold(num: int) -> float:
-    """The limit in standard deviations that the slowest of `num` equal GPUs exceeds in a share _CHANCE of runs.
+    """Return the limit in robust standard deviations for the slowest of `num` GPUs.
+
+    If all GPUs are equal, the slowest one exceeds it in a share _CHANCE of runs.
 
     The spread of few GPUs is itself uncertain, so the limit is larger for few GPUs: by half for 8 GPUs.
     """
@@ -89,7 +91,7 @@ def _rate(row: Summary) -> float | None:
 
 
 def _ranks_of_groups(header: Header) -> dict[str, int]:
-    """The rank of each group that is a single rank, by the group's name."""
+    """Return the rank of each group that consists of one rank, by the group's name."""
     if not header.num_nodes or not header.ranks_per_node:
         return {}
     try:

@@ -40,7 +40,7 @@ def table(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Se
 
 
 def markdown(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
-    """A GitHub table, remarks below as a list."""
+    """Return a GitHub table, and the remarks as a list below the table."""
     rule = "|" + "|".join("---:" if column.right else "---" for column in columns) + "|"
     head = "| " + " | ".join(column.title for column in columns) + " |"
     body = ["| " + " | ".join(map(printable.markdown_cell, row)) + " |" for row in cells]

@@ -51,7 +51,9 @@ class RatioEstimate:
 
 
 def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: float) -> RatioEstimate:
-    """The estimate of two or more launch medians (seconds) of each run. `delta`: the change that matters, 0.05 is 5 %.
+    """Estimate the ratio of two runs from at least two launch medians (seconds) of each. `delta`:
+
+    the change that matters; 0.05 is 5 %.
 
     The interval is Welch's on log medians, widened to hold the ratio of medians if launches are skewed.
 
@@ -90,7 +92,9 @@ def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, floa
 def ratio_interval(
     value: float, around: tuple[float, float], other: float, around_other: tuple[float, float]
 ) -> tuple[float, float]:
-    """The interval of value / other from the intervals of both, which are independent and may be asymmetric.
+    """Return the interval of value / other from the intervals of both.
+
+    The two must be independent; their intervals may be asymmetric.
 
     On a logarithmic scale, the squares of the distances to the ends add up on each side (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8).
@@ -112,7 +116,7 @@ def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) 
 
 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
-    """The exact two-sided p of the Mann-Whitney test, over all assignments of the ranks to the two runs.
+    """Return the exact two-sided p of the Mann-Whitney test, over all assignments of the ranks to the two runs.
 
     Ties share their mean rank and assignments are counted over these ranks, so p is exact with ties too. Two-sided: p
     counts the assignments whose rank sum is at least as far from the expected sum as the observed one, on either side.
@@ -122,7 +126,7 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
 
 
 def least_p(num_base: int, num_new: int) -> float:
-    """The smallest p that this many launches can give.
+    """Return the smallest p that this number of launches can give.
 
     It results if all launches of one run are slower than all launches of the other.
     """
@@ -155,7 +159,9 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 
 
 def _welch(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
-    """Standard error of the difference of mean log medians, and its degrees of freedom (Welch and Satterthwaite)."""
+    """Return the standard error of the difference of mean log medians, and its degrees of freedom
+    (Welch-Satterthwaite).
+    """
     parts = [(variance(map(math.log, side)) / len(side), len(side) - 1) for side in (base, new)]
     total = sum(part for part, _ in parts)
     if total == 0:
@@ -188,6 +194,6 @@ def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _attainable(num_base: int, num_new: int, alpha: float) -> float:
-    """The largest p up to alpha that launches without ties can give; alpha if there is none."""
+    """Return the largest p up to alpha that launches without ties can give; alpha if there is no such p."""
     p = _p_by_sum(tuple(range(2, 2 * (num_base + num_new) + 1, 2)), num_base)
     return float(max(p[(p > 0) & (p <= alpha)], default=alpha))

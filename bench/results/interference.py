@@ -18,7 +18,7 @@ _LEAST_RATE = 0.02
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Interference]:
-    """The interference of a disturbed row with correct data; nothing for any other row."""
+    """Return the interference of a disturbed row with correct data; an empty list for any other row."""
     if record.contention is None or record.samples is None or record.verified is False:
         return []
     return [_of_one(job, header, record, record.contention, record.samples.seconds)]
@@ -56,7 +56,7 @@ def _of_one(
 
 
 def _num_not_covered(contention: Contention) -> int:
-    """The number of blocks that the aggressors hardly disturbed."""
+    """Return the number of blocks in which the aggressors hardly sent."""
     rates = contention.rates_bytes_per_s
     busy = contention.busy or [1.0] * len(rates)
     least = _LEAST_RATE * contention.rate_alone_bytes_per_s

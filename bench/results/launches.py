@@ -64,7 +64,7 @@ class RowLaunches:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """The rows of a run, each over all its launches. `headers`: by job (`job#2`: its second attempt).
+    """Return the rows of a run, each with all its launches. `headers`: by job; `job#2` is the second attempt of a job.
 
     `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
     """
@@ -79,7 +79,9 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """The environment variables that differ between jobs of one case and launch, as varied by a scenario's `env`."""
+    """Return the environment variables that differ between jobs of one case and launch because a scenario's `env`
+    varies them.
+    """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
         if job == _start(job):  # a job that is resumed later may run in another environment
@@ -95,12 +97,15 @@ def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
 
 
 def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
-    """The median of each launch in seconds, in launch order; launches with wrong data or no data are left out."""
+    """Return the median of each launch in seconds, in launch order.
+
+    Launches with wrong data or without data are left out.
+    """
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
 
 def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
-    """The spread over launches of every row that at least two launches have."""
+    """Return the spread over launches of every row that at least two launches have."""
     found = []
     for cell in cells(headers, summaries):
         rows = _usable(cell)
@@ -110,7 +115,7 @@ def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tupl
 
 
 def interval(medians: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the median of the launches, in seconds; None below 3 launches.
+    """Return the 95 % interval of the median of the launches, in seconds; None below 3 launches.
 
     It is exp(mean +- t s / sqrt(k)) of the logarithms, where t has k - 1 degrees of freedom, and is widened to contain
     the median if launches are skewed.
@@ -124,19 +129,19 @@ def interval(medians: Sequence[float]) -> tuple[float, float] | None:
 
 
 def between(medians: Sequence[float]) -> float | None:
-    """Standard deviation of the launches' log medians (0.02: 2 %); None for a single launch."""
+    """Return the standard deviation of the launches' log medians (0.02 is 2 %); None for a single launch."""
     return stdev(map(math.log, medians)) if len(medians) > 1 else None
 
 
 def t_quantile(probability: float, degrees: float) -> float:
-    """The quantile of Student's t at this probability."""
+    """Return the quantile of Student's t distribution at this probability."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, probability))
 
 
 def _start(job: str) -> str:
-    """The job without its attempt: a second attempt completes its job and is not a launch of its own."""
+    """Return the job's name without its attempt. A second attempt completes its job and is not a launch of its own."""
     return job.partition("#")[0]
 
 
@@ -174,7 +179,7 @@ def _spread(cell: RowLaunches, rows: Sequence[Summary], first: Header) -> Spread
 
 
 def _header_factors(header: Header) -> dict[str, str | None]:
-    """The factors that a header reports, and None for the others, in the order of COMPARED."""
+    """Return each factor of COMPARED with its value in the header, or None if the header does not have it."""
     found = {fact.name: fact.read(header) for fact in COMPARED}
     return {name: None if value is None else str(value) for name, value in found.items()}
 
@@ -184,7 +189,7 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 
 
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
-    """The factors that may change from row to row.
+    """Return the factors that may change from row to row.
 
     `asked_cache`: the requested cache mode; the row's own may differ, because small buffers may stay warm.
     """

@@ -67,12 +67,12 @@ class Curve:
 
 
 def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Fit, ...]:
-    """The model of every curve of at least four sizes and correct data."""
+    """Fit the model to every curve that has at least four sizes and correct data."""
     return tuple(_fit_of(curve) for curve in curves(headers, summaries) if curve.no_fit is None)
 
 
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
-    """The curves of a run, in the order of their first rows; launches of the same case make one curve.
+    """Return the curves of a run, in the order of their first rows. The launches of one case make one curve.
 
     Barriers have no curve, nor do products of matrices, whose time does not grow with their bytes.
     """
@@ -85,13 +85,16 @@ def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple
 
 
 def case_of(job: str, header: Header) -> str:
-    """The name of a job without its launch and its attempt: `allreduce-mpi-1x2-launch3#2` -> `allreduce-mpi-1x2`."""
+    """Return the name of a job without its launch and attempt: `allreduce-mpi-1x2` for `allreduce-mpi-1x2-launch3#2`."""
     stem = job.partition("#")[0]
     return stem.replace(f"-launch{header.launch}", "", 1) if header.launch > 1 else stem
 
 
 def header_of(headers: Mapping[str, Header], job: str) -> Header:
-    """The header of the first launch of the case that `case_of` calls `job`. Raises KeyError if there is none."""
+    """Return the header of the first launch of a case; `job` is the name that `case_of` returns.
+
+    Raises KeyError if there is none.
+    """
     for name, header in headers.items():
         if case_of(name, header) == job:
             return header
@@ -105,7 +108,7 @@ def ninety_bytes(points: Sequence[Point]) -> int:
 
 
 def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
-    """The segments of the model fitted to `points`, whose sizes rise. Raises ValueError for fewer than four sizes.
+    """Fit the model's segments to `points`, whose sizes must rise. Raises ValueError for fewer than four sizes.
 
     Dynamic programming over all positions finds the breaks; BIC decides how many there are. Segments need not meet.
     Intervals treat the breaks as fixed. Intervals are over launches if at least three launches have every size,
@@ -176,12 +179,12 @@ def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[flo
 
 
 def predicted(segment: Segment, num_bytes: float) -> float:
-    """The seconds that a segment predicts for a size."""
+    """Return the seconds that a segment predicts for a size."""
     return segment.latency_s + (num_bytes / segment.bytes_per_s if segment.bytes_per_s else 0.0)
 
 
 def _whole_launches(points: Sequence[Point]) -> Any:
-    """The medians of the launches that have every size, as points x launches."""
+    """Return the medians of the launches that have every size, as an array of points x launches."""
     whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
     return np.array([[point.by_launch[launch] for launch in whole] for point in points])
 
@@ -212,7 +215,7 @@ def _bic(square_error: float, num: int, breaks: int) -> float:
 
 
 def _square_errors(sizes: Any, times: Any) -> Any:
-    """The sum of (fitted / measured - 1)^2 of the segments over the first 4, 5, ... points."""
+    """Return the sum of (fitted / measured - 1)^2 for a segment over the first 4, 5, ... points."""
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     w, ws, wss, wt, wst = (np.cumsum(each)[LEAST_POINTS - 1 :] for each in terms)
     a, b = _solved(w, ws, wss, wt, wst)

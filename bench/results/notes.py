@@ -95,7 +95,10 @@ def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
 
 
 def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """The line for all notes of a code: one note in full, several as their number and the first, marks as a legend."""
+    """Return one line for all notes of a code:
+
+    a single note in full, several notes as their number and the first of them.
+    """
     if code == NoteCode.MARK:
         return _legend(document.summaries)
     if code == NoteCode.BOUND:
@@ -130,7 +133,7 @@ def _invalid(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """What went wrong, on which rank and host if known."""
+    """Return a note for each failure: what went wrong, on which rank and host if they are known."""
     found = []
     for row in rows:
         words = _row_words(row)
@@ -145,7 +148,7 @@ def failures(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
-    """What was not measured and why. Sizes with the same reason share a note."""
+    """Return notes on what was not measured and why. Sizes with the same reason share a note."""
     sizes: dict[tuple[str, str, str | None], dict[str, None]] = {}
     for row in rows:
         key = (_row_words(row), str(row.get("reason") or "no reason given"), row.get("code"))
@@ -187,7 +190,10 @@ def _row_words(row: Mapping[str, Any]) -> str:
 
 
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
-    """The slow ranks of each job, mode and size; if none is slow, how far the slowest rank is below the median."""
+    """Return the slow ranks of each job, mode and size.
+
+    If no rank is slow, the note names the slowest one and its distance to the median.
+    """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
         alike.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)
@@ -237,7 +243,7 @@ def _starved(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """What the letters beside figures mean."""
+    """Return what the letters beside figures mean."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -248,7 +254,7 @@ def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> 
 
 
 def _flags(rows: Sequence[Summary]) -> list[Coded]:
-    """What each flag of these rows means, and how many rows of each mode have the flag."""
+    """Return what each flag of these rows means, and how many rows of each mode have the flag."""
     found = []
     known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
     others = sorted({flag for row in rows for flag in row.flags} - set(Flag))
@@ -345,7 +351,7 @@ def _slowest(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _products(rows: Sequence[Summary]) -> list[Coded]:
-    """The rates of products of matrices for each job, mode and size: from the slowest rank to the fastest."""
+    """Return the rates of the products of each job, mode and size, from the slowest to the fastest rank."""
     alike: dict[tuple[str, str, int], list[Summary]] = {}
     for row in rows:
         if row.flops_per_s is not None:

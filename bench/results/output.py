@@ -49,7 +49,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """The most lines of a run's table that are shown as they are; None: any number."""
+    """Return how many lines of a run's table are shown before it is cut; None: a table of any length is shown whole."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
@@ -70,7 +70,7 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
 
 def safe(text: str, form: str) -> str:
-    """The text of a format without what a terminal, a page or a CI system would act on (core/printable.py)."""
+    """Return the text without characters that a terminal, a page or a CI system would execute (core/printable.py)."""
     if form == "json":
         return printable.json_text(text)
     return printable.markdown_page(text) if form == "markdown" else printable.lines(text)

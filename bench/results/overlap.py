@@ -13,7 +13,7 @@ from bench.results.document import Overlapped
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
-    """The overlap of a row with products and correct data; nothing for any other row."""
+    """Return the overlap of a row that has products and correct data; an empty list for any other row."""
     overlap, samples = record.overlap, record.samples
     if overlap is None or samples is None or record.verified is False:
         return []

@@ -36,11 +36,11 @@ class PairedRatio:
     num_pairs: int = 1
 
     def named(self, name: str) -> dict[str, Any]:
-        """The ratio and its interval by the names of fields: `factor`, `factor_low`, `factor_high`."""
+        """Return the ratio and its interval by the names of fields: `factor`, `factor_low`, `factor_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def without_interval(self) -> PairedRatio:
-        """The ratio of modelled times, whose launches and blocks do not differ."""
+        """Return a ratio without an interval, for modelled times: their launches and blocks do not differ."""
         return replace(self, low=None, high=None, over=None)
 
 
@@ -54,19 +54,19 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
 
 
 def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio:
-    """The median of `block_ratios`, with its interval over blocks."""
+    """Return the median of `block_ratios`, with its interval over blocks."""
     ratios = block_ratios(alone, together, per_block)
     return _middle(ratios, stats.interval(ratios), "blocks")
 
 
 def over_launches(of_launches: Iterable[float]) -> PairedRatio:
-    """The median of the launches' ratios; from three launches on, with an interval."""
+    """Return the median of the launches' ratios. With three or more launches it has an interval."""
     ratios = list(of_launches)
     return _middle(ratios, launches.interval(ratios), "launches")
 
 
 def of_launches(first: Sequence[float], second: Sequence[float]) -> PairedRatio:
-    """The geometric mean of second / first over pairs of launches; from three pairs on, with its t interval."""
+    """Return the geometric mean of second / first over pairs of launches, with a t interval for three or more pairs."""
     logs = [math.log(b / a) for a, b in zip(first, second, strict=True)]
     middle = fmean(logs)
     if len(logs) < LEAST_LAUNCHES:
@@ -81,7 +81,7 @@ def of_rows(
     new: Sequence[float],
     new_interval: tuple[float, float] | None,
 ) -> PairedRatio:
-    """`new` / `base`: launch medians of two rows in seconds, one or more of each row.
+    """Return `new` / `base`, where both are the launch medians of a row in seconds.
 
     The interval is over launches if both rows have two or more launches. It is over samples if both rows have one
     launch with an interval. Otherwise there is none.
@@ -103,12 +103,12 @@ def _middle(ratios: Sequence[float], interval: tuple[float, float] | None, over:
 
 
 def interval_of(row: Summary) -> tuple[float, float] | None:
-    """The interval of a row's median within its launch."""
+    """Return the interval of a row's median within its launch."""
     return None if row.ci_low_s is None or row.ci_high_s is None else (row.ci_low_s, row.ci_high_s)
 
 
 def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
-    """The fields that identify a row and its case."""
+    """Return the fields that identify a row and its case."""
     return {
         "job": case_of(job, header),
         "pattern": header.pattern,
@@ -130,10 +130,10 @@ def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tup
 
 
 def medians(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """The median over launches of each of these fields."""
+    """Return the median over launches of each of these fields."""
     return {name: median(getattr(row, name) for row in of_row) for name in names}
 
 
 def sums(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """The sum over launches of each of these fields."""
+    """Return the sum over launches of each of these fields."""
     return {name: sum(getattr(row, name) for row in of_row) for name in names}

@@ -17,7 +17,9 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """The named factors, and those that may then differ, too. Raises UsageError for an unknown factor.
+    """Return the named factors and the factors that may differ if these differ.
+
+    Raises UsageError for an unknown factor.
 
     `variables`: the environment variables that are factors here.
     """
@@ -29,7 +31,7 @@ def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
 
 
 def _followers(name: str) -> set[str]:
-    """The factors that may differ if this factor does."""
+    """Return the factors that may differ if this factor differs."""
     return {fact.name for fact in COMPARED if name in fact.follows}
 
 
@@ -63,7 +65,10 @@ def refuse_other_factors(base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 def _same_pattern(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches]
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
-    """The factors of both sides, for each pattern and transport of both; without a common transport, by pattern."""
+    """Yield the factors of both sides for each pattern and transport that both sides have.
+
+    If they share no transport, yield them for each pattern.
+    """
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
         of_new = [row.factors for row in new if row.place.pattern == pattern]
@@ -78,7 +83,9 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """The factors without a value that both sides have; empty if both sides have one combination of all factors."""
+    """Return the factors for which the two sides share no value; an empty list if one combination of all factors is on
+    both sides.
+    """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
         return []  # each row states this as its own reason
     names = [name for name in base[0] if name not in allowed]
@@ -123,7 +130,7 @@ def _key(row: RowLaunches, names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def word(value: str | None) -> str:
-    """A factor's value in a sentence."""
+    """Return a factor's value as a sentence shows it."""
     return "unknown" if value is None else value
 
 

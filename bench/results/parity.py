@@ -74,7 +74,7 @@ def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def statistic(tool: str, mode: str) -> Statistic:
-    """The statistic that a tool reports in a mode."""
+    """Return the statistic that a tool reports in a mode."""
     compared = compared_statistic(tool)
     if compared.mean and (mode != "isolated" or compared.isolated_mean):
         return Statistic.MEAN
@@ -82,7 +82,9 @@ def statistic(tool: str, mode: str) -> Statistic:
 
 
 def _seconds(tool: str, row: Summary) -> float | None:
-    """The time of a row of ours or of the tool's, by the tool's statistic; None if it has none."""
+    """Return the time of a row by the tool's statistic, for a row of ours or of the tool; None if the row has no such
+    time.
+    """
     compared = compared_statistic(tool)
     if compared.mean and statistic(tool, row.mode) is Statistic.MEAN:
         return row.compat.get(compared.mean)
@@ -93,7 +95,9 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """The options of a case as typed, without sizes, their division among starts, and what `--like` sets."""
+    """Return the options of a case as typed, without sizes, without their division among starts, and without what
+    `--like` sets.
+    """
     try:
         case = from_argv(argv)
     except UsageError:

@@ -63,19 +63,19 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """What was chosen, and the facts in which all jobs agree."""
+        """Yield what each job chose, and the facts that all jobs share."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
 
     def after(self) -> Iterable[Block]:
-        """The derived tables and the notes."""
+        """Yield the derived tables and the notes."""
         yield from derived_tables.tables(self.document, whole=self.all_notes)
         found = notes.notes(self.document, self.table_of_rows.letters)
         yield Lines(notes.texts(found) if self.all_notes else notes.brief(self.document, found), title="Notes")
 
     def data(self) -> Mapping[str, Any]:
-        """The whole document; `notes` in words, their codes beside them."""
+        """Return the whole document. `notes` are texts, and `note_codes` has their codes."""
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
         found["summary"] = [
             {"code": line.code, "facts": line.facts, "text": line.text} for line in headline(self.document, self.run)
@@ -89,7 +89,7 @@ class RunReport(Report):
         return ({name: getattr(row, name) for name in self.record_names()} for row in self.document.summaries)
 
     def record_names(self) -> Sequence[str]:
-        """The fields of a summary."""
+        """Return the fields of a summary."""
         return [field.name for field in fields(Summary)]
 
     @cached_property
@@ -122,23 +122,23 @@ class LiveTable:
         self._text = TextTable(self._table.table(()))
 
     def before(self, header: Header) -> str:
-        """The run's head, how to read the figures, the titles of the columns."""
+        """Return the run's head, how to read the figures, and the titles of the columns."""
         lines = comments([*head_lines([header]), *self._table.reading()])
         return "\n".join([*lines, "#", *self._text.titles()])
 
     def rows(self, summaries: Sequence[Summary]) -> str:
-        """The lines of one size."""
+        """Return the lines of one size."""
         lines = self._table.lines(summaries)
         return "\n".join(text for line in lines for text in self._text.lines(line))
 
     def after(self, document: Document, all_notes: bool = False) -> str:
-        """The derived tables and the notes."""
+        """Return the derived tables and the notes as text."""
         report = RunReport(document, all_notes=all_notes, table=self._table)
         return render_blocks(report.after())
 
 
 def head_lines(headers: Sequence[Header]) -> list[str]:
-    """The notes on what each job chose (equal notes once), and the facts in which all jobs agree."""
+    """Return the notes on what each job chose (equal notes once), and the facts that all jobs share."""
     lines = dict.fromkeys(note for header in headers for note in header.notes)
     lines |= dict.fromkeys(filter(None, map(text.modelled_line, headers)))
     facts = [dict(text.facts(header)) for header in headers]
@@ -149,7 +149,7 @@ def head_lines(headers: Sequence[Header]) -> list[str]:
 
 
 def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
-    """The lines that a reader of a huge run needs first, in their order.
+    """Return the lines that a reader of a huge run needs first, in the order of the table.
 
     These are the fastest and the slowest line of each job and size, and the first lines with wrong data.
     """
@@ -179,7 +179,7 @@ def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
 
 
 def _by_size(lines: Sequence[TableLine]) -> Mapping[tuple[Any, ...], Sequence[int]]:
-    """The numbers of the lines of each job and size."""
+    """Return the numbers of the lines of each job and size."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for number, line in enumerate(lines):
         row = line.first
@@ -192,7 +192,7 @@ def _is_wrong(line: TableLine) -> bool:
 
 
 def _elsewhere(document: Document) -> set[str]:
-    """The jobs whose rows are in a derived table: cases with several launches, and another tool's jobs."""
+    """Return the jobs whose rows are in a derived table: cases with several launches, and jobs of another tool."""
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}
     return compared | {job for spread in document.spreads for job in spread.jobs}

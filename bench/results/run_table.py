@@ -41,7 +41,7 @@ class Layout:
 
     @classmethod
     def of(cls, document: Document, wire: bool = False, wide: bool = False) -> Layout:
-        """The layout that shows all rows of a document."""
+        """Choose the layout that shows all rows of a document."""
         rows = document.summaries
         likes = {text.like(header) for header in document.headers.values()}
         groups = {row.group for row in rows}
@@ -97,7 +97,7 @@ class RunTable:
         return [*lines, text.WIRE] if self.layout.wire else lines
 
     def lines(self, rows: Iterable[Summary], heading: str = "") -> list[TableLine]:
-        """The lines of one job's rows, sizes in the order of their appearance."""
+        """Return the lines of one job's rows. Sizes are in the order in which they first appear."""
         found: list[TableLine] = []
         sizes: dict[tuple[int, str | None, str | None], list[Summary]] = {}
         for row in rows:
@@ -166,7 +166,7 @@ def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
 
 
 def _common(layout: Layout) -> list[Column]:
-    """What the modes of a line have in common."""
+    """Return the columns that all modes of a line share."""
     size = Column("size", lambda line: _size(line.first), unit="(B)", width=10)
     count = Column("count", lambda line: _count(line.first), unit="(elements)", width=10, leave_out=7)
     if layout.grouped and layout.imported:
@@ -183,7 +183,7 @@ def _common(layout: Layout) -> list[Column]:
 
 
 def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], unit: str = "") -> Column:
-    """A figure of one mode: a dash if the mode has no row or received wrong data."""
+    """Return the column of a figure of one mode. It shows a dash if the mode has no row or received wrong data."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -193,7 +193,7 @@ def _figure(title: str, mode: str, width: int, show: Callable[[Summary], str], u
 
 
 def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summary], str] = text.time) -> Column:
-    """The time, which is the first figure of a mode; `INVALID` if the data were wrong."""
+    """Return the column of the time, the first figure of a mode. It shows `INVALID` if the data were wrong."""
 
     def cell(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -205,7 +205,7 @@ def _time(mode: str, title: str = "time", width: int = 7, show: Callable[[Summar
 
 
 def _marks(mode: str) -> list[Column]:
-    """The marks of the flags; in Markdown also the names of the flags, for which the terminal has no room."""
+    """Return the columns of flags: their marks and, in Markdown only, their names."""
 
     def marks(line: TableLine) -> str:
         row = line.by_mode.get(mode)
@@ -242,7 +242,10 @@ def _rates(mode: str) -> list[Column]:
 
 
 def _like(tool: str, mode: str) -> list[Column]:
-    """The same samples in the form another tool prints (docs/metrics.md: measuring like another tool)."""
+    """Return the columns that show the same samples as another tool prints them (docs/metrics.md:
+
+    measuring like another tool).
+    """
     if tool == "osu":
         return [
             _time(mode, "avg", 8, _compat("osu_mean_s", text.microseconds)),
@@ -259,12 +262,12 @@ def _like(tool: str, mode: str) -> list[Column]:
 
 
 def _seconds(name: str) -> Callable[[Summary], str]:
-    """Shows a field of a row in microseconds."""
+    """Return a function that shows a field of a row in microseconds."""
     return lambda row: text.microseconds(getattr(row, name))
 
 
 def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary], str]:
-    """Shows what another tool would print."""
+    """Return a function that shows what another tool would print."""
     return lambda row: show(row.compat.get(name))
 
 
@@ -307,7 +310,7 @@ def _size(row: Summary) -> str:
 
 
 def _count(row: Summary) -> str:
-    """The number of elements; unknown if an imported row does not state its type."""
+    """Return the number of elements; `-` if an imported row does not state its type."""
     dtype = DTYPES.get(row.dtype or "")
     return NOTHING if dtype is None else str(row.payload_bytes // dtype.num_bytes)
 

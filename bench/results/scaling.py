@@ -60,7 +60,7 @@ def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """The cell as a point if it can be on a curve: all ranks in one group, at least two ranks, correct data."""
+    """Return the cell as a point if it can be on a curve: one group of all ranks (two or more), correct data."""
     medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
@@ -138,7 +138,7 @@ def _value(point: _Point, factor: str) -> str:
 
 
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
-    """The point's time / the reference's; the interval is over launches if both have two or more launches."""
+    """Return the point's time / the reference's time. With two or more launches of both, the interval is over launches."""
     if point is reference:
         return PairedRatio(1.0)
     if point.first.modelled:

@@ -43,7 +43,7 @@ class RankShares:
         return self._counts
 
     def slowest_rank(self) -> int | None:
-        """The rank that is strictly the slowest in more than half of the samples; None if there is none.
+        """Return the rank that is strictly the slowest in more than half of the samples; None if no rank is.
 
         Also None for two ranks, because one of two is nearly always slower, and for too few samples for an interval.
         """
@@ -63,7 +63,7 @@ class RankShares:
         return float(np.mean(self._seconds) / self._means.max())
 
     def compat(self) -> dict[str, float | None]:
-        """The same samples in other tools' statistics.
+        """Return the same samples in the statistics of other tools.
 
         OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
         mean over ranks of the time per call of all batches, and the bandwidths at that time; only for pipelined mode.

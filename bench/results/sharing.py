@@ -37,7 +37,7 @@ def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def _usable(cell: RowLaunches) -> Summary | None:
-    """The first row with a time and correct data."""
+    """Return the first row that has a time and correct data; None if there is none."""
     return next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
 
 
@@ -46,7 +46,10 @@ def _at_once(cell: RowLaunches) -> str:
 
 
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
-    """What a group at once and the same group alone share: all but the suffix of the topology."""
+    """Return what a group that runs with others and the same group alone share:
+
+    everything but the suffix of the topology.
+    """
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 
 

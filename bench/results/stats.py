@@ -51,7 +51,7 @@ def usable(seconds: Sequence[float]) -> bool:
 
 
 def median(seconds: Sequence[float]) -> float:
-    """The midpoint median. Raises ValueError for invalid samples (none, not finite, zero or below)."""
+    """Return the midpoint median. Raises ValueError for invalid samples (none, not finite, zero or below)."""
     return float(np.median(_checked(seconds)))
 
 
@@ -75,7 +75,9 @@ def interval_rank(num_samples: int) -> int | None:
 
 
 def effective_size(seconds: Sequence[float]) -> float:
-    """The number of independent samples with the same information: n / (1 + 2 sum of rank autocorrelations), 1 to n.
+    """Return the number of independent samples with the same information:
+
+    n / (1 + 2 sum of rank autocorrelations), between 1 and n.
 
     The sum is over lags below n/4, and ends before the first autocorrelation that is not positive. The sum is at least
     that of a first-order process with the same lag-1 autocorrelation. Constant samples all count as independent.
@@ -84,7 +86,9 @@ def effective_size(seconds: Sequence[float]) -> float:
 
 
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
-    """The order-statistic interval of the median; its ranks are those of the effective size, scaled to all samples.
+    """Return the order-statistic interval of the median.
+
+    Its ranks are those of the effective size, scaled to all samples.
 
     None if the effective size is below 6. Raises ValueError for invalid samples.
     """
@@ -104,12 +108,15 @@ def _interval(values: Any, effective: float) -> tuple[float, float] | None:
 
 
 def least_samples(quantile: float) -> int:
-    """The least number of samples whose maximum exceeds the quantile with 1 - alpha/2: 72 for 0.95, 368 for 0.99."""
+    """Return the least number of samples whose maximum exceeds the quantile with probability 1 - alpha/2:
+
+    72 for 0.95, 368 for 0.99.
+    """
     return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(quantile))
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """The observed value of nearest rank ceil(q n); None if there are too few samples."""
+    """Return the observed value of nearest rank ceil(q n); None if there are too few samples."""
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
@@ -122,7 +129,7 @@ def _percentile(values: Any, quantile: float) -> float | None:
 
 
 def num_outliers(seconds: Sequence[float]) -> int:
-    """Samples further than 10 x 1.4826 MAD from the median. None is removed.
+    """Count the samples further than 10 x 1.4826 MAD from the median. No sample is removed.
 
     0 if more than half of the samples are equal, because the MAD is then zero.
     """
@@ -180,7 +187,7 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """The trend of the samples; None below 6, because a third would be a single sample."""
+    """Return the trend of the samples; None below 6 samples, because each third would have one sample only."""
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
@@ -234,7 +241,7 @@ def should_stop(
     elapsed_s: float,
     max_s: float,
 ) -> str | None:
-    """The StopReason of a finished row; None to continue.
+    """Return the StopReason of a row that is finished; None if the row must go on.
 
     CONVERGED: at least n_min samples, 20 effective ones, and half the interval is at most `target` of the median. The
     time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3 samples are enough. Invalid
@@ -293,7 +300,7 @@ def _effective_size_of_ranks(ranks: Any) -> float:
 
 
 def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
-    """The effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
+    """Return the effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
 
     Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early. For
     30 samples with r = 0.8, one interval in ten would miss the median; with this bound one in twenty does.

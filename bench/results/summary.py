@@ -29,7 +29,7 @@ CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """The document of `runs`, each (job, header, records). `notes` are about the whole document."""
+    """Build the document of `runs`, each (job, header, records). `notes` are about the whole document."""
     headers: dict[str, Header] = {}
     rows = DocumentBuilder()
     for job, header, records in runs:
@@ -57,7 +57,7 @@ class DocumentBuilder:
     num_left_out: int = 0
 
     def add(self, job: str, header: Header, record: Record) -> Summary | None:
-        """The summary of a measured record; None for one that was skipped or failed."""
+        """Summarise a record that was measured; return None for one that was skipped or failed."""
         row = None if record.skipped is not None or record.failed is not None else summarise(job, header, record)
         wrong = record.failed is not None or (row is not None and row.verified is False)
         self.num_wrong += wrong
@@ -83,7 +83,7 @@ class DocumentBuilder:
         return row
 
     def document(self, headers: Mapping[str, Header], notes: Sequence[Coded] = ()) -> Document:
-        """The document of the rows that were kept."""
+        """Build the document of the rows that were kept."""
         if self.num_left_out:
             notes = (*notes, Coded.of(NoteCode.ROWS_NOT_HELD, num=self.num_left_out, most=self.most))
         notes = (*notes, *_throttled(headers))
@@ -111,7 +111,7 @@ class DocumentBuilder:
 
 
 def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
-    """A note on each GPU that was throttled when it was read before or after the rows."""
+    """Return a note on each GPU that was throttled when it was read before or after the rows."""
     found: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for header in headers.values():
         for host, node in header.nodes.items():
@@ -143,7 +143,7 @@ def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tup
 
 
 def summarise(job: str, header: Header, record: Record) -> Summary:
-    """The summary of one record of samples, or of another tool's statistics.
+    """Summarise one record of samples, or of another tool's statistics.
 
     Invalid samples give no figure and the flag BAD_SAMPLES; wrong data give no bandwidth and the flag INVALID. Raises
     ValueError for a skipped or failed record.
@@ -245,7 +245,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
 
 
 def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -> tuple[float | None, float | None]:
-    """The interval of the median; that of a one-way time is widened by the clocks' error."""
+    """Return the interval of the median. The interval of a one-way time is widened by the error of the clocks."""
     low_s, high_s = seconds["ci_low_s"], seconds["ci_high_s"]
     if not bound_s or low_s is None or high_s is None:
         return low_s, high_s
@@ -263,7 +263,7 @@ def _on_the_wire(record: Record, algbw: float | None) -> float | None:
 
 
 def _disturbances(header: Header, record: Record, times: Times) -> list[Flag]:
-    """Flags of a time that is mostly call overhead or start skew."""
+    """Return the flags of a time that is mostly call overhead or start skew."""
     middle = times.seconds["median_s"]
     software_s, skew_s = header.calibration.get("software_s"), header.calibration.get("sync_skew_p50_s")
     flags = []
@@ -285,7 +285,7 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 
 
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
-    """The tightest hard or traffic bound, else the tightest reference. `bounds` are sorted, tightest first.
+    """Return the tightest hard or traffic bound, else the tightest reference. `bounds` are sorted, the tightest first.
 
     If a figure is above a traffic bound, the library sends less than assumed, and that bound is left out.
     """
@@ -303,7 +303,7 @@ def _above(bound: Bound | None, fraction: float | None) -> bool:
 
 
 def _row(job: str, header: Header, record: Record) -> dict[str, Any]:
-    """The fields that describe a skipped or failed row."""
+    """Return the fields that describe a skipped or failed row."""
     return {
         "job": job,
         "pattern": header.pattern,

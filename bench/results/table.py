@@ -70,7 +70,10 @@ class Table:
     gap: int = 2
 
     def shown_columns(self, wide: bool) -> list[Column]:
-        """The columns that are shown: no empty optional ones, and wide ones only if `wide`."""
+        """Return the columns that are shown.
+
+        Empty optional columns are left out, and `wide` columns are shown only if `wide`.
+        """
         shown = []
         for column in self.columns:
             if column.wide and not wide:
@@ -123,18 +126,18 @@ class Report(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
-        """The page for people, in reading order."""
+        """Yield the page for people, in reading order."""
 
     @abstractmethod
     def data(self) -> Any:
-        """The JSON document: a mapping or a dataclass; its first key is `schema`."""
+        """Return the JSON document: a mapping or a dataclass whose first key is `schema`."""
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """The lines of CSV, by the names of their columns."""
+        """Yield the lines of CSV, each by the names of its columns."""
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """The columns of CSV; None: all names that the records have, in the order of their appearance."""
+        """Return the columns of CSV; None: all names that the records have, in the order of their appearance."""
         return None
 
 
@@ -157,7 +160,9 @@ def as_json(document: Any) -> str:
 
 
 def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = None) -> str:
-    """A line of names (of all that records have, in the order of their appearance), then one line for each record.
+    """Return a line with the names of the columns, then one line for each record.
+
+    Without `names`, the columns are all names that the records have, in the order of their appearance.
 
     Unknown is empty, numbers are written in full, several values in one cell are separated by ';'.
     """

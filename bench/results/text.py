@@ -29,7 +29,7 @@ _LIKE = {
 
 
 def like(header: Header) -> str:
-    """The tool whose statistics a run shows (`--like`); empty for ours."""
+    """Return the tool whose statistics a run shows (`--like`); empty for the statistics of this suite."""
     case = list(header.case)
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
@@ -42,7 +42,7 @@ def reading(modes: Sequence[str], tool: str, imported: bool = False) -> list[str
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits without an exponent: 12.34, 1234567, 0.001234."""
+    """Return a number to so many significant digits without an exponent: 12.34, 1234567, 0.001234."""
     if value == 0:
         return "0"
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
@@ -55,7 +55,7 @@ def microseconds(seconds: float | None) -> str:
 
 
 def gigabytes(bytes_per_s: float | None) -> str:
-    """A rate in GB/s (10^9), 4 digits, or 3 below 1 GB/s; '-' when unknown."""
+    """Return a rate in GB/s (10^9 bytes per second) with 4 digits, or 3 below 1 GB/s; '-' if it is unknown."""
     if bytes_per_s is None:
         return NOTHING
     rate = bytes_per_s / 1e9
@@ -63,7 +63,7 @@ def gigabytes(bytes_per_s: float | None) -> str:
 
 
 def teraflops(flops_per_s: float | None) -> str:
-    """A rate in TFLOP/s (10^12), 4 digits; '-' when unknown."""
+    """Return a rate in TFLOP/s (10^12) with 4 digits; '-' if it is unknown."""
     return NOTHING if flops_per_s is None else significant(flops_per_s / 1e12)
 
 
@@ -75,22 +75,22 @@ def peak_share(row: Summary) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction in percent with one decimal; '-' when unknown."""
+    """Return a fraction in percent with one decimal; '-' if it is unknown."""
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
 
 
 def size(summary: Summary) -> str:
-    """The payload in binary units; '-' if a log does not state it."""
+    """Return the payload in binary units; '-' if a log does not state it."""
     return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
 def time(summary: Summary) -> str:
-    """The median in microseconds; the mean if a tool reports nothing else (mark `m`)."""
+    """Return the median in microseconds, or the mean if another tool reports nothing else (mark `m`)."""
     return microseconds(summary.mean_s if summary.median_s is None else summary.median_s)
 
 
 def interval(low_s: float | None, high_s: float | None) -> str:
-    """An interval in microseconds, `12.1..12.6`; '-' when unknown."""
+    """Return an interval in microseconds, `12.1..12.6`; '-' if it is unknown."""
     return NOTHING if low_s is None or high_s is None else f"{microseconds(low_s)}..{microseconds(high_s)}"
 
 
@@ -106,13 +106,13 @@ def wrong(summaries: Iterable[Summary]) -> str:
 
 @lru_cache(maxsize=1024)
 def marks(flags: tuple[str, ...]) -> str:
-    """The marks that stand for some flags, the gravest first."""
+    """Return the marks of these flags, the most serious first."""
     of_flags = {FLAGS[flag][0] for flag in flags if flag in FLAGS}
     return "".join(mark for mark in MARKS if mark in of_flags)
 
 
 def letter(index: int) -> str:
-    """The letter of a bound; `index` counts bounds from 0, in the order in which rows name them."""
+    """Return the letter of a bound. `index` counts bounds from 0, in the order in which rows name them."""
     return ascii_lowercase[index % len(ascii_lowercase)]
 
 
@@ -147,7 +147,7 @@ def facts(header: Header) -> list[tuple[str, str]]:
 
 
 def _gpus(header: Header) -> str:
-    """The GPUs of all hosts and their drivers; the GPU that a rank reported if the driver reports none."""
+    """Return the GPUs of all hosts and their drivers, or the GPU that a rank reported if the driver reports none."""
     gpus: Counter[str] = Counter()
     for node in header.nodes.values():
         driver = f", driver {node['gpu_driver']}" if node.get("gpu_driver") else ""
@@ -158,7 +158,7 @@ def _gpus(header: Header) -> str:
 
 
 def job_line(job: str, header: Header) -> str:
-    """The heading of a job among the others of its run."""
+    """Return the heading of a job among the other jobs of its run."""
     world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
@@ -166,7 +166,7 @@ def job_line(job: str, header: Header) -> str:
 
 
 def modelled_line(header: Header) -> str | None:
-    """The sentence that every modelled run carries; None for a measured one."""
+    """Return the sentence that every modelled run has; None for a measured run."""
     if not header.modelled:
         return None
     where = f" of {header.instance}" if header.instance else ""
@@ -174,7 +174,7 @@ def modelled_line(header: Header) -> str | None:
 
 
 def modes_of(summaries: Iterable[Summary]) -> tuple[str, ...]:
-    """The modes that rows have, isolated first."""
+    """Return the modes that rows have, `isolated` first."""
     return tuple(sorted({row.mode for row in summaries}))
 
 

@@ -39,7 +39,7 @@ class Times:
 
 
 def from_samples(header: Header, record: Record, samples: Samples) -> Times:
-    """The statistics of our samples; invalid samples give no figure and the flag BAD_SAMPLES."""
+    """Return the statistics of our samples. Invalid samples give no figure and the flag BAD_SAMPLES."""
     taken = samples.seconds
     if not stats.usable(taken):
         return Times(len(taken), flags=(Flag.BAD_SAMPLES,))

@@ -81,7 +81,7 @@ def write(folder: Path, beat: Heartbeat) -> None:
 
 
 def stack_file(folder: Path, rank: int) -> Path:
-    """The file for a rank's stacks."""
+    """Return the file for a rank's stacks."""
     return folder / f"{rank}.stack"
 
 
@@ -94,7 +94,7 @@ def crashed(folder: Path, rank: int) -> bool:
 
 
 def read_all(folder: Path) -> tuple[Heartbeat, ...]:
-    """The last heartbeat of every rank that wrote one, in the order of ranks."""
+    """Return the last heartbeat of every rank that wrote one, in the order of ranks."""
     beats = []
     for path in folder.glob("*.json"):
         try:
@@ -107,7 +107,7 @@ def read_all(folder: Path) -> tuple[Heartbeat, ...]:
 
 
 def error_line(words: LastWords) -> str:
-    """The line on stderr that says how a rank ended, for people and for the controller."""
+    """Return the line on stderr that says how a rank ended, for people and for the controller."""
     text = words.end.text[:_MOST_LETTERS]
     facts = words.end.facts if len(json.dumps(words.end.facts, default=str)) <= _MOST_LETTERS else {}
     told = {"rank": words.rank, "host": words.host, "code": words.end.code, "facts": facts}
@@ -115,7 +115,10 @@ def error_line(words: LastWords) -> str:
 
 
 def last_words(log: str) -> Iterator[LastWords]:
-    """The last words of all ranks, in the order of the job's log. Those of a line without the JSON part are uncoded."""
+    """Yield the last words of all ranks, in the order of the job's log.
+
+    Those of a line without the JSON part are uncoded.
+    """
     for line in log.splitlines():
         _, found, rest = line.partition(ERROR_LINE)
         if not found:

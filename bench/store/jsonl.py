@@ -163,7 +163,7 @@ def _headed(header: Header) -> dict[str, Any]:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """The line of a record, without unknown and empty fields."""
+    """Return the line of a record, without unknown and empty fields."""
     held = ((name, getattr(record, name)) for name in _OF_RECORD)
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
     told.pop("starved")
@@ -247,12 +247,12 @@ def _checked(parsed: dict[str, Any], headed: bool, path: Path, number: int) -> s
 
 
 def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> Header:
-    """The header with the clocks measured after the last row."""
+    """Return the header with the clocks measured after the last row."""
     return replace(header, calibration={**header.calibration, "clocks": clocks})
 
 
 def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> Header:
-    """The header with the state of each host's GPUs after the last row."""
+    """Return the header with the state of each host's GPUs after the last row."""
     nodes = {
         host: {**node, **({"gpus_at_end": gpus[host]} if host in gpus else {})} for host, node in header.nodes.items()
     }
@@ -287,7 +287,7 @@ def _check_schema(schema: str | None, path: Path, number: int) -> None:
 
 
 def _header(parsed: Mapping[str, Any]) -> Header:
-    """The header of a line that fits the schema."""
+    """Return the header of a line that fits the schema."""
     values = {name: value for name, value in parsed.items() if name in _OF_HEADER}
     for name in ("case", "argv", "ranks", "notes"):
         values[name] = tuple(values.get(name, ()))
@@ -296,7 +296,7 @@ def _header(parsed: Mapping[str, Any]) -> Header:
 
 
 def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
-    """The record of a line that fits the schema. Raises UsageError if the record's parts contradict each other."""
+    """Return the record of a line that fits the schema. Raises UsageError if the record's parts contradict each other."""
     values = {name: value for name, value in parsed.items() if name in _OF_RECORD}
     for name in ("requested_bytes", "flags"):
         values[name] = tuple(values.get(name, ()))
@@ -316,13 +316,16 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
 
 
 def _made(kind: type[T], plain: Mapping[str, Any]) -> T:
-    """A dataclass from plain values. Keys that it does not have, from other versions, are ignored."""
+    """Return a dataclass from plain values. Keys that it does not have, from other versions, are ignored."""
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: plain[name] for name in names if name in plain})
 
 
 def _samples(plain: Mapping[str, Any]) -> Samples:
-    """The samples of a record. Raises ValueError if lists differ in length, OverflowError for a number above 1e308."""
+    """Return the samples of a record.
+
+    Raises ValueError if lists differ in length, OverflowError for a number above 1e308.
+    """
     by_rank = tuple(array("d", own) for own in plain.get("by_rank") or ())
     if any(len(own) != len(by_rank[0]) for own in by_rank):
         raise ValueError("the ranks have different numbers of samples")

@@ -35,7 +35,7 @@ def write(path: Path, content: str) -> None:
 
 
 def read(path: Path) -> str | None:
-    """The file's content; None if it cannot be read."""
+    """Return the file's content, or None if it cannot be read."""
     try:
         return path.read_bytes().decode(errors="replace").strip() or None
     except OSError:

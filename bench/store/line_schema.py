@@ -32,17 +32,17 @@ Shape = Callable[[Any], Misfit | None]
 
 
 def text(value: Any) -> Misfit | None:
-    """A string."""
+    """Check that the value is a string."""
     return None if isinstance(value, str) else ("", "str", value)
 
 
 def flag(value: Any) -> Misfit | None:
-    """True or false."""
+    """Check that the value is true or false."""
     return None if isinstance(value, bool) else ("", "bool", value)
 
 
 def whole(least: int) -> Shape:
-    """A whole number, `least` or more."""
+    """Return a check for a whole number of `least` or more."""
 
     def check(value: Any) -> Misfit | None:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -53,7 +53,7 @@ def whole(least: int) -> Shape:
 
 
 def number(value: Any) -> Misfit | None:
-    """A finite number, 0 or more."""
+    """Check that the value is a finite number of 0 or more."""
     misfit = signed(value)
     if misfit is None and value < 0:
         return "", "float of 0 or more", value
@@ -61,7 +61,7 @@ def number(value: Any) -> Misfit | None:
 
 
 def positive(value: Any) -> Misfit | None:
-    """A finite number above 0."""
+    """Check that the value is a finite number above 0."""
     misfit = signed(value)
     if misfit is None and not value > 0:
         return "", "float above 0", value
@@ -69,7 +69,7 @@ def positive(value: Any) -> Misfit | None:
 
 
 def signed(value: Any) -> Misfit | None:
-    """A finite number."""
+    """Check that the value is a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return "", "float", value
     too_large = abs(value) > 1 << 1000 if isinstance(value, int) else not math.isfinite(value)
@@ -95,12 +95,12 @@ def anything(value: Any) -> Misfit | None:
 
 
 def nullable(shape: Shape) -> Shape:
-    """A value of this shape, or null."""
+    """Return a check for a value of this shape or null."""
     return lambda value: None if value is None else shape(value)
 
 
 def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
-    """A list of `least` to `most` values of this shape."""
+    """Return a check for a list of `least` to `most` values of this shape."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, (list, tuple)) or len(value) < least or (most is not None and len(value) > most):
@@ -115,7 +115,7 @@ def each(shape: Shape, least: int = 0, most: int | None = None) -> Shape:
 
 
 def values(shape: Shape) -> Shape:
-    """A mapping with any keys, whose values all have this shape."""
+    """Return a check for a mapping with any keys whose values all have this shape."""
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, Mapping):
@@ -130,7 +130,10 @@ def values(shape: Shape) -> Shape:
 
 
 def keys(required: tuple[str, ...] = (), /, **shapes: Shape) -> Shape:
-    """A mapping whose values have the shape of their key or are null. `required` keys must be present and not null."""
+    """Return a check for a mapping whose values have the shape of their key or are null.
+
+    `required` keys must be present and not null.
+    """
 
     def check(value: Any) -> Misfit | None:
         if not isinstance(value, Mapping):
@@ -188,7 +191,7 @@ _NESTED = re.compile(r"(tuple|Sequence|Mapping)\[(?:str, )?([\w\[\], ]+?)(?:, \.
 
 
 def links(value: Any) -> Misfit | None:
-    """The links of a node; empty if they are unknown."""
+    """Check the links of a node. The mapping is empty if the links are unknown."""
     misfit = of(NodeLinks)(value)
     if value == {} or misfit is not None:
         return None if value == {} else misfit
@@ -201,7 +204,9 @@ def links(value: Any) -> Misfit | None:
 
 @cache
 def of(kind: type, whole_one: bool = True) -> Shape:
-    """The shape of a dataclass, from the annotations of its fields. Null fits only where an annotation allows None.
+    """Return the shape of a dataclass, from the annotations of its fields.
+
+    Null fits only where an annotation allows None.
 
     With `whole_one`, all fields without a default must be present. Without it they may be missing: whoever needs such a
     field raises the error.
@@ -292,7 +297,10 @@ _FREE: dict[str, Shape] = {  # a header's mappings: their annotations do not say
 
 
 def seconds(value: Any) -> Misfit | None:
-    """A list of numbers, even negative or infinite ones: rows with such times get a flag instead of an error."""
+    """Check that the value is a list of numbers.
+
+    Negative and infinite numbers are accepted, because rows with such times get a flag instead of an error.
+    """
     good = isinstance(value, (list, tuple)) and set(map(type, value)) <= {float, int}
     return None if good else ("", "list of numbers", value)
 
@@ -316,7 +324,7 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """What is wrong with a line of this type (header, record, clocks, end), as text; None if all its values fit."""
+    """Return what is wrong with a line of this type (header, record, clocks, end) as text, or None if all values fit."""
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
 
@@ -330,7 +338,7 @@ def words(misfit: Misfit) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value, for a message. For a deeply nested value only its kind is named."""
+    """Return the beginning of a value, for a message. For a deeply nested value only its kind is named."""
     if isinstance(value, (Mapping, list, tuple)) and len(value) and anything(value) is not None:
         return f"a nested {'mapping' if isinstance(value, Mapping) else 'list'}"
     if isinstance(value, int) and abs(value) >= _LARGEST:

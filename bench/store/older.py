@@ -40,7 +40,7 @@ def update_record(parsed: dict[str, Any]) -> None:
 
 
 def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The header's `imported`, where a remark about a test that the tool waived gets its code."""
+    """Return the header's `imported`, where a remark about a test that the tool waived gets its code."""
     remarks = []
     listed = stored.get("remarks")
     for remark in listed if isinstance(listed, list) else ():
@@ -53,7 +53,7 @@ def _imported(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _failure(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored failure, which gets its code if its text says that a tool printed a figure that is no number."""
+    """Return a stored failure, which gets its code if its text says that a tool printed a figure that is no number."""
     if stored.get("code", UNCODED) == UNCODED and str(stored.get("what")).endswith(_NO_NUMBER):
         return {**stored, "code": "unreadable-figure"}
     return dict(stored)

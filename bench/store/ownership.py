@@ -47,7 +47,7 @@ def distrust(folder: Path) -> Coded | None:
 
 
 def _decisive(folder: Path) -> Iterator[Path]:
-    """The folder and the files that decide what is measured again."""
+    """Yield the folder and the files that decide what is measured again."""
     yield folder
     yield from sorted([*folder.glob("*.json"), *folder.glob("*.jsonl")])
 

@@ -87,7 +87,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(file: int) -> dict[str, Any]:
-    """The process, host and user that signed the lock, and `holder`, a text that names them."""
+    """Return the process, host and user that signed the lock, and `holder`, a text that names them."""
     try:
         signed = json.loads(os.pread(file, 4096, 0))
         facts = {name: signed[name] for name in ("pid", "host", "user")}

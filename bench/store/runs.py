@@ -35,7 +35,7 @@ _OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in p
 
 
 def new_run_id(cluster: str, scenario: str, now: datetime | None = None) -> str:
-    """A name that sorts by time, such as 20261120-214500-local-main."""
+    """Return a name that sorts by time, such as 20261120-214500-local-main."""
     return f"{(now or datetime.now(UTC)).strftime('%Y%m%d-%H%M%S')}-{cluster}-{scenario}"
 
 
@@ -63,7 +63,7 @@ def create(results: Path, run_id: str) -> Path:
 
 
 def unwritable(folder: Path, error: OSError) -> BenchError:
-    """The error for a results folder that cannot be written: a UsageError if the path cannot be a folder.
+    """Return the error for a results folder that cannot be written: a UsageError if the path cannot be a folder.
 
     It is a RefusedError if the disk is full, read-only or not accessible: then the machine, not the request, is wrong.
     """
@@ -81,7 +81,7 @@ def discard(folder: Path) -> None:
 
 
 def find(results: Path, name: str) -> Path:
-    """The folder of a run by path, name, or `latest`. Raises UsageError, with the latest runs, if there is none."""
+    """Return the folder of a run by path, name, or `latest`. Raises UsageError, with the latest runs, if there is none."""
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
         return as_path
@@ -122,7 +122,7 @@ def write_plan(folder: Path, plan: Mapping[str, Any]) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """The plan of a run. Raises UsageError if it is missing, broken or of a newer version."""
+    """Return the plan of a run. Raises UsageError if it is missing, broken or of a newer version."""
     path = folder / "plan.json"
     try:
         content = path.read_bytes()
@@ -155,7 +155,7 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
 
 
 def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
-    """The remarks of a stored plan. Plans of older versions have only notes; one kind of note gets its code."""
+    """Return the remarks of a stored plan. Plans of older versions have only notes; one kind of note gets its code."""
     if plan.get("remarks") is not None:
         return tuple(CodedRemark(**remark) for remark in plan["remarks"])
     remarks = []
@@ -197,7 +197,7 @@ def write_retests(folder: Path, retests: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_retests(folder: Path) -> list[dict[str, Any]]:
-    """The retests of a run; empty if there were none. Raises UsageError for a broken file."""
+    """Return the retests of a run; empty if there were none. Raises UsageError for a broken file."""
     path = folder / "retests.json"
     if not path.is_file():
         return []
@@ -268,33 +268,36 @@ def write_error(folder: Path) -> str | None:
 
 
 def results_file(folder: Path, job: str) -> Path:
-    """The file of a job's header and records."""
+    """Return the file of a job's header and records."""
     return folder / f"{job}.jsonl"
 
 
 def log_file(folder: Path, job: str) -> Path:
-    """The file for the output of a job's ranks and launcher."""
+    """Return the file for the output of a job's ranks and launcher."""
     return folder / f"{job}.log"
 
 
 def open_log(folder: Path, job: str) -> BinaryIO:
-    """A job's log, open to append. Only its owner and group can read it, because programs may print their settings."""
+    """Return a job's log, open to append.
+
+    Only its owner and group can read it, because programs may print their settings.
+    """
     descriptor = os.open(log_file(folder, job), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
     return os.fdopen(descriptor, "ab", buffering=0)
 
 
 def output_file(folder: Path, job: str) -> Path:
-    """The file with the unchanged output of another tool's job."""
+    """Return the file with the unchanged output of another tool's job."""
     return folder / f"{job}.out"
 
 
 def document_file(folder: Path, job: str) -> Path:
-    """The file to which another tool's job writes its results, and from which they are then read."""
+    """Return the file to which another tool's job writes its results, and from which they are then read."""
     return folder / f"{job}.tool.json"
 
 
 def heartbeat_folder(folder: Path, job: str) -> Path:
-    """The folder of a job's heartbeat files."""
+    """Return the folder of a job's heartbeat files."""
     return folder / f".{job}.heartbeats"
 
 

@@ -1,4 +1,4 @@
-"""Why copies between GPUs and hosts are slow: links, peer access, pairs."""
+"""Reasons why copies between GPUs and hosts are slow: links, peer access, pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.logs.foreign import TRUNCATED
 
 _PEER_ACCESS = "nvidia-smi topo -p2p r"
 _WIDTHS = "nvidia-smi --query-gpu=index,name,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max --format=csv"
-_MOST_PAIRS = 4  # that are named
+_MOST_PAIRS = 4  # at most this many pairs are named
 
 
 @reason(
@@ -25,7 +25,7 @@ _MOST_PAIRS = 4  # that are named
     step="check errors and replays of the links",
 )
 def slow_pairs(evidence: CopyEvidence) -> Found | None:
-    """A few pairs are far slower than the other pairs, or than the opposite direction of the same pair."""
+    """Detect a few pairs that are far slower than the other pairs, or than the opposite direction of the same pair."""
     for test in (evidence.test("d2d"), evidence.test("h2d"), evidence.test("d2h")):
         if test is None or len(test.rates) < 4:
             continue
@@ -59,7 +59,7 @@ def slow_pairs(evidence: CopyEvidence) -> Found | None:
     step="check lanes and the highest generation (the current one reads 1 on an idle GPU)",
 )
 def narrow_pcie_link(evidence: CopyEvidence) -> Found | None:
-    """Copies reach half (or a quarter) of what the GPU's PCIe link can carry."""
+    """Detect copies that reach half (or a quarter) of what the GPU's PCIe link can carry."""
     test, machine = evidence.test("h2d"), evidence.machine
     if test is None or machine.gpu is None:
         return None
@@ -90,7 +90,7 @@ def narrow_pcie_link(evidence: CopyEvidence) -> Found | None:
     step="check which GPUs share a switch",
 )
 def shared_uplink(evidence: CopyEvidence) -> Found | None:
-    """Each GPU gets less when all copy at once than when it copies alone."""
+    """Detect that each GPU gets a lower rate when all GPUs copy at once than when it copies alone."""
     alone, together = evidence.test("h2d"), evidence.named("host_to_all_memcpy_ce")
     if alone is None or together is None or not 0 < together.slowest <= 0.75 * alone.slowest:
         return None
@@ -114,7 +114,7 @@ def shared_uplink(evidence: CopyEvidence) -> Found | None:
     step="expect collectives to go through host memory; check whether peer access is granted",
 )
 def no_peer_access(evidence: CopyEvidence) -> Found | None:
-    """No copy between GPUs was possible."""
+    """Detect that no copy between GPUs was possible."""
     if not evidence.peer_copies_waived:
         return None
     facts: dict[str, Any] = {}
@@ -143,7 +143,7 @@ def no_peer_access(evidence: CopyEvidence) -> Found | None:
     step="check which pairs",
 )
 def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
-    """Some pairs have no peer access."""
+    """Detect that some pairs have no peer access."""
     num_pairs, num_refused = _refused_pairs(evidence)
     if not num_refused:
         return None
@@ -159,7 +159,10 @@ def peer_access_for_some_pairs(evidence: CopyEvidence) -> Found | None:
     step="check the number of links",
 )
 def pairs_differ(evidence: CopyEvidence) -> Found | None:
-    """All pairs have peer access, but their rates are far apart, and the machine may link pairs differently."""
+    """Detect rates of pairs that are far apart although all pairs have peer access.
+
+    The machine must be able to link pairs differently.
+    """
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or _refused_pairs(evidence)[1] or test.fastest <= 1.5 * test.slowest:
         return None
@@ -177,7 +180,7 @@ def pairs_differ(evidence: CopyEvidence) -> Found | None:
     step="check whether ACS or the IOMMU is on, and how the GPUs are connected; else try NCCL_P2P_DISABLE=1",
 )
 def peer_slower_than_host(evidence: CopyEvidence) -> Found | None:
-    """Direct copies between GPUs are slower than those through host memory."""
+    """Detect direct copies between GPUs that are slower than copies through host memory."""
     test, through_host = evidence.test("d2d"), evidence.test("through_host")
     if test is None or through_host is None:
         return None
@@ -198,7 +201,7 @@ def peer_slower_than_host(evidence: CopyEvidence) -> Found | None:
     step="check the number of links of each pair (NV1, NV2, ...)",
 )
 def few_nvlinks(evidence: CopyEvidence) -> Found | None:
-    """All pairs have the rate of the same whole number of NVLinks, and this number is smaller than the GPU's."""
+    """Detect that all pairs have the rate of the same whole number of NVLinks, smaller than the GPU's number."""
     test, links = evidence.test("d2d"), evidence.machine.links
     if test is None or test.fastest > 1.2 * test.slowest or links is None or links.nvlink_bytes_per_s is None:
         return None
@@ -217,7 +220,7 @@ def few_nvlinks(evidence: CopyEvidence) -> Found | None:
     "through host memory writes with kernels, and is as slow",
 )
 def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
-    """Copies by a kernel are far slower than copies by the copy engine."""
+    """Detect copies by a kernel that are far slower than copies by the copy engine."""
     engine, kernel = evidence.test("d2h", "ce"), evidence.test("d2h", "sm")
     if engine is None or kernel is None or kernel.matrix.engine != "sm" or kernel.fastest > 0.6 * engine.slowest:
         return None
@@ -226,13 +229,16 @@ def slow_kernel_copies(evidence: CopyEvidence) -> Found | None:
 
 
 def _refused_pairs(evidence: CopyEvidence) -> tuple[int, int]:
-    """(GPU pairs, GPU pairs without peer access) as numbers, in the test of direct copies; (0, 0) without that test."""
+    """Return the number of GPU pairs, and the number of GPU pairs without peer access, in the test of direct copies.
+
+    Return (0, 0) without that test.
+    """
     test = evidence.test("d2d")
     if test is None:
         return 0, 0
     gpus = {end for cell in test.matrix.cells for end in (cell.src, cell.dst)}
     num_pairs = len(gpus) * (len(gpus) - 1)
-    if evidence.run.status == TRUNCATED:  # missing pairs were not printed
+    if evidence.run.status == TRUNCATED:  # the missing pairs were not printed
         return num_pairs, sum(cell.status == "waived" for cell in test.matrix.cells)
     lost = sum(cell.status == "unreadable" for cell in test.matrix.cells)
     return num_pairs, num_pairs - len(test.rates) - lost

@@ -1,9 +1,11 @@
-"""Why a tool failed, by what it printed, and what to check first. The first reason that applies is shown.
+"""Reasons why a tool failed, judged by what it printed, and what to check first.
+
+The first reason that applies is shown.
 
 If only copies between GPUs have wrong data, the cause may be an IOMMU: on bare-metal Linux an enabled IOMMU silently
-corrupts PCIe copies between GPUs; in a virtual machine an IOMMU is correct (NVIDIA, CUDA Programming Guide, Programming
-Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++ Programming Guide,
-"IOMMU on Linux").
+corrupts PCIe copies between GPUs; in a virtual machine an enabled IOMMU causes no errors (NVIDIA, CUDA Programming
+Guide, Programming Systems with Multiple GPUs, "Host IOMMU Hardware, PCI Access Control Services, and VMs"; CUDA C++
+Programming Guide, "IOMMU on Linux").
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bench.logs.foreign import FAILED, TRUNCATED, ForeignRun
 from bench.logs.messages import LogCode
 
 _NCCL_WARN = "NCCL_DEBUG=WARN all_reduce_perf -b 8 -e 1G -f 2"
-_PEER_TESTS = ("device_to_device", "one_to_all", "all_to_one")  # in the names of nvbandwidth's tests
+_PEER_TESTS = ("device_to_device", "one_to_all", "all_to_one")  # parts of the names of nvbandwidth's tests between GPUs
 
 
 @reason(
@@ -26,7 +28,7 @@ _PEER_TESTS = ("device_to_device", "one_to_all", "all_to_one")  # in the names o
     step="find the pair that corrupts: run each node alone, then two at a time; first run without custom plug-ins",
 )
 def wrong_data(failed: FailedRun) -> Found | None:
-    """Rows have wrong elements."""
+    """Detect rows with wrong elements."""
     if not failed.num_wrong_rows:
         return None
     facts = {"num_wrong_rows": failed.num_wrong_rows, "num_rows": failed.num_rows}
@@ -41,7 +43,7 @@ def wrong_data(failed: FailedRun) -> Found | None:
     step="start the fabric manager of the driver's own version",
 )
 def fabric_not_ready(failed: FailedRun) -> Found | None:
-    """CUDA says that the system is not initialized."""
+    """Detect that CUDA says that the system is not initialized."""
     return _printed(failed, "systemctl status nvidia-fabricmanager", "system not yet initialized", "SYSTEM_NOT_READY")
 
 
@@ -55,7 +57,7 @@ def fabric_not_ready(failed: FailedRun) -> Found | None:
     "suspecting hardware; else check the GPUs' errors",
 )
 def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
-    """The tool's check of the copied data failed for copies between GPUs only."""
+    """Detect that the tool's check of the copied data failed only for copies between GPUs."""
     command = (
         "cat /proc/cmdline; ls /sys/kernel/iommu_groups | wc -l; sudo lspci -vvv | grep ACSCtl; "
         "nvidia-smi -q -d ECC,ROW_REMAPPER"
@@ -74,7 +76,7 @@ def wrong_data_between_gpus(failed: FailedRun) -> Found | None:
     step="check the GPU's errors, and take the node out of service",
 )
 def wrong_copies(failed: FailedRun) -> Found | None:
-    """The tool's check of the copied data failed, and not only for copies between GPUs."""
+    """Detect that the tool's check of the copied data failed, and not only for copies between GPUs."""
     return _wrong_pattern(failed, "nvidia-smi -q -d ECC,ROW_REMAPPER")
 
 
@@ -87,7 +89,7 @@ def wrong_copies(failed: FailedRun) -> Found | None:
     "one node",
 )
 def no_imex(failed: FailedRun) -> Found | None:
-    """nvbandwidth could not allocate memory that nodes share."""
+    """Detect that nvbandwidth could not allocate memory that nodes share."""
     command = "systemctl status nvidia-imex; ls /dev/nvidia-caps-imex-channels"
     return _printed(failed, command, "MultinodeMemoryAllocation")
 
@@ -100,7 +102,7 @@ def no_imex(failed: FailedRun) -> Found | None:
     step="rebuild it from scratch (make clean), with MPI",
 )
 def ran_without_mpi(failed: FailedRun) -> Found | None:
-    """Several processes print into one log."""
+    """Detect that several processes print into one log."""
     failure = failed.run.failure
     if failed.run.status != FAILED or failure is None or failure.code != LogCode.SEVERAL_RUNS_AT_ONCE:
         return None
@@ -115,7 +117,7 @@ def ran_without_mpi(failed: FailedRun) -> Found | None:
     step="give a smaller largest size",
 )
 def out_of_memory(failed: FailedRun) -> Found | None:
-    """An allocation failed."""
+    """Detect that an allocation failed."""
     return _printed(failed, "all_reduce_perf -b 8 -e 1G -f 2", "out of memory")
 
 
@@ -127,7 +129,7 @@ def out_of_memory(failed: FailedRun) -> Found | None:
     step="check CUDA's message, and the kernel's Xid lines",
 )
 def cuda_failed(failed: FailedRun) -> Found | None:
-    """A call of CUDA failed."""
+    """Detect that a call of CUDA failed."""
     printed = ("unhandled cuda error", "CUDA failure", "CUDA_ERROR", "illegal memory access")
     return _printed(failed, "dmesg | grep -i xid", *printed)
 
@@ -140,7 +142,7 @@ def cuda_failed(failed: FailedRun) -> Found | None:
     step="check which rank reported an error first",
 )
 def rank_lost(failed: FailedRun) -> Found | None:
-    """A process or connection ended early."""
+    """Detect that a process or connection ended early."""
     printed = ("unhandled system error", "remote process exited", "Connection", "unhandled remote")
     return _printed(failed, _NCCL_WARN, *printed)
 
@@ -153,7 +155,7 @@ def rank_lost(failed: FailedRun) -> Found | None:
     step="run it again with its errors shown",
 )
 def tool_failed(failed: FailedRun) -> Found | None:
-    """The tool failed in a way that no other reason explains."""
+    """Detect that the tool failed in a way that no other reason explains."""
     return _printed(failed, "NCCL_DEBUG=WARN", "")
 
 
@@ -166,7 +168,7 @@ def tool_failed(failed: FailedRun) -> Found | None:
     "if the test has two ends, take the log of the end that measures",
 )
 def ends_without_message(failed: FailedRun) -> Found | None:
-    """The log holds no figure: it was cut, or the job hung or was killed."""
+    """Detect a log without any figure: it was cut, or the job hung or was killed."""
     failure = failed.run.failure
     empty = not failed.run.rows and not failed.run.matrices
     if failed.run.status != TRUNCATED or failure is None or not empty:
@@ -179,7 +181,10 @@ def ends_without_message(failed: FailedRun) -> Found | None:
 
 
 def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
-    """The tool failed, and it, its launcher or a library printed one of these texts."""
+    """Return a reason if the tool failed and one of these texts was printed by the tool, its launcher or a library.
+
+    Otherwise return None.
+    """
     if failed.run.status != FAILED:
         return None
     failure = failed.run.failure or Coded.uncoded("the tool failed")
@@ -190,14 +195,14 @@ def _printed(failed: FailedRun, command: str, *texts: str) -> Found | None:
 
 
 def _wrong_pattern(failed: FailedRun, command: str) -> Found | None:
-    """nvbandwidth's check of the data that arrived failed."""
+    """Return a reason if nvbandwidth's check of the copied data failed, else None."""
     return _printed(failed, command, "pattern", "h_errorFlag")
 
 
 def _only_between_gpus(run: ForeignRun) -> bool:
-    """Did a copy between GPUs fail, but none between a GPU and its host?
+    """Check whether a copy between GPUs failed, but no copy between a GPU and its host.
 
-    Of a test that never finished only the name is known, from a remark.
+    For a test that never finished, only the name is known, from a remark.
     """
     tests = [run.failure.text] if run.failure else []
     tests += [remark.facts["test"] for remark in run.remarks if remark.code == LogCode.NEVER_FINISHED]
@@ -208,6 +213,6 @@ def _only_between_gpus(run: ForeignRun) -> bool:
 
 
 def _host_copies_passed(run: ForeignRun) -> bool:
-    """Were copies in both directions between host and GPU measured?"""
+    """Check whether copies in both directions between host and GPU were measured."""
     measured = {matrix.direction for matrix in run.matrices if any(cell.value is not None for cell in matrix.cells)}
     return {"h2d", "d2h"} <= measured

@@ -1,4 +1,4 @@
-"""Why a collective over several nodes is slow: the network between them."""
+"""Reasons in the network between nodes why a collective over several nodes is slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COUNTERS = (
     "ethtool -S <interface> | grep -iE 'discard|drop|pause|ecn|cnp|out_of_seq|retrans'; rdma statistic show; "
     "show_gids; ibv_devinfo | grep -E 'hca_id|active_mtu|link_layer'"
 )
-_FILLED = 0.72  # of what NICs carry: from here on they count as full
+_FILLED = 0.72  # from this share of their rate on, NICs count as fully used
 _NO_EFA_RDMA = "p3dn."  # instance types whose EFA has no GPUDirect RDMA
 
 
@@ -28,7 +28,7 @@ _NO_EFA_RDMA = "p3dn."  # instance types whose EFA has no GPUDirect RDMA
     step="let NCCL load the plug-in of the fast network (aws-ofi-nccl, GPUDirect-TCPX/O, InfiniBand verbs)",
 )
 def tcp_sockets(evidence: RunEvidence) -> Found | None:
-    """The log names sockets as the network."""
+    """Detect that the log names sockets as the network."""
     log = evidence.hint("network", "Socket") or evidence.hint("path", "NET/Socket")
     if not evidence.crosses_nics or evidence.best is None or log is None or _other_network(evidence):
         return None
@@ -50,7 +50,7 @@ def tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which network NCCL uses",
 )
 def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
-    """The run is as slow as sockets, and the log does not say which network is used."""
+    """Detect a run that is as slow as sockets, if the log does not say which network is used."""
     rate, network = evidence.nic_bytes_per_s, evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or not rate or not network or evidence.hint("network"):
         return None
@@ -71,12 +71,12 @@ def maybe_tcp_sockets(evidence: RunEvidence) -> Found | None:
     step="check which NICs NCCL finds on a node, and whether each GPU has one near it",
 )
 def fewer_nics(evidence: RunEvidence) -> Found | None:
-    """The curve is flat at the rate of one NIC or a few, although a node has more."""
+    """Detect a curve that is flat at the rate of one NIC or a few NICs, although a node has more."""
     rate, network, flat = evidence.nic_bytes_per_s, evidence.network_bytes_per_s, evidence.flat_from_bytes
     used = evidence.used_nics_bytes_per_s
     if not evidence.crosses_nics or rate is None or network is None or used is None or flat is None:
         return None
-    if (evidence.nics_fill or 0.0) > _FILLED:  # the run fills the NICs of its own GPUs
+    if (evidence.nics_fill or 0.0) > _FILLED:  # the run fully uses the NICs of its own GPUs
         return None
     links = evidence.machine.links
     exact = evidence.machine.instance is not None and links is not None and links.nic_bytes_per_s is not None
@@ -84,7 +84,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     if rate > _FILLED * used or evidence.num_nics_in_log > most_in_log:
         return None
     names = _own_nics(evidence, used) if exact else {nic: f"one {nic * 8e-9:.0f} Gb/s NIC" for nic in NIC_RATES}
-    # How fast data leave a node depends on the algorithm: at `rate` at least, and faster with a ring.
+    # How fast data leave a node depends on the algorithm: at least at `rate`, and faster with a ring.
     round_a_ring = (evidence.nics_fill or 0.0) * used
     fitting = [(way, full) for way in (rate, round_a_ring) for full in names if 0.85 <= way / full <= 1.01]
     if not fitting:
@@ -115,7 +115,7 @@ def fewer_nics(evidence: RunEvidence) -> Found | None:
     step=f"<fixable?{_NIC_LAYOUT}>",
 )
 def no_gpudirect(evidence: RunEvidence) -> Found | None:
-    """The log says that no channel uses GPUDirect RDMA."""
+    """Detect that the log says that no channel uses GPUDirect RDMA."""
     if not evidence.crosses_nics or evidence.best is None:
         return None
     log = evidence.hint("no_rdma")
@@ -138,7 +138,7 @@ def no_gpudirect(evidence: RunEvidence) -> Found | None:
     step=_NIC_LAYOUT,
 )
 def crossed_nics(evidence: RunEvidence) -> Found | None:
-    """The run reaches about half of what others reached, and the log says nothing about the NICs."""
+    """Detect a run that reaches about half of what others reached, if the log says nothing about the NICs."""
     if not evidence.crosses_nics or evidence.best is None or not evidence.nics_known or evidence.too_short:
         return None
     if evidence.hint("no_rdma") or evidence.hint("path", "NET/"):
@@ -161,7 +161,7 @@ def crossed_nics(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def loss_or_congestion(evidence: RunEvidence) -> Found | None:
-    """The curve collapses with size, and data cross NICs."""
+    """Detect a curve that collapses with size, if data cross NICs."""
     falls = fall(evidence)
     if falls is None or not between_nodes(evidence):
         return None
@@ -187,7 +187,7 @@ def loss_or_congestion(evidence: RunEvidence) -> Found | None:
     step="measure again with a current NCCL and network plug-in",
 )
 def old_nccl(evidence: RunEvidence) -> Found | None:
-    """The library is years old, and a newer one was much faster."""
+    """Detect a library that is years old, if a newer version was much faster."""
     log = evidence.hint("nccl")
     version = str((log.value if log else dict(evidence.run.settings).get("nccl")) or "")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".") if part.isdecimal())
@@ -207,7 +207,7 @@ def old_nccl(evidence: RunEvidence) -> Found | None:
 
 
 def _may_be_roce(evidence: RunEvidence) -> bool:
-    """May the network be RoCE? Not if the log or the machine says EFA, InfiniBand or sockets."""
+    """Check whether the network may be RoCE. It is not if the log or the machine says EFA, InfiniBand or sockets."""
     network = evidence.hint("network")
     kind = evidence.machine.links.nic_kind if evidence.machine.links is not None else ""
     if network is not None and network.value not in ("IB", "RoCE"):
@@ -216,12 +216,15 @@ def _may_be_roce(evidence: RunEvidence) -> bool:
 
 
 def _other_network(evidence: RunEvidence) -> bool:
-    """Does a channel use a network other than sockets, and none use sockets?"""
+    """Check whether a channel uses a network other than sockets, and no channel uses sockets."""
     return evidence.hint("path", "NET/") is not None and evidence.hint("path", "NET/Socket") is None
 
 
 def _own_nics(evidence: RunEvidence, used: float) -> dict[float, str]:
-    """Rate of 1, 2, 4 or more NICs of a known machine -> words, only below the rate of the NICs this run may use."""
+    """Map the rates of 1, 2, 4 or more NICs of a known machine to words.
+
+    Only rates below that of the NICs that this run may use are included.
+    """
     links = evidence.machine.links
     assert links is not None and links.nic_bytes_per_s is not None
     total = links.num_nics or 1

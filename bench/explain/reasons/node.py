@@ -1,4 +1,4 @@
-"""Why a collective inside a node is slow: NVLink, the NVSwitch, PCIe, and how NCCL uses them."""
+"""Reasons inside a node why a collective is slow: NVLink, the NVSwitch, PCIe, and how NCCL uses them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.explain.reason import Found, reason
 from bench.explain.reasons._commands import nccl_debug, nccl_test
 from bench.hardware.reference import NVLS_OFF
 
-# Setting that changes how fast NCCL can be -> its effect.
+# Setting that changes how fast NCCL can be -> the effect of the setting.
 _SETTINGS = {
     "NCCL_P2P_DISABLE": "makes GPUs of a node exchange data through host memory",
     "NCCL_P2P_LEVEL": "limits which GPUs may exchange data directly",
@@ -27,7 +27,7 @@ _SETTINGS = {
     "NCCL_TOPO_FILE": "makes NCCL trust that file instead of the machine",
     "NCCL_TREE_THRESHOLD": "0 means rings only, for every size",
 }
-_NO_PEER = ("host", "pcie_p2p", "nvlink_pairs")  # links between GPUs that may need host memory
+_NO_PEER = ("host", "pcie_p2p", "nvlink_pairs")  # kinds of links between GPUs that may need host memory
 _OF_PCIE = "{rate:rate} is {share:.0%} of the PCIe link ({pcie_rate:rate})"
 _LOG = '<; the log says "{log_text}" (line {line})>'
 
@@ -40,7 +40,7 @@ _LOG = '<; the log says "{log_text}" (line {line})>'
     step="give each rank its own GPU (CUDA_VISIBLE_DEVICES, the launcher's GPUs per task), and measure again",
 )
 def shared_gpu(evidence: RunEvidence) -> Found | None:
-    """The list of ranks shows two ranks on one GPU."""
+    """Detect that the list of ranks shows two ranks on one GPU."""
     log = evidence.hint("shared")
     if log is None:
         return None
@@ -57,7 +57,7 @@ def shared_gpu(evidence: RunEvidence) -> Found | None:
     step="find out why NCCL does not use NVLS (fabric manager, driver, containers without multicast, NCCL_NVLS_ENABLE)",
 )
 def no_nvls(evidence: RunEvidence) -> Found | None:
-    """The switch could reduce (NVLS), but the rate is that of a ring."""
+    """Detect the rate of a ring although the switch could reduce (NVLS)."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or not links.nvls or links.nvlink_bytes_per_s is None:
         return None
@@ -90,7 +90,7 @@ def no_nvls(evidence: RunEvidence) -> Found | None:
     step="check whether peer access is granted (GeForce drivers and some guests refuse it)",
 )
 def through_host(evidence: RunEvidence) -> Found | None:
-    """The run is as slow as copies through host memory, or the log shows such paths."""
+    """Detect a run that is as slow as copies through host memory, or whose log shows such paths."""
     facts = _of_pcie(evidence)
     log = evidence.hint("refused") or evidence.hint("path", "SHM") or evidence.hint("setting", "NCCL_P2P_DISABLE")
     if facts is None or (log is None and (evidence.hint("path", "P2P") or facts["share"] < 0.06)):
@@ -112,7 +112,7 @@ def through_host(evidence: RunEvidence) -> Found | None:
     step="check over which paths the ranks exchange data",
 )
 def slower_than_host_memory(evidence: RunEvidence) -> Found | None:
-    """The run is slower than copies through host memory, and the log does not say why."""
+    """Detect a run that is slower than copies through host memory, if the log does not say why."""
     facts = _of_pcie(evidence)
     if facts is None or facts["share"] >= 0.06 or evidence.hint("path", "P2P"):
         return None
@@ -130,7 +130,7 @@ def slower_than_host_memory(evidence: RunEvidence) -> Found | None:
     step="check whether the bridge is there and its links are up",
 )
 def no_bridge(evidence: RunEvidence) -> Found | None:
-    """Two cards that a bridge may join reach only the rate of PCIe."""
+    """Detect two cards that a bridge may join but that reach only the rate of PCIe."""
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or links.peer != "nvlink_pairs":
         return None
@@ -161,7 +161,7 @@ def no_bridge(evidence: RunEvidence) -> Found | None:
     step="measure again without these settings",
 )
 def nccl_settings(evidence: RunEvidence) -> Found | None:
-    """The log shows settings that change how fast NCCL can be."""
+    """Detect settings in the log that change how fast NCCL can be."""
     names: dict[str, None] = {}
     settings = []
     for hint in evidence.hints:
@@ -186,7 +186,7 @@ def nccl_settings(evidence: RunEvidence) -> Found | None:
     step="check which paths NCCL finds",
 )
 def few_channels(evidence: RunEvidence) -> Found | None:
-    """NCCL opened fewer channels than fast links need."""
+    """Detect that NCCL opened fewer channels than fast links need."""
     links, channels, best = evidence.machine.links, evidence.hint("channels"), evidence.best
     if links is None or channels is None or links.nvlink_bytes_per_s is None or best is None:
         return None
@@ -203,7 +203,10 @@ def few_channels(evidence: RunEvidence) -> Found | None:
 
 
 def _of_pcie(evidence: RunEvidence) -> dict[str, Any] | None:
-    """The facts of a run at 55 % of PCIe or less, in a node whose GPUs may lack peer access; None for other runs."""
+    """Return the facts of a run that reaches at most 55 % of PCIe, in a node whose GPUs may lack peer access.
+
+    Return None for other runs.
+    """
     links, best = evidence.machine.links, evidence.best
     if links is None or best is None or evidence.num_nodes != 1 or evidence.hint("shared"):
         return None

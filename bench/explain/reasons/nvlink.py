@@ -1,7 +1,7 @@
-"""Why a collective inside a node with NVLink between all GPUs is slow, by its rate and by a given topology.
+"""Reasons why a collective inside a node with NVLink between all GPUs is slow, by its rate and by a given topology.
 
-A rate alone never proves a reason; it only fits a reason. Rates are compared with those of the PCIe link, host memory,
-and some of a GPU's NVLinks.
+A rate alone never proves a reason; it only fits a reason. Rates are compared with the rates of the PCIe link, of host
+memory, and of some of a GPU's NVLinks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _BUSY = (
     "ecc.errors.uncorrected.volatile.total --format=csv; nvidia-smi --query-compute-apps=gpu_uuid,pid,name --format=csv"
 )
 _MEMORY = "nvidia-smi -q -d MEMORY,POWER,PERFORMANCE,CLOCK; free -g"
-_PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric")  # all GPUs of a node have fast links
-_THROUGH_HOST, _OVER_PCIE = (0.0, 0.55), (0.55, 1.05)  # of the PCIe link
-_AS_SOCKETS = 8e9  # bytes per second that TCP over the loopback device or one NIC carries at most
-_PART = (0.1, 0.93)  # shares of the normal rate at which some of the NVLinks may be missing
+_PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric")  # links with which all GPUs of a node are connected fast
+_THROUGH_HOST, _OVER_PCIE = (0.0, 0.55), (0.55, 1.05)  # ranges of shares of the PCIe link's rate
+_AS_SOCKETS = 8e9  # the most bytes per second that TCP over the loopback device or one NIC carries
+_PART = (0.1, 0.93)  # range of shares of the normal rate at which some of the NVLinks may be missing
 _NOT_NORMAL = (ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW, ResultVerdict.CANNOT_BE_JUDGED)
 _HALF = (0.44, 0.54)
-_FAR = ("PHB", "NODE", "SYS")  # beyond these NCCL does not let NICs read GPU memory by default
-# The first NCCL with support for GPUs of an architecture: H100 by cupy/cupy issue 7094 (2022-11-09), Blackwell by the
-# release notes of NCCL 2.25.1 as ROCm/rccl pull request 1662 repeats them (2025-04-28).
+_FAR = ("PHB", "NODE", "SYS")  # on paths of these kinds, NCCL does not let NICs read GPU memory by default
+# The first NCCL version that supports GPUs of an architecture: H100 according to cupy/cupy issue 7094 (2022-11-09),
+# Blackwell according to the release notes of NCCL 2.25.1, which ROCm/rccl pull request 1662 repeats (2025-04-28).
 _FIRST_NCCL = {"hopper": (2, 15), "blackwell": (2, 25)}
 _OF_PCIE = "{rate:rate} is {share:.0%} of the normal {normal_rate:rate} and {pcie_share:.0%} of a GPU's PCIe link"
 _LOG = '<; the log says "{log_text}" (line {line})>'
@@ -50,7 +50,7 @@ _LOG = '<; the log says "{log_text}" (line {line})>'
     "one container with shared memory and IPC",
 )
 def peer_access_off(evidence: RunEvidence) -> Found | None:
-    """Despite NVLink between all GPUs, the run is as slow as copies through host memory."""
+    """Detect a run that is as slow as copies through host memory despite NVLink between all GPUs."""
     facts = _inside(evidence)
     if facts is None or not _within(facts["pcie_share"], _THROUGH_HOST):
         return None
@@ -69,7 +69,7 @@ def peer_access_off(evidence: RunEvidence) -> Found | None:
     step="check whether every rank sees all GPUs of the node and the same /dev/shm, and whether its GPUs are its own",
 )
 def sockets_in_node(evidence: RunEvidence) -> Found | None:
-    """Inside a node, the run is no faster than sockets."""
+    """Detect a run inside a node that is no faster than sockets."""
     facts = _inside(evidence)
     if facts is None or facts["rate"] > _AS_SOCKETS:
         return None
@@ -89,7 +89,7 @@ def sockets_in_node(evidence: RunEvidence) -> Found | None:
     "that the container or guest has the NVSwitch devices",
 )
 def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
-    """The run has the rate of a PCIe link; the log may show that NCCL's path search did not find NVLink."""
+    """Detect a run with the rate of a PCIe link. The log may show that NCCL's path search did not find NVLink."""
     facts = _inside(evidence)
     if facts is None or not _within(facts["pcie_share"], _OVER_PCIE) or evidence.nccl_sees_nvlink:
         return None
@@ -106,7 +106,7 @@ def pcie_instead_of_nvlink(evidence: RunEvidence) -> Found | None:
     step="compare the number of active links and their errors over the GPUs",
 )
 def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
-    """The rate is above PCIe's and below that of all NVLinks, and no topology shows that all NVLinks are active."""
+    """Detect a rate between that of PCIe and that of all NVLinks, if no topology shows that all NVLinks are active."""
     facts = _inside(evidence)
     links = evidence.machine.links
     if facts is None or links is None or links.nvlink_generation is None or links.nvlink_bytes_per_s is None:
@@ -137,7 +137,7 @@ def part_of_nvlinks(evidence: RunEvidence) -> Found | None:
     step="while the test runs, compare clocks, throttle reasons and processes over the GPUs",
 )
 def throttled_or_shared_gpus(evidence: RunEvidence) -> Found | None:
-    """The rate is above PCIe's and below normal; the log does not show clocks or other processes."""
+    """Detect a rate above that of PCIe and below normal. The log does not show clocks or other processes."""
     facts = _inside(evidence)
     if facts is None or facts["pcie_share"] <= _OVER_PCIE[1]:
         return None
@@ -153,7 +153,7 @@ def throttled_or_shared_gpus(evidence: RunEvidence) -> Found | None:
     step="while the largest size runs, check free memory (of the host, too, if it is shared), clocks and power",
 )
 def falls_in_node(evidence: RunEvidence) -> Found | None:
-    """The curve collapses with size, and no data cross NICs."""
+    """Detect a curve that collapses with size, if no data cross NICs."""
     falls = fall(evidence)
     if falls is None or evidence.crosses_nics or evidence.num_nodes is None:
         return None
@@ -175,7 +175,7 @@ def falls_in_node(evidence: RunEvidence) -> Found | None:
     step="measure again with a current NCCL",
 )
 def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
-    """The log names an NCCL that is older than the first one for the GPU's architecture, and the rate is low."""
+    """Detect a low rate with an NCCL that is older than the first version for the GPU's architecture."""
     log = evidence.hint("nccl")
     version = str((log.value if log else dict(evidence.run.settings).get("nccl")) or "")
     numbers = tuple(int(part) for part in version.split("+")[0].split(".") if part.isdecimal())
@@ -196,7 +196,7 @@ def nccl_older_than_gpu(evidence: RunEvidence) -> Found | None:
     always=True,
 )
 def topology_odd(evidence: RunEvidence) -> Found | None:
-    """A topology in the log, or in a file given with it, shows a GPU whose links are down, slow or missing."""
+    """Detect a GPU whose links are down, slow or missing, in a topology in the log or in a file given with it."""
     for topology in _topologies(evidence):
         wrong = [finding for finding in topology.findings(evidence.machine.instance) if finding.severity == "wrong"]
         if wrong:
@@ -221,7 +221,7 @@ def topology_odd(evidence: RunEvidence) -> Found | None:
     step="use NICs on the GPU's own PCIe switch if there are any (NCCL_IB_HCA); else see whether the log names GDRDMA",
 )
 def far_nics(evidence: RunEvidence) -> Found | None:
-    """The topology shows GPUs without a NIC on their PCIe switch, and the run across nodes is not judged normal."""
+    """Detect GPUs without a NIC on their PCIe switch. The run across nodes must not be judged normal."""
     if not evidence.crosses_nics or evidence.uses_gpudirect or assess(evidence).verdict not in _NOT_NORMAL:
         return None
     for topology in _topologies(evidence):
@@ -245,7 +245,7 @@ def far_nics(evidence: RunEvidence) -> Found | None:
     fallback=True,
 )
 def nccl_not_shown(evidence: RunEvidence) -> Found | None:
-    """The figure is low, and the log has no NCCL output."""
+    """Detect a low figure whose log has no NCCL output."""
     short = shortfall(evidence)
     shown = any(evidence.hint(kind) for kind in ("path", "search", "channels", "network"))
     if short is None or shown:
@@ -264,7 +264,7 @@ def nccl_not_shown(evidence: RunEvidence) -> Found | None:
     fallback=True,
 )
 def slow_part_unknown(evidence: RunEvidence) -> Found | None:
-    """The figure is low: what to measure next."""
+    """Propose what to measure next if the figure is low."""
     short = shortfall(evidence)
     if short is None:
         return None
@@ -280,14 +280,14 @@ def _topologies(evidence: RunEvidence) -> list[Topology]:
 
 
 def _all_links_active(topology: Topology) -> bool:
-    """Does the text show the links of several GPUs, all of them active?"""
+    """Check whether the text shows the links of several GPUs, and all these links are active."""
     gpus = topology.inventory.gpus
     shown = len(gpus) > 1 and all(each.nvlinks for each in gpus)
     return shown and all(link.active for each in gpus for link in each.nvlinks) and not topology.findings()
 
 
 def _inside(evidence: RunEvidence) -> dict[str, Any] | None:
-    """The facts of a low figure inside a node whose GPUs all have fast links; None for any other run."""
+    """Return the facts of a low figure inside a node whose GPUs all have fast links; None for any other run."""
     links = evidence.machine.links
     if links is None or links.peer not in _PEERS or evidence.crosses_nics or (evidence.num_ranks or 0) < 2:
         return None
@@ -306,7 +306,7 @@ def _facts(short: Shortfall) -> dict[str, Any]:
 
 
 def _said(hint: Hint | None) -> dict[str, Any]:
-    """The log's own words."""
+    """Return the facts of a hint: the log's own words and their line. Return {} without a hint."""
     return {} if hint is None else {"log_text": hint.value, "line": hint.line}
 
 
@@ -315,7 +315,10 @@ def _within(share: float, limits: tuple[float, float]) -> bool:
 
 
 def _placement_gap(evidence: RunEvidence) -> float | None:
-    """By how much in place and out of place differ at the largest size (1 - slower / faster); None below 10 %."""
+    """Return by how much the rates in place and out of place differ at the largest size (1 - slower / faster).
+
+    Return None if they differ by less than 10 %.
+    """
     rates = [row.busbw_bytes_per_s or 0.0 for row in evidence.rows if row.payload_bytes == evidence.largest_bytes]
     if len(rates) < 2 or not min(rates) or min(rates) > 0.9 * max(rates):
         return None

@@ -1,4 +1,4 @@
-"""Why a curve says little: its sizes, and the time of small messages."""
+"""Reasons why a curve shows little: its sizes, and the time of small messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.explain.reasons._commands import TOPOLOGY, nccl_test
     always=True,
 )
 def sizes_too_small(evidence: RunEvidence) -> Found | None:
-    """The curve still rises where the test ended."""
+    """Detect that the curve still rises at the largest size."""
     if not evidence.rising:
         return None
     sizes = sorted(evidence.rate_by_size)
@@ -39,7 +39,7 @@ def sizes_too_small(evidence: RunEvidence) -> Found | None:
     step="check whether CPUs are shared, throttled or far from the GPUs, and whether NCCL_DEBUG prints between calls",
 )
 def slow_start(evidence: RunEvidence) -> Found | None:
-    """Small messages take far longer than elsewhere."""
+    """Detect small messages that take far longer than on other machines."""
     times = [time for reference in evidence.references for time in reference.small_s.values()]
     if evidence.small_message_s is None or not times or evidence.small_message_s < 3 * max(times):
         return None

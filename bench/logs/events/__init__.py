@@ -1,1 +1,1 @@
-"""Messages about failures that `bench explain` reads, one file per format. Nothing else names a format."""
+"""The formats of failure messages that `bench explain` reads, one file per format. No other code names a format."""

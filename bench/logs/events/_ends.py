@@ -1,4 +1,4 @@
-"""How processes end: signals and exit codes, as every launcher prints them."""
+"""How processes end: the signals and exit codes that every launcher prints."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ _NAMES = {
 
 
 def signal_of(name: str) -> int | None:
-    """The number of a signal by its name or description; None if unknown."""
+    """Return the number of a signal with this name or description; None if unknown."""
     return next((number for known, number in _NAMES.items() if name.startswith(known)), None)
 
 
 def by_signal(signal: int) -> MessageKind:
-    """What it means that a signal ended the process."""
+    """Return what it means that a signal ended the process."""
     if signal == 9:
         return KILLED
     if signal == 6:
@@ -82,7 +82,7 @@ def by_signal(signal: int) -> MessageKind:
 
 
 def by_exit_code(code: int) -> MessageKind:
-    """What an exit code means. After a signal, shells report 128 + its number, Python the negative number."""
+    """Return what an exit code means. After a signal, shells report 128 + its number, Python the negative number."""
     if code < 0:
         return by_signal(-code)
     if 128 < code < 160:

@@ -1,6 +1,6 @@
 """Dumps of torch's flight recorder: the last collectives that one rank called (torch 2.2 to 2.13, NCCL and Gloo).
 
-Two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
+Dumps have two forms: pickle (`TORCH_NCCL_DEBUG_INFO_TEMP_FILE`, `_dump_nccl_trace`) and JSON (`_dump_nccl_trace_json`,
 `_dump_fr_trace_json`). The rank is not in the dump, but in the name of its file (`nccl_trace_rank_3`).
 
 A pickle can run any code when it is loaded in the usual way. Therefore this reader builds only plain containers,
@@ -22,35 +22,38 @@ from bench.logs.failure_events import DocumentFormat, Event, EventLine, MessageK
 RECORDS = MessageKind("flight-record", Role.STATE, "rank {rank} recorded its operations< of group {group}>")
 _RANK = re.compile(r"rank[_.-]?(\d{1,6})", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?!.*\d)")
-_MOST_RECORDS = 2_000  # of one group
+_MOST_RECORDS = 2_000  # at most this many records of one group are kept
 _MOST_GROUPS = 1_000
 _PICKLE = b"\x80"
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Builds dicts, lists, tuples, sets, numbers and texts. Every class, function and persistent object is refused."""
+    """Builds only dicts, lists, tuples, sets, numbers and texts.
+
+    Every class, function and persistent object is refused.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse."""
+        """Refuse to load a class or function."""
         raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
 
     def persistent_load(self, pid: Any) -> Any:
-        """Refuse."""
+        """Refuse to load a persistent object."""
         raise pickle.UnpicklingError("a persistent object is not plain data")
 
 
 class FlightRecorder(DocumentFormat):
-    """One event for each group. Its fact `records` holds (sequence number, operation, sizes, dtypes, state)."""
+    """Yields one event for each group. The fact `records` has (sequence number, operation, sizes, dtypes, state)."""
 
     def begins(self, head: bytes) -> bool:
-        """A pickle of protocol 2 and above, or a JSON object with the recorder's keys."""
+        """Check whether the file is a pickle of protocol 2 or above, or a JSON object with the recorder's keys."""
         if head.startswith(_PICKLE):
             return len(head) > 1 and 2 <= head[1] <= 5
         found = (b'"entries"', b'"pg_config"', b'"comm_lib_version"', b'"nccl_version"', b'"pg_status"')
         return head.lstrip()[:1] == b"{" and any(key in head for key in found)
 
     def read(self, data: bytes, name: str) -> Iterator[Event]:
-        """The groups of a dump; none if it is damaged or is no such dump."""
+        """Yield an event for each group of a dump, or nothing if the dump is damaged or comes from another program."""
         dump = _loaded(data)
         if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
             return
@@ -73,12 +76,12 @@ FORMAT = FlightRecorder
 
 
 def _loaded(data: bytes) -> Any:
-    """The plain data of a dump; None if it is damaged."""
+    """Return the plain data of a dump; None if it is damaged."""
     try:
         if data.startswith(_PICKLE):
             return _PlainUnpickler(io.BytesIO(data)).load()
         return json.loads(data)
-    except Exception:  # a damaged pickle raises nearly anything
+    except Exception:  # a damaged pickle can raise nearly any exception
         return None
 
 
@@ -89,7 +92,7 @@ def _rank_of(name: str) -> int | None:
 
 
 def _members(groups: Any) -> dict[str, tuple[int, ...]]:
-    """Group -> its ranks, as far as the dump lists them."""
+    """Map each group to its ranks, as far as the dump lists them."""
     found: dict[str, tuple[int, ...]] = {}
     for number, (name, group) in enumerate(groups.items() if isinstance(groups, Mapping) else ()):
         ranks = group.get("ranks") if isinstance(group, Mapping) else None
@@ -101,7 +104,10 @@ def _members(groups: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _record(entry: Mapping[Any, Any]) -> tuple[str, int, str, str, str, str] | None:
-    """(group, sequence number, operation, sizes, dtypes, state); None for a message between two ranks, or damage."""
+    """Return (group, sequence number, operation, sizes, dtypes, state).
+
+    Return None for a message between two ranks, and for a damaged entry.
+    """
     seq = entry.get("collective_seq_id", entry.get("seq_id"))
     group = entry.get("process_group", entry.get("pg_id", 0))
     if not isinstance(seq, int) or entry.get("is_p2p") is True:
@@ -115,7 +121,7 @@ def _record(entry: Mapping[Any, Any]) -> tuple[str, int, str, str, str, str] | N
 
 
 def _sizes(value: Any) -> str:
-    """Sizes as text: 4x1024, 8."""
+    """Format sizes as text, such as `4x1024, 8`."""
     if isinstance(value, (list, tuple)):
         inner = [_sizes(part) for part in value[:16]]
         return ("x" if value and not isinstance(value[0], (list, tuple, str)) else ", ").join(inner)

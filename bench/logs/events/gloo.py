@@ -87,7 +87,7 @@ _SIGNS = (
 
 
 class GlooErrors(SignFormat):
-    """One event a line."""
+    """Yields one event for each line."""
 
     hints = ("gloo/", "Gloo ", "op.preamble", "Timed out waiting", "closed by peer", "ifa == nullptr")
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)

@@ -78,7 +78,7 @@ _LINES: tuple[tuple[str, MessageKind], ...] = (
         NOT_STARTED,
     ),
 )
-# What ended, and how. The rank may be several (srun), and `signal_name` replaces the number.
+# Patterns of which process ended, and how. srun may name several ranks. `signal_name` is used if the number is missing.
 _ENDS = (
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on\s+signal (?P<signal>\d+)",
     r"has exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on\s+node (?P<host>\S+)",
@@ -97,16 +97,19 @@ _ENDS = (
 )
 _LINE_PATTERNS = tuple((re.compile(pattern), kind) for pattern, kind in _LINES)
 _END_PATTERNS = tuple(re.compile(pattern, re.DOTALL) for pattern in _ENDS)
-# A message of several lines: the pattern of its first line and of its last line.
+# Messages of several lines: the pattern of the first line and of the last line.
 _WRAPPED = re.compile(r"process rank \d+ with PID|Process name: |PID \d+ RUNNING AT")
 _WRAPPED_END = re.compile(
     r"exited on\s+signal \d+|Exit code: +-?\d+|KILLED BY SIGNAL|EXIT STRING|EXIT STATUS|calling|FAQ page"
 )
-_MOST_WRAPPED = 12  # lines
+_MOST_WRAPPED = 12  # a message has at most this many lines
 
 
 class LauncherReports(EventFormat):
-    """One event for each process whose end a launcher reports; if srun reports several tasks, one event each."""
+    """Yields one event for each process whose end a launcher reports.
+
+    If srun reports several tasks, each gets one event.
+    """
 
     hints = (
         "Abort(",
@@ -146,17 +149,17 @@ class LauncherReports(EventFormat):
     )
 
     def __init__(self) -> None:
-        """No text open."""
+        """Begin outside a message of several lines."""
         self._wrapped: list[str] = []
         self._begin: EventLine | None = None
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Is a message of several lines not yet complete?"""
+        """Whether a message of several lines is not yet complete."""
         return self._begin is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The events of a line, or of a message of several lines that ends with this line."""
+        """Yield the events of a line, or of a message of several lines that ends with this line."""
         if self._begin is None and _WRAPPED.search(line.text):
             self._begin = line
         if self._begin is not None:
@@ -176,7 +179,7 @@ class LauncherReports(EventFormat):
         yield from _ends_of(line, line.text)
 
     def finish(self) -> Iterator[Event]:
-        """The event of a message that the end of the file cuts."""
+        """Yield the event of a message that was cut by the end of the file."""
         if self._begin is not None:
             yield from self._ended(" ".join(self._wrapped))
 

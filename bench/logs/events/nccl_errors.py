@@ -1,6 +1,6 @@
 """Errors of NCCL and CUDA as programs print them: nccl-tests and rccl-tests, torch, and plain C++ programs.
 
-The words of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
+The texts of NCCL's results are those of `ncclGetErrorString` (init.cc) and of torch's `ncclGetErrorWithVersion`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ _CUDA_FAILED = MessageKind(
 
 
 class LibraryErrors(SignFormat):
-    """One event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
+    """Yields one event for each line with an error of NCCL or CUDA. nccl-tests names the process in the next line."""
 
     hints = (
         "Test ",
@@ -191,16 +191,16 @@ class LibraryErrors(SignFormat):
     )
 
     def __init__(self) -> None:
-        """No failed test read yet."""
+        """Begin without a failed test."""
         self._waiting: Event | None = None
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Does the next line name the process of a failed test?"""
+        """Whether the next line may name the process of a failed test."""
         return self._waiting is not None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The events of a line. The failure of a test becomes an event one line later, with its process."""
+        """Yield the events of a line. The failure of a test becomes an event one line later, with its process."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             process = _PROCESS.search(line.text)
@@ -213,7 +213,7 @@ class LibraryErrors(SignFormat):
                 yield event
 
     def finish(self) -> Iterator[Event]:
-        """The event of a failed test whose process the file does not name."""
+        """Yield the event of a failed test if the file ends before it names the process."""
         if self._waiting is not None:
             yield self._waiting
 

@@ -1,4 +1,4 @@
-"""How far NCCL came, and which rank is which process: the list of nccl-tests and `NCCL INFO` lines of the start."""
+"""The progress of NCCL's start, and which rank is which process. Reads the list of nccl-tests and `NCCL INFO` lines."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ _MOST_PROCESSES = 100_000
 
 
 class NcclStart(EventFormat):
-    """An event for each rank when its line is read, and at the file's end one for each process's last stage."""
+    """Yields an event for each line that tells where a rank runs.
+
+    At the end of the file, yields one for each process's last stage.
+    """
 
     hints = ("Rank ", " nranks ", *(words for _, words in _STAGE_WORDS))
 
     def __init__(self) -> None:
-        """No process seen yet."""
+        """Begin without any process."""
         self._stages: dict[tuple[str, str], tuple[int, EventLine]] = {}
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """An event if the line says where a rank runs."""
+        """Yield an event if the line tells where a rank runs."""
         info = _INFO.search(line.text)
         if info is None:
             listed = _LISTED.search(line.text)
@@ -61,7 +64,7 @@ class NcclStart(EventFormat):
             self._stages[host, pid] = stage, line
 
     def finish(self) -> Iterator[Event]:
-        """The stage that each process reached."""
+        """Yield the last stage that each process reached."""
         for (host, pid), (stage, line) in self._stages.items():
             yield event_of(STAGE, line, host=host, pid=int(pid), facts={"stage": STAGES[stage]})
 

@@ -1,6 +1,7 @@
 """Records of NCCL's Inspector plug-in: a JSON object for each finished collective (plugins/profiler/inspector).
 
-They show how far each rank came. Alone they show no failure: dumps are written at intervals.
+The records show how far each rank got. They do not prove a failure without other evidence, because they are written at
+intervals.
 """
 
 from __future__ import annotations
@@ -13,28 +14,28 @@ from bench.logs.failure_events import Event, EventFormat, EventLine, MessageKind
 FINISHED = MessageKind("inspector-finished", Role.STATE, "rank {rank} on {host} last finished {operation} {seq}")
 _FIELD = re.compile(r'"(id|rank|n_ranks|hostname|pid|coll|coll_sn)"\s*:\s*(?:"([^"]{0,255})"|(-?\d{1,20}))')
 _WANTED = ("rank", "coll_sn")
-_LONGEST_OBJECT = 60  # lines, if it is printed over several
-_MOST = 100_000  # ranks and communicators
+_LONGEST_OBJECT = 60  # an object that is printed over several lines has at most this many lines
+_MOST = 100_000  # at most this many ranks and communicators are kept
 
 
 class InspectorRecords(EventFormat):
-    """At the end of the file, an event for the last finished operation of each rank of each communicator."""
+    """Yields, at the end of the file, an event for the last finished operation of each rank of each communicator."""
 
     hints = ('"header"', '"coll_perf"', '"coll_sn"', '"n_ranks"', '"inspector_output_format_version"')
 
     def __init__(self) -> None:
-        """No record read yet."""
+        """Begin without a record."""
         self._fields: dict[str, str] = {}
         self._lines_left = 0
         self._last: dict[tuple[str, str], tuple[int, dict[str, str], EventLine]] = {}
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Is an object that spans several lines not yet complete?"""
+        """Whether an object that spans several lines is not yet complete."""
         return self._lines_left > 0
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """Collect the record of a line. Events come only at the end of the file."""
+        """Collect the record of a line. The events follow at the end of the file."""
         for name, text, number in _FIELD.findall(line.raw):
             self._fields[name] = text or number
             if name == "coll_sn":
@@ -48,7 +49,7 @@ class InspectorRecords(EventFormat):
         yield from ()
 
     def finish(self) -> Iterator[Event]:
-        """The last operation of each rank."""
+        """Yield the last finished operation of each rank."""
         for (group, rank), (seq, fields, line) in self._last.items():
             yield event_of(
                 FINISHED,

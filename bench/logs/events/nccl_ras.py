@@ -1,4 +1,4 @@
-"""The answer of `ncclras`, the client of NCCL's RAS subsystem, as text (NCCL 2.24 to 2.30, ras/client_support.cc)."""
+"""The text output of `ncclras`, the client of NCCL's RAS subsystem (NCCL 2.24 to 2.30, ras/client_support.cc)."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ _FAILED = MessageKind(
 
 
 class RasReport(EventFormat):
-    """An event for each rank or process that the sections Errors and Warnings name."""
+    """Yields an event for each rank or process that the sections Errors and Warnings name."""
 
     hints = ("INCOMPLETE", "DEAD", "MISMATCH", "ERROR", "obtained a result in", "Communicators...")
 
     def __init__(self) -> None:
-        """Outside a section."""
+        """Begin outside a section."""
         self._kind = ""
         self._group: str | None = None
         self._operation: str | None = None
@@ -61,11 +61,11 @@ class RasReport(EventFormat):
 
     @property
     def is_open(self) -> bool:  # type: ignore[override]
-        """Is a section open?"""
+        """Whether a section is open."""
         return bool(self._kind)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The rank or process that a line of a section names."""
+        """Yield an event for the rank or process that a line of a section names."""
         head = _HEAD.match(line.text)
         if head is not None:
             self._kind, self._group = head["kind"], head["comm"]

@@ -1,7 +1,7 @@
 """NCCL's own warnings: `host:pid:tid [device] file:line NCCL WARN message`, versions 2.4 to 2.30.
 
-Statuses of completions are those of `enum ibv_wc_status` (libibverbs, verbs.h). In messages of torch, the same words
-follow "Last error:".
+The numbers of completion statuses are those of `enum ibv_wc_status` (libibverbs, verbs.h). In torch's messages, the
+same texts follow "Last error:".
 """
 
 from __future__ import annotations
@@ -399,16 +399,16 @@ _OTHER = MessageKind(
 
 
 class NcclWarnings(EventFormat):
-    """Warnings of NCCL. `NCCL INFO` lines between their pieces are skipped."""
+    """Reads warnings of NCCL. `NCCL INFO` lines between the pieces of a warning are skipped."""
 
     hints = ("NCCL WARN", _LAST_ERROR)
 
     def __init__(self) -> None:
-        """No "Last error:" read yet."""
+        """Begin without a "Last error:" line."""
         self.is_open = False
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """One event for a warning, or for the line after "Last error:" of torch."""
+        """Yield one event for a warning, or for the line after torch's "Last error:"."""
         after_last_error, self.is_open = self.is_open, False
         place = _PLACE.search(line.text) or _BARE.search(line.text)
         if place is not None:

@@ -1,4 +1,7 @@
-"""The last line of a Python traceback: `[rank3]: ValueError: message`. Other formats know the errors of libraries."""
+"""Reads the last line of a Python traceback.
+
+It begins like `[rank3]: ValueError`. Errors of libraries have formats of their own.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +32,17 @@ _COMMUNICATION = MessageKind(
 )
 _INPUT_ENDED = ("SystemExit", "GeneratorExit")
 _TOLD_TO_STOP = ("SignalException", "KeyboardInterrupt")
-_REPORTS = ("ChildFailedError", "CalledProcessError")  # of processes that have their own events
+_REPORTS = ("ChildFailedError", "CalledProcessError")  # reports about processes that have their own events
 
 
 class PythonErrors(EventFormat):
-    """One event for an exception that no other format knows."""
+    """Yields one event for an exception that no other format knows."""
 
     is_general = True
     hints = ("Error", "Exception", "Interrupt")
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The exception whose name begins a line."""
+        """Yield an event for the exception whose name is at the beginning of a line."""
         found = _RAISED.match(line.text)
         if found is None:
             return

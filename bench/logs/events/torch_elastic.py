@@ -1,4 +1,4 @@
-"""torchrun's report of failed workers: its log lines, and the table of `ChildFailedError` (torch 1.9 to 2.13).
+"""torchrun's report of failed workers, from its log lines and from the table of `ChildFailedError` (torch 1.9 to 2.13).
 
 The table lists the first observed failure last, under "Root Cause". SIGTERM means that the agent ended the worker.
 """
@@ -23,19 +23,19 @@ _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,10})\)")
 
 
 class ElasticReport(EventFormat):
-    """One event for each worker in the table, or for the log line if there is no table."""
+    """Yields one event for each worker in the table, or for the log line if there is no table."""
 
     hints = ("ChildFailedError", "failed (exitcode:", "Root Cause (first", "Failures:")
 
     def __init__(self) -> None:
-        """Outside a table."""
+        """Begin outside a table."""
         self.is_open = False
         self._root = False
         self._fields: dict[str, str] = {}
         self._line: EventLine | None = None
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The event of a worker whose entry ends with this line."""
+        """Yield the event of a worker whose entry ends with this line."""
         failed = _FAILED.search(line.text)
         if failed is not None:
             code = int(failed["exit_code"])
@@ -61,7 +61,7 @@ class ElasticReport(EventFormat):
             self._fields["message"] = line.text  # the last line of a traceback that was recorded
 
     def finish(self) -> Iterator[Event]:
-        """The event of the last entry of a table that is cut."""
+        """Yield the event of the last entry of a table that was cut."""
         yield from self._entry()
 
     def _entry(self) -> Iterator[Event]:
@@ -74,7 +74,7 @@ class ElasticReport(EventFormat):
         facts = {"exit_code": code, "signal": -code if code < 0 else None, "first_observed": self._root}
         message = fields.get("message") or fields.get("msg") or fields.get("traceback") or ""
         printed = f"rank {rank[1]}, exit code {code}: {message}".strip()
-        clock = replace(line, raw=fields.get("time", ""))  # 2026-11-22_19:25:41
+        clock = replace(line, raw=fields.get("time", ""))  # a date such as 2026-11-22_19:25:41
         host = fields.get("host") or None
         yield event_of(
             _ends.by_exit_code(code),

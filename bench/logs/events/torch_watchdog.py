@@ -1,7 +1,7 @@
-"""torch's watchdog of NCCL, its monitors and its debug checks, torch 1.8 to 2.13 (ProcessGroupNCCL.cpp and Utils.hpp).
+"""Messages of torch's NCCL watchdog, monitors and debug checks, torch 1.8 to 2.13 (ProcessGroupNCCL.cpp, Utils.hpp).
 
-The prefix `[rank3]:` holds the global rank; `[PG ID 1 PG GUID 2(name) Rank 0]` the rank within the group, which is used
-only if the prefix is missing.
+The prefix `[rank3]:` contains the global rank. `[PG ID 1 PG GUID 2(name) Rank 0]` contains the rank within the group,
+which is used only if the prefix is missing.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ _SIGNS = (
 
 
 class TorchWatchdog(SignFormat):
-    """One event a line. The rank is the global rank if the line has it."""
+    """Yields one event for each line. The rank is the global rank if the line has it."""
 
     hints = (
         "Watchdog caught",
@@ -209,7 +209,7 @@ class TorchWatchdog(SignFormat):
     signs = tuple(Sign(re.compile(pattern), kind) for pattern, kind in _SIGNS)
 
     def completed(self, event: Event, line: EventLine) -> Event:
-        """The event with the rank, the group, and counts as numbers."""
+        """Add the rank and the group to an event, and convert its counts to numbers."""
         group = _GROUP.search(line.text)
         rank = event.rank
         facts = dict(event.facts)
@@ -226,7 +226,7 @@ class TorchWatchdog(SignFormat):
         for name in ("enqueued", "completed"):
             if facts.get(name) is not None and abs(facts[name]) > max(1 << 40, facts.get("enqueued") or 0):
                 facts[name] = None
-        if event.ranks:  # a report about others
+        if event.ranks:  # the message is about other ranks than the one that printed it
             facts["reported_by"], rank = rank, event.ranks[0] if len(event.ranks) == 1 else None
         named = " ".join(filter(None, (group["id"], group["name"]))) if group else None
         return replace(event, rank=rank, group=named, facts=facts)

@@ -77,19 +77,19 @@ _UNKNOWN = ("an error of the GPU", 0.5, "look the number up in NVIDIA's XID cata
 
 
 def kind_of(xid: int) -> MessageKind:
-    """What a number means. All Xid events have the same code; the fact `xid` has the number."""
+    """Return what an Xid number means. The code contains the number: `xid-79`."""
     what, weight, step, command = _CATALOGUE.get(xid, _UNKNOWN)
     role = Role.PEER if xid in _CONSEQUENCES else Role.CAUSE
     return MessageKind(f"xid-{xid}", role, f"Xid {xid} of GPU {{bus}}: {what}", weight, step, command)
 
 
 class XidErrors(EventFormat):
-    """One event for each Xid line; the host is that of the kernel's log."""
+    """Yields one event for each Xid line. The host is the host of the kernel's log."""
 
     hints = ("NVRM: Xid",)
 
     def read(self, line: EventLine) -> Iterator[Event]:
-        """The Xid of a line."""
+        """Yield the Xid event of a line."""
         found = _XID.search(line.raw)
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""A JSON document that a tool prints, collected from the lines of a log until its braces close."""
+"""A JSON document that a tool prints. It is collected from the lines of a log until its braces close."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 _MOST_CHARACTERS = 64 << 20
-_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')  # unrolled: an alternative per character would backtrack for each
+# a repeated group instead of an alternative for each character, which would backtrack for each character
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 class JsonCollector:
-    """The lines of one document as they come. If the opening brace was on a line before, it is added again."""
+    """Collects the lines of one document. If the opening brace was on an earlier line, it is added again."""
 
     def __init__(self, line: int) -> None:
         self.line = line
@@ -20,7 +21,7 @@ class JsonCollector:
         self._opened = False
 
     def feed(self, text: str) -> bool:
-        """Read a line. Returns whether the document has ended: it is closed, or too long to keep."""
+        """Read a line. Return whether the document has ended, because it is closed or too long to keep."""
         if not self._texts and not text.startswith("{"):
             text = "{" + text
         self._texts.append(text)
@@ -31,7 +32,7 @@ class JsonCollector:
         return (self._opened and self._depth <= 0) or self._size > _MOST_CHARACTERS
 
     def read(self) -> dict[str, Any] | None:
-        """The document; None if it is cut or is not JSON."""
+        """Return the document; None if it is cut or is not JSON."""
         text = "\n".join(self._texts)
         try:
             found, _ = json.JSONDecoder(strict=False).raw_decode(text)
@@ -41,17 +42,17 @@ class JsonCollector:
 
 
 def mapping(value: object) -> dict[str, Any]:
-    """The value if it is a JSON object, else an empty one."""
+    """Return the value if it is a JSON object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
 def listing(value: object) -> list[Any]:
-    """The value if it is a JSON array, else an empty one."""
+    """Return the value if it is a JSON array, else an empty array."""
     return value if isinstance(value, list) else []
 
 
 def figure(value: object) -> float | None:
-    """The value if it is a finite JSON number, else None."""
+    """Return the value if it is a finite JSON number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -1,6 +1,6 @@
 """Common code of readers for tools with small outputs: one open run at a time, with named figures.
 
-Such a tool prints no command line of others, and a run ends where the next one begins.
+The output of such a tool does not contain the command lines of other tools. A run ends where the next run begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import RunNotes
 
 LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
-# Messages of CUDA, HIP, MPI, Python and the kernel when they end a tool.
+# Messages of CUDA, HIP, MPI, Python and the kernel when a tool ends with an error.
 CRASH = re.compile(
     r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|srun: error:|Abort\(\d+\)"
     r"|CUDA error\b|Cuda failure|HIP error\b|NCCL error\b|Traceback \(most recent call last\)|out of memory"
@@ -27,12 +27,15 @@ CRASH = re.compile(
 )
 _MOST_PREFACE = 64
 LONGEST_LINE = 1000  # characters; no line of these tools is longer, except those of JSON
-_MOST = 100_000  # figures, rows or cells of a run
+_MOST = 100_000  # at most this many figures, rows or cells of a run are kept
 _NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,30})(?:\.[0-9]{0,30})?(?:[eE][-+]?[0-9]{1,3})?")
 
 
 def number(text: str) -> float | None:
-    """A printed number, which may have thousands separators; None for anything else, nan and inf included."""
+    """Parse a printed number, which may have thousands separators.
+
+    Return None for any other text, including nan and inf.
+    """
     if not _NUMBER.fullmatch(text):
         return None
     value = float(text.replace(",", ""))
@@ -40,12 +43,12 @@ def number(text: str) -> float | None:
 
 
 class FiguresRun(RunNotes):
-    """One run while it is read."""
+    """One run while it is being read."""
 
     most_remarks = 200
 
     def __init__(self, line: int) -> None:
-        """`line`: where it begins."""
+        """Begin a run. `line`: the line at which it begins."""
         super().__init__()
         self.line = line
         self.figures: list[NamedFigure] = []
@@ -59,24 +62,24 @@ class FiguresRun(RunNotes):
 
     @abstractmethod
     def take(self, line: int, text: str) -> None:
-        """One line of the run, the first one included."""
+        """Read one line of the run. The first line is included."""
 
     def ended_by(self, text: str) -> bool:
-        """`begins` accepts this line: does it begin the next run?"""
+        """Check whether a line that `begins` accepts is the first line of the next run."""
         return self.has_results
 
     def close(self) -> None:
-        """The run is complete: draw the conclusions that need all of it."""
+        """Finish the run after its last line, and draw the conclusions that need all lines."""
 
     @property
     def has_results(self) -> bool:
-        """Has anything been measured?"""
+        """Whether any result was read."""
         return bool(self.figures or self.rows or self.matrices)
 
     def add(
         self, name: str, value: float | None, unit: str, where: str = "", *, status: str = OK, line: int = 0
     ) -> None:
-        """Keep a figure. A value that was lost is left out."""
+        """Keep a figure. A figure whose value was lost is left out."""
         if (value is not None or not unit) and len(self.figures) < _MOST:
             self.figures.append(NamedFigure(name, value, unit, where, status, line))
 
@@ -86,11 +89,11 @@ class FiguresRun(RunNotes):
             self.rows.append(row)
 
     def translate(self, code: Code, **facts: Any) -> None:
-        """Add a note, once, on how the figures are to be read."""
+        """Add a note, once, that says how the figures were recomputed."""
         self.translations[code] = facts
 
     def note_common(self, line: int, text: str) -> bool:
-        """Look for a crash, and for omitted lines. False for any other line."""
+        """Look for messages of a crash, and for marks of omitted lines. Return whether the line is one of these."""
         if LEFT_OUT.match(text):
             self.lose(line, LogCode.LINES_LEFT_OUT)
             return True
@@ -100,7 +103,7 @@ class FiguresRun(RunNotes):
         return False
 
     def run(self, tool: str) -> ForeignRun:
-        """The run with everything that was read of it."""
+        """Return the run with everything that was read."""
         self.close()
         if not (self.figures or self.rows or self.matrices or self.failures or self.cuts):
             self.lose(self.line, LogCode.NO_ROWS)
@@ -122,7 +125,10 @@ class FiguresRun(RunNotes):
 
 
 class FiguresReader(Reader):
-    """A file may contain several runs, one after another. `preface`: lines before a run that belong to it."""
+    """Reads a file that may contain several runs, one after another.
+
+    `preface`: matches lines that are printed before their run.
+    """
 
     new_run: ClassVar[type[FiguresRun]]
     preface: ClassVar[re.Pattern[str] | None] = None
@@ -132,7 +138,7 @@ class FiguresReader(Reader):
         self._preface: deque[tuple[int, str]] = deque(maxlen=_MOST_PREFACE)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield a run that ends before it."""
         text = line.text[:LONGEST_LINE].strip()
         if not text:
             return
@@ -152,7 +158,7 @@ class FiguresReader(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Close the run: the file has ended, or the next run begins."""
+        """Close the run, because the file has ended or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run(self.tool)

@@ -1,6 +1,8 @@
-"""Tables of pairs as programs print them: a line of column numbers, then lines that each begin with a row's number.
+"""Tables of pairs as programs print them.
 
-Values are printed with two decimals, so a value that was cut in the middle is recognised.
+A line of column numbers is followed by lines that each begin with a row number.
+
+Values are printed with two decimals, so a value that was cut in the middle can be recognised.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bench.logs.foreign import OK, MatrixCell
 from bench.logs.messages import LogCode
 
 _VALUE = re.compile(r"-?[0-9]{1,15}\.[0-9]{2}|N/A|[-+]?(?:nan|inf)", re.IGNORECASE)
-_PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what a cut leaves of a value
+_PIECE = re.compile(r"-?[0-9]{0,15}\.?[0-9]{0,2}|N/?|na?|in?", re.IGNORECASE)  # what remains of a value that was cut
 _FLAG = re.compile(r"[01]")
 _MOST_COLUMNS = 4096
 
@@ -23,7 +25,7 @@ WAIVED, UNREADABLE, FAILED = "waived", "unreadable", "failed"
 
 
 class Loss(NamedTuple):
-    """A part of a table that is lost, and its line. The facts lack the name of the table."""
+    """A lost part of a table, with its line. The facts do not contain the name of the table."""
 
     line: int
     code: Code
@@ -34,16 +36,19 @@ class Grid:
     """The rows of one table. A lost value is None."""
 
     def __init__(self, columns: int, line: int, flags: bool = False) -> None:
-        """`columns`: their number. `line`: of its title. `flags`: its values are 0 and 1."""
+        """Begin a table.
+
+        `columns`: the number of its columns. `line`: the line of its title. `flags`: whether its values are 0 and 1.
+        """
         self.columns, self.line = columns, line
         self.rows: list[list[str | None]] = []
         self.lost: list[Loss] = []
         self._value = _FLAG if flags else _VALUE
-        self._short: list[str] = []  # the values of a row that broke off
+        self._short: list[str] = []  # the values of a row that is not yet complete
         self._short_line = 0
 
     def take(self, words: list[str], line: int) -> bool:
-        """Keep this line if it is a row, or the rest of one, and return whether it is."""
+        """Keep the line if it is a row, or the rest of a row. Return whether it is."""
         if self._short and self._goes_on(words):
             return True
         if not words or not re.fullmatch(r"[0-9]{1,4}", words[0]):
@@ -65,7 +70,7 @@ class Grid:
         return True
 
     def finish(self, rows: int, line: int) -> None:
-        """The table ends at this line. `rows`: how many it should have."""
+        """End the table at this line. `rows`: how many rows it should have."""
         self._close_short()
         if self.rows and len(self.rows) < rows:
             self._lose_rows(rows, line)
@@ -73,7 +78,7 @@ class Grid:
             self.lost.append(Loss(line, LogCode.TABLE_UNREADABLE, {}))
 
     def _goes_on(self, words: list[str]) -> bool:
-        """Append to a row that another line broke in two, between two values."""
+        """Append values to a row that another line broke in two, between two values. Return whether they fit."""
         values = self._short + words
         if len(values) > self.columns or not words or not all(map(self._value.fullmatch, values)):
             return False
@@ -97,13 +102,13 @@ class Grid:
     def _lose_rows(self, upto: int, line: int) -> None:
         first = len(self.rows)
         self.lost.append(Loss(line, LogCode.ROWS_MISSING, {"first": first, "last": upto - 1}))
-        # The lost rows of one node become unreadable cells. More would turn a short file into a large one.
+        # The lost rows of one node become unreadable cells. More lost rows would turn a short file into a large one.
         if upto <= 16:
             self.rows.extend([None] * self.columns for _ in range(upto - first))
 
 
 def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
-    """A grid if the words are the numbers of its columns, `0 1 2 3`; None for another line."""
+    """Begin a grid if the words are the numbers of its columns, such as `0 1 2 3`. Return None for any other line."""
     if not words or len(words) > _MOST_COLUMNS or words != [str(number) for number in range(len(words))]:
         return None
     return Grid(len(words), line, flags)
@@ -111,14 +116,15 @@ def begin(words: list[str], line: int, flags: bool = False) -> Grid | None:
 
 @cache
 def gpu(number: int) -> str:
-    """`gpu3`; all cells share one string object to save memory."""
+    """Return the name of a GPU, such as `gpu3`. All cells share one string object to save memory."""
     return f"gpu{number}"
 
 
 def cell(src: str, dst: str, token: object, factor: float) -> MatrixCell:
-    """One value in SI units; `factor`:
+    """Return one cell with its value in SI units.
 
-    the printed unit. `N/A` means a refused path; any other text that is not a rate means a failure.
+    `factor`: the printed unit in SI units. `N/A` means that the path was refused. A value that is not a positive finite
+    number means a failure.
     """
     if token == "N/A":
         return MatrixCell(src, dst, None, WAIVED)

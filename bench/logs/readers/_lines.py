@@ -1,11 +1,11 @@
-"""Split the text of a log into lines, without what launchers, terminals and editors added to them.
+"""Splits the text of a log into lines, without what launchers, terminals and editors added to them.
 
-Removed are tags of mpirun, labels of srun, pdsh and compose, pod names, ray's brackets, timestamps, quote marks and
-indentation, also two of them; colours, CR, NUL, a byte order mark. Each such mark ends in a colon, a bracket or another
-sign that no row of figures begins with, so a number of a row is never taken for a label.
+These marks are removed: tags of mpirun, labels of srun, pdsh and compose, pod names, ray's brackets, timestamps, quote
+marks and indentation, also several of them; colours, CR, NUL, a byte order mark. Each mark before a line ends in a
+colon, a bracket or another sign that no row of figures begins with, so a number of a row is never taken for a label.
 
-Lines are yielded one at a time. Memory is bounded by one chunk and one line; a line beyond `LONGEST` keeps its
-beginning, unless it is a JSON document.
+Lines are yielded one at a time. Memory is limited to one chunk and one line. Of a line with more than `LONGEST`
+characters, only the beginning is kept, unless the line is a JSON document.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bench.logs.foreign import Line
 
-FENCE = "```"  # around code in markdown; the log ends at the closing one
+FENCE = "```"  # surrounds code in Markdown; the log ends at the closing fence
 LONGEST = 1 << 20  # characters; no row, banner or message is longer
 LONGEST_DOCUMENT = 1 << 28  # one line of JSON
 
@@ -26,20 +26,20 @@ _PREFIX = re.compile(
     r"(?:"
     r"\[(?:[\w.@:-]{1,255}|rank),\s?(?:\d+|n)\]\s?(?:(?:<|&lt;)std\w+(?:>|&gt;))?:?"  # mpirun: [1,0]<stdout>:
     r"|\[(?:\d{1,7}|pod/[^\]\s]{1,400})\](?=\s|$)"  # hydra -prepend-rank, kubectl logs --prefix
-    r"|\([^()]{0,200}\b(?:pid|rank)=\d+[^()]{0,200}\)"  # ray and its kin
+    r"|\([^()]{0,200}\b(?:pid|rank)=\d+[^()]{0,200}\)"  # ray and similar programs
     r"|\d{1,7}:(?=\s|$)"  # srun --label
     r"|\[?\d{4}-\d{2}-\d{2}[T ]"
     + _TIME
     + r"(?:Z|\s?[+-]\d{2}:?\d{2})?\]?(?:\s(?:stdout|stderr)\s[FP](?=\s|$))?(?=\s|$)"
     r"|\[?" + _TIME + r"\]?(?=\s)"
-    r"|(?:>|&gt;|\|)(?=\s|$)"  # quoted in markdown, or by a pipe
+    r"|(?:>|&gt;|\|)(?=\s|$)"  # quoted in Markdown, or marked by a pipe sign
     r"|\[(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\](?=\s)"  # a logger's level
     r")\s*"
 )
 _NAME_PREFIX = re.compile(
     r"(?:"
-    r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # journal
-    r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # pdsh, compose: before what a tool prints
+    r"[A-Z][a-z]{2}\s{1,2}\d{1,2}\s" + _TIME + r"\s[\w.-]{1,255}\s[\w./-]{1,255}(?:\[\d+\])?:"  # lines of the journal
+    r"|[A-Za-z][\w.-]{0,255}+(?::|\s{1,40}\|)(?=\s+"  # labels of pdsh and compose, before what a tool prints
     r"(?:\#|\.{3}|\d+\s+\d+\s+[a-z]|[\d.]+\s+[\d.]+\s+[\d.]+\s|[\w.-]+:\d+:\d+\s\[|[\w.-]+: Test [A-Z]+ failure))"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR)\s{1,40}(?:[\w./-]{1,120}\s{1,40}){0,2}\|(?=\s|$)"
     r"|pod/[\w.-]{1,255}\s[\w.-]{1,255}(?=\s|$)"
@@ -51,29 +51,32 @@ _NAME_PREFIX = re.compile(
 _RANK_LABEL = re.compile(r"\[\d{1,7}\](?=\s)")  # hydra -prepend-rank
 _DOCKER = '{"log":"'  # the form in which docker and kubelet keep a line
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])")
-# The commonest tag, at the beginning of lines. Removing it from many lines at once is far cheaper than one by one.
+# The most common tag, at the beginning of lines. Removing it from many lines at once is far cheaper than line by line.
 _TAG = r"\[[A-Za-z0-9_.@:-]{1,255},\s?[0-9]+\]<std(?:out|err)>:"
 _TAGS = re.compile(rf"\n{_TAG}")
-# The messages of NCCL are most of a large log. Only its version is a result.
+# Most lines of a large log are messages of NCCL. Only its version is a result.
 _INFO = "NCCL INFO "
 _MESSAGES = re.compile(
     rf"\n(?:{_TAG}|[0-9]{{1,7}}: )?[A-Za-z][A-Za-z0-9_.-]{{0,255}}:[0-9]+:[0-9]+ \[[0-9]+\] {_INFO}"
     r"(?!.* version )[^\n\r<\x1b]*(?=\n)"
 )
-_LEFT_OUT = "\0"  # marks a removed line at the end of the line before; a text has no other NUL
+_LEFT_OUT = "\0"  # marks a removed line at the end of the line before it; the text contains no other NUL
 _TAG_INSIDE = re.compile(r"(?=\[[\w.@:-]{1,255},\s?\d+\]\s?<std(?:out|err|diag)>:)")
-_BYTE_ORDER = "\ufeff\ufffd"  # the mark of UTF-8, and what UTF-16's looks like
+_BYTE_ORDER = "\ufeff\ufffd"  # the byte order mark of UTF-8, and how that of UTF-16 is decoded
 _MOST_PREFIXES = 8
 
 
 def lines(
     chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None, *, messages: bool = True
 ) -> Iterator[Line]:
-    """The lines of a text that comes in chunks of any size, cleaned and stripped; numbers are those of the file.
+    """Yield the lines of a text that comes in chunks of any size, cleaned and stripped.
+
+    Line numbers are those of the file.
 
     A lone CR, or a tag of mpirun inside a line, splits the line; the pieces have the same line number. Bytes are read
-    as UTF-8, with replacements; NULs are removed, so UTF-16 of plain text is readable, too. Never raises. `look` gets
-    each piece of the text before its lines are yielded. Without `messages` most lines of NCCL are left out.
+    as UTF-8, with replacements. NULs are removed, so UTF-16 of plain text is readable, too. Never raises. `look` gets
+    each piece of the text before its lines are yielded. `messages`: whether to yield the messages of NCCL, too; if
+    False, most of them are left out.
     """
     number = 1
     for text, num_ended in _physical(_texts(chunks, look, messages)):
@@ -95,24 +98,25 @@ def lines(
 
 
 def results(chunks: Iterable[bytes | str], look: Callable[[str], object] | None = None) -> Iterator[Line]:
-    """The same without the messages of NCCL: all that a reader of results needs."""
+    """Yield the same lines without the messages of NCCL. These lines are all that a reader of results needs."""
     return lines(chunks, look, messages=False)
 
 
 def without_colours(text: str) -> str:
-    """Text without the codes that colour a terminal."""
+    """Remove the codes that set the colours of a terminal."""
     return _COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def clean(text: str) -> str:
-    """One line without colours, prefixes, and white space at both ends."""
+    """Return one line without colours, prefixes, and white space at both ends."""
     text = without_colours(text).strip()
     if text.startswith(_DOCKER):
         text = _inside(text).strip()
     if text[:1] == "#":
         return text
     if text[:1] == "[" and (label := _RANK_LABEL.match(text)) and label[0] in text[label.end() :]:
-        text = re.sub(rf"(?<=[\w.]){re.escape(label[0])}(?=\s)", " ", text)  # also before each piece of a line
+        # remove the label before each later piece of the line, too
+        text = re.sub(rf"(?<=[\w.]){re.escape(label[0])}(?=\s)", " ", text)
     for _ in range(_MOST_PREFIXES):
         named = text[:1].isalpha()
         if named and _is_message(text):
@@ -125,13 +129,13 @@ def clean(text: str) -> str:
 
 
 def _is_message(text: str) -> bool:
-    """Does it begin like a message of NCCL, `host:pid:thread [device]`? Most lines of a large log do."""
+    """Check whether a line begins like a message of NCCL, `host:pid:thread [device]`. Most lines of a large log do."""
     end = text.find(" [")
     return end > 0 and text[end - 1].isdigit() and " " not in text[:end]
 
 
 def _inside(text: str) -> str:
-    """The line in a document of docker; any other text as it is."""
+    """Return the line inside a JSON document of docker, or any other text unchanged."""
     try:
         held = json.loads(text)["log"]
     except (ValueError, RecursionError):
@@ -156,9 +160,9 @@ def _decoded(chunks: Iterable[bytes | str]) -> Iterator[str]:
 
 
 def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """The lines of a text, each with how many lines of the file end with it.
+    """Yield the lines of a text, each with the number of lines of the file that end with it.
 
-    The number is 0 for a part of a long line up to a CR, and above 1 if lines behind it were left out.
+    The number is 0 for a part of a long line up to a CR. It is above 1 if omitted lines follow the line.
     """
     held: list[str] = []
     size = 0
@@ -182,6 +186,9 @@ def _physical(texts: Iterable[str]) -> Iterator[tuple[str, int]]:
 
 
 def _counted(whole: str) -> tuple[str, int]:
-    """A line, and how many lines of the file it stands for: itself and the omitted lines behind it."""
+    """Return a line, and the number of lines of the file that it stands for.
+
+    This counts the line and the omitted lines after it.
+    """
     text = whole.rstrip(_LEFT_OUT)
     return text, 1 + len(whole) - len(text)

@@ -1,4 +1,4 @@
-"""Regular expressions for those lines of nccl-tests and its launchers that are not rows, and their contents."""
+"""Regular expressions for lines of nccl-tests and its launchers that are not rows, and code that reads such lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REDUCED = re.compile(r"Reducing maxBytes to (\d{1,19})")
 ERROR = re.compile(r"error: (.*\S)")
 LIBRARY = re.compile(r"\b(NCCL|RCCL) version\s{0,9}:?\s{0,9}(\d\S{0,80})")
 ELISION = re.compile(r"#?\s{0,9}[\[(<]?\s{0,9}(?:\.{3,}|…|snip\b|\d{1,9} (?:more )?lines? (?:omitted|skipped|removed))")
-# Messages of nccl-tests before it gives up, and of launchers and the C library about its end.
+# Messages of nccl-tests before it ends with an error, and messages of launchers and the C library about its end.
 OWN_FAILURE = re.compile(
     r"\S{1,255}: Test (?:NCCL|CUDA) failure \S+:\d|\.\. \S{1,255} pid \d+: Test failure \S+:\d"
     r"|Invalid number of GPUs: \d"
@@ -59,9 +59,11 @@ _LAUNCHER = re.compile(r"mpirun|mpiexec|srun|prun|torchrun|kubectl|orterun|flux"
 
 
 def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | None] | None:
-    """The only program that a line names, and its number of ranks if it is started as a single process.
+    """Return the only program that a line names, and its number of ranks if it is started as a single process.
 
-    `goes_on`: the line continues another one, which may name a launcher.
+    Return None for other lines.
+
+    `goes_on`: whether the line continues another line, which may name a launcher.
     """
     names = set(PROGRAM.findall(text))
     if len(names) != 1:
@@ -75,7 +77,10 @@ def command(number: int, text: str, goes_on: bool) -> tuple[NamedPattern, int | 
 
 
 def failure(text: str) -> tuple[str, bool] | None:
-    """The printed words of a line that reports a failure, and whether nccl-tests itself printed them."""
+    """Return the printed text of a line that reports a failure, and whether nccl-tests itself printed it.
+
+    Return None for other lines.
+    """
     if not _FAILURE_HINT.search(text):
         return None
     own = OWN_FAILURE.match(text) is not None
@@ -85,6 +90,6 @@ def failure(text: str) -> tuple[str, bool] | None:
 
 
 def source(number: int, text: str) -> NamedPattern | None:
-    """The program whose source file a failure names: all_reduce.cu."""
+    """Return the program whose source file a failure names (all_reduce.cu). Return None if the text names none."""
     found = SOURCE.search(text)
     return NamedPattern(PROGRAMS[found[1]], found[0], number) if found else None

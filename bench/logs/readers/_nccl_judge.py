@@ -1,4 +1,4 @@
-"""Check the rows of one run of nccl-tests against each other, and against the sizes that its banner announces."""
+"""Checks the rows of one run of nccl-tests against each other, and against the sizes that its banner announces."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bench.logs.messages import LogCode
 from bench.logs.readers._nccl_messages import NcclCode
 from bench.logs.readers._nccl_rows import rate_agrees
 
-_MOST_ASKED = 1024  # sizes of one run
+_MOST_ASKED = 1024  # a banner may announce at most this many sizes
 _ALIGNMENT = 16  # bytes to which each rank's part of a size is rounded down
 
 
 def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tuple[int, Code]]:
-    """The rows that cannot be right, by their index, each with the reason.
+    """Yield the index of each row that cannot be right, with the reason.
 
-    algbw must be `share` * size / time if `timed`. One program prints one kind of row: size / count is the same in all
-    rows, and all or none have an operation and a root. The few rows that differ are therefore wrong.
+    If `timed`, algbw must be `share` * size / time. One program prints one kind of row: size / count is equal in all
+    rows, and either all or none have an operation and a root. The few rows that differ are therefore wrong.
     """
     kinds = [_kind(row) for row in rows]
     usual = Counter(kind for kind in kinds if kind is not None).most_common(1)
@@ -32,7 +32,10 @@ def doubts(rows: Sequence[ForeignRow], share: float, timed: bool) -> Iterator[tu
 
 
 def _kind(row: ForeignRow) -> Hashable | None:
-    """Size / bytes of the count; whether there is an operation; whether there is a root."""
+    """Return size / bytes of the count, whether there is no operation, and whether there is no root.
+
+    Return None if the row does not show it.
+    """
     if not row.payload_bytes or not row.num_elements or row.dtype not in DTYPES:
         return None
     times, left = divmod(row.payload_bytes, row.num_elements * DTYPES[row.dtype].num_bytes)
@@ -46,7 +49,10 @@ def _is_size_by_time(row: ForeignRow, share: float) -> bool:
 
 
 def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int | None) -> tuple[int, ...]:
-    """The sizes that a banner announces; none if it does not fit most of the rows, or if they are too many."""
+    """Return the sizes that a banner announces.
+
+    Return an empty tuple if they do not fit most rows, or if there are too many.
+    """
     least, most, step = (_whole(settings.get(name, "")) for name in ("min_bytes", "max_bytes", "step"))
     if least is None or most is None or step is None or any((row.payload_bytes or 0) > most for row in rows):
         return ()
@@ -65,7 +71,10 @@ def asked_of(settings: Mapping[str, str], rows: Sequence[ForeignRow], ranks: int
 
 
 def _may_be(size: int, asked: int, ranks: int | None) -> bool:
-    """Can this printed size come from that requested size? Each rank's part is rounded down, possibly to nothing."""
+    """Check whether this printed size can come from the requested size `asked`.
+
+    Each rank's part is rounded down, possibly to nothing.
+    """
     return size == asked or asked - _ALIGNMENT * (ranks or 1) < size < asked
 
 
@@ -74,9 +83,11 @@ def _whole(text: str) -> int | None:
 
 
 def absent(asked: Sequence[int], rows: Sequence[ForeignRow], ranks: int | None, ended: bool) -> list[int]:
-    """The requested sizes without a row: of all sizes if the run has `ended`, else only up to its largest row.
+    """Return the requested sizes without a row.
 
-    Empty if `ranks` is unknown, because sizes are rounded by it.
+    If the run has not `ended`, only sizes up to its largest row are checked.
+
+    Return an empty list if `ranks` is unknown, because the rounding of sizes depends on it.
     """
     there = {row.payload_bytes for row in rows if row.payload_bytes is not None}
     if ranks is None or not there:

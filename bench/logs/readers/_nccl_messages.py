@@ -1,4 +1,4 @@
-"""Codes and words for what can be wrong with logs of nccl-tests."""
+"""Codes and messages for what can be wrong with logs of nccl-tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bench.core.codes import Code
 
 
 class NcclCode(Code):
-    """Remarks, failures, losses and translations of this reader, besides the shared codes of logs/messages.py."""
+    """Remarks, failures, losses and translations of this reader, in addition to the codes of logs/messages.py."""
 
     # Failures
     FIGURE_NOT_A_NUMBER = "figure-not-a-number", "{figures:list} {placement}: no number was printed; left unknown"

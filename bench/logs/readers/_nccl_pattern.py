@@ -1,8 +1,9 @@
-"""Infer the collective and the number of ranks of a table of nccl-tests if no line states them.
+"""Infers the collective and the number of ranks of a table of nccl-tests if no line states them.
 
-Its programs print different tables: whether data are combined, whether there is a root, what part of the size the count
-is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether in-place results are checked. If a table fits only
-one program, it is taken as that program's, with a remark; else the pattern stays unknown.
+The programs of nccl-tests print different tables. The tables differ in these points: whether data are combined, whether
+there is a root, what part of the size the count is (1 or 1/n), busbw / algbw (1, (n-1)/n or 2(n-1)/n), and whether
+in-place results are checked. If a table fits only one program, it is read as the table of that program, with a remark.
+Otherwise the pattern stays unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _NAMES = "|".join(sorted(PROGRAMS, key=len, reverse=True))
 PROGRAM = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})_perf")
 COMMAND = re.compile(PROGRAM.pattern + r"(?:_mpi)?\s+-")
 SOURCE = re.compile(rf"(?<![A-Za-z0-9_])({_NAMES})\.cu:\d")
-# Patterns by their busbw / algbw of n ranks
+# Patterns by their busbw / algbw for n ranks
 _TWICE = ("allreduce",)
 _WHOLE = ("broadcast", "reduce", "sendrecv", "hypercube")
 _COUNT_IS_A_PART = ("allgather", "reducescatter", "alltoall", "gather", "scatter", "hypercube")
@@ -44,7 +45,7 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(slots=True)
 class NamedPattern:
-    """A pattern, the word that named it, and its line."""
+    """A pattern, the word that named it, and the number of its line."""
 
     pattern: str | None
     word: str
@@ -53,7 +54,10 @@ class NamedPattern:
 
 @dataclass(frozen=True, slots=True)
 class PatternEvidence:
-    """What the rows show. `part`: size / (count x element) if equal in all rows. `low`, `high`: of busbw / algbw."""
+    """What the rows show.
+
+    `part`: size / (count x element size) if equal in all rows. `low`, `high`: the range of busbw / algbw.
+    """
 
     combines: bool
     rooted: bool
@@ -63,27 +67,27 @@ class PatternEvidence:
     checked_out: bool
     checked_in: bool
     full_rate: bool  # algbw is size / time
-    others_rate: bool  # in more rows algbw is (n-1)/n of it, with n from `part`
+    others_rate: bool  # in most rows algbw is (n-1)/n of size / time, with n from `part`
 
     @property
     def ratio_known(self) -> bool:
-        """Do the rates have enough digits to determine a factor?"""
+        """Whether the rates have enough digits to determine a factor."""
         return self.high - self.low < 0.2
 
     def may_be(self, factor: float) -> bool:
-        """Is this value of busbw / algbw possible?"""
+        """Check whether this value of busbw / algbw is possible."""
         return self.low <= factor <= self.high
 
 
 def factor(pattern: str, ranks: int) -> float:
-    """busbw / algbw, as nccl-tests defines it."""
+    """Return busbw / algbw as nccl-tests defines it."""
     if pattern in _WHOLE:
         return 1.0
     return (2.0 if pattern in _TWICE else 1.0) * (ranks - 1) / ranks
 
 
 def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) -> PatternEvidence | None:
-    """What all rows show together; None if no row moves data."""
+    """Return what all rows show together; None if no row moves data."""
     parts: set[int | None] = set()
     ratios: list[tuple[float, float]] = []
     full_rate = True
@@ -109,11 +113,14 @@ def evidence(rows: Sequence[ForeignRow], checked_out: bool, checked_in: bool) ->
 
 
 def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The intersection of all ranges; if it is empty, that of most of them, because a few may be damaged."""
+    """Return the intersection of all ranges.
+
+    If it is empty, return the intersection of most of them, because a few rows may be damaged.
+    """
     low, high = max((low for low, _ in ranges), default=0.0), min((high for _, high in ranges), default=math.inf)
     if low <= high:
         return low, high
-    # Beginnings sort before ends of the same value: ranges that touch overlap.
+    # The begin of a range sorts before the end of another range with the same value: ranges that touch overlap.
     ends = sorted([(low, 0, low) for low, _ in ranges] + [(high, 1, high) for _, high in ranges])
     most = num_open = 0
     begin = 0.0
@@ -127,8 +134,8 @@ def _agreed(ranges: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def fits(pattern: str, seen: PatternEvidence, ranks: int | None) -> bool:
-    """Can a program of this pattern have printed these rows?"""
-    if pattern == "alltoallv":  # its rates are of the busiest rank
+    """Check whether a program of this pattern can have printed these rows."""
+    if pattern == "alltoallv":  # its rates are those of the busiest rank
         return not seen.combines and not seen.rooted
     if ranks is None and seen.part is not None and seen.part > 1 and pattern in _COUNT_IS_A_PART:
         ranks = seen.part
@@ -144,7 +151,7 @@ def fits(pattern: str, seen: PatternEvidence, ranks: int | None) -> bool:
 
 
 def of_others_alone(seen: PatternEvidence) -> bool:
-    """Do both algbw and busbw count only the data of the other ranks?"""
+    """Check whether both algbw and busbw count only the data of the other ranks."""
     return seen.others_rate and seen.ratio_known and seen.may_be(1.0)
 
 
@@ -158,14 +165,17 @@ def _is_of_others(rows: Sequence[ForeignRow], part: int | None) -> bool:
 
 
 def guess(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """The only pattern that fits; None if several do. `title`: the words of the table's header."""
+    """Return the only pattern that fits; None if no pattern or several patterns fit.
+
+    `title`: the words of the table's header.
+    """
     ranks = ranks or (seen.part if seen.part and seen.part > 1 else None)
     if ranks == 1:
-        return None  # nothing moves, and several programs print the same
+        return None  # no data move, and several programs print the same table
     if seen.combines:
         return _combining(seen, ranks)
     if seen.rooted:
-        # gather and scatter print the same
+        # gather and scatter print the same table
         return "broadcast" if seen.part == 1 and fits("broadcast", seen, ranks) else None
     if seen.part == 1:
         return "sendrecv" if fits("sendrecv", seen, ranks) else None
@@ -186,10 +196,13 @@ def _combining(seen: PatternEvidence, ranks: int | None) -> str | None:
 
 
 def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> str | None:
-    """Count is a part of the size, and there is no root: allgather, alltoall, alltoallv or hypercube."""
+    """Return the pattern of a table without a root whose count is a part of the size.
+
+    It can be allgather, alltoall, alltoallv or hypercube.
+    """
     if not seen.full_rate:
         if "#wrong" not in title:
-            return None  # old versions of allgather counted like hypercube
+            return None  # old versions of allgather counted the data like hypercube
         return "hypercube" if fits("hypercube", seen, ranks) and seen.checked_out == seen.checked_in else None
     if not fits("allgather", seen, ranks):
         return None
@@ -202,7 +215,7 @@ def _copying(seen: PatternEvidence, ranks: int | None, title: Sequence[str]) -> 
 
 
 def ranks_of(pattern: str, seen: PatternEvidence) -> int | None:
-    """The only number of ranks that the rows allow; 1 if no bytes count as moved."""
+    """Return the only number of ranks that the rows allow, or None. It is 1 if no bytes count as moved."""
     if pattern in _COUNT_IS_A_PART:
         return seen.part if seen.part and seen.part > 1 else None
     if pattern not in _TWICE or not seen.ratio_known or seen.high >= 2:

@@ -1,10 +1,10 @@
-"""nccl-tests and rccl-tests: their output of any version, as text or JSON, from clean and from dirty logs.
+"""nccl-tests and rccl-tests: their output of any version, as text or JSON, from clean and from damaged logs.
 
-The size is S as we count it, the time a mean over ranks of each rank's mean, rates are 10^9 bytes per second
-(docs/metrics.md). Each line gives two rows: one out of place, one in place. Hypercube's algbw is translated.
+The size is S as defined in docs/metrics.md. The time is a mean over ranks of each rank's mean, and rates are in 10^9
+bytes per second. Each line gives two rows: one out of place, one in place. Hypercube's algbw is converted.
 
 The JSON document (-J, versions 1 to 3) is one object, often on one line. Its `env`, the whole environment of the
-process, is never kept.
+process, is never stored.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from bench.logs.readers._run_notes import shown
 _BEGINS = re.compile(
     r'\{\s*"version"\s*:\s*\d+\s*,\s*"start_time"|\{?\s*"version"\s*:\s*\d+\s*,?$|"start_time"\s*:\s*"\d{4}-\d\d-\d\d '
 )
-_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]')  # a text, or a brace outside of one
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]')  # a string, or a brace outside a string
 _LIKE_JSON = re.compile(r'["{}\[\]]|(?:[-+.\deE]+|true|false|null|-?nan|-?inf)[\s,\]}]*$')
-_BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # %lf of what is no number
+_BARE = re.compile(r":(-?)(?:inf|nan)(?=[,}\s])")  # what %lf prints for a value that is no number
 _KEY = re.compile(r'[\s,]*"(\w+)"\s*:')
 _GAP = re.compile(r"[\s,]*")
 _KEYS = {"nccl_version", "config", "results"}
@@ -44,7 +44,7 @@ _STATISTICS = {
 
 
 class NcclTests(Reader):
-    """Text, and documents between it."""
+    """Reads text, and JSON documents between text."""
 
     tool = "nccl_tests"
     traits = LogTraits(gpu_collectives=True, rings=True, statistics=_STATISTICS)
@@ -55,7 +55,10 @@ class NcclTests(Reader):
         self._document: NcclJsonCollector | None = None
 
     def begins(self, text: str) -> bool:
-        """Command, banner, device, header, footer, failure and data lines; the first line of its JSON."""
+        """Check whether the line is a command, banner, device, header, footer, failure or data line.
+
+        The first line of its JSON counts, too.
+        """
         if text[:1].isdigit():
             return len(text) <= LONGEST_PIECE and whole_row(text.split()) is not None
         if text[:1] in ("{", '"'):
@@ -63,7 +66,7 @@ class NcclTests(Reader):
         return begins_run(text)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """See Reader."""
+        """Read one line. Yield the runs that end with it."""
         number, text = line
         if text:
             if self._document is not None or (text[0] in '{"' and NcclJsonCollector.begins(text)):
@@ -75,7 +78,7 @@ class NcclTests(Reader):
         return iter(_NO_RUNS)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """See Reader."""
+        """Yield the runs that were not complete when the file ended."""
         found = self._document.finish() if self._document is not None else []
         self._document = None
         self._text.close(at_end=True)
@@ -87,7 +90,7 @@ class NcclTests(Reader):
         return iter(done)
 
     def _read_json(self, number: int, text: str) -> None:
-        """Read a line of a document. A line that cannot belong to the document ends it, and is read as text."""
+        """Read a line of a document. A line that cannot belong to the document ends it and is read as text."""
         if self._document is None:
             self._document = NcclJsonCollector(number)
         taken = self._document.feed(text)
@@ -102,7 +105,7 @@ class NcclTests(Reader):
 
 
 class NcclJsonCollector:
-    """The lines of one document as they come."""
+    """Collects the lines of one document."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -111,13 +114,13 @@ class NcclJsonCollector:
 
     @staticmethod
     def begins(text: str) -> bool:
-        """Is this its first line, or its first key if it was printed over many lines?"""
+        """Check whether the line is the first line of a document, or the first key of a document of several lines."""
         return _BEGINS.match(text) is not None
 
     def feed(self, text: str) -> bool | None:
-        """Take a line in and return whether the document is whole now; None if the line cannot be a part of one.
+        """Add a line. Return whether the document is now complete, or None if the line cannot be part of a document.
 
-        A document whose opening brace was on a line of its own gets it back.
+        If the opening brace was on a line of its own, it is added again.
         """
         if not self._texts and text[0] != "{":
             text = "{" + text
@@ -129,7 +132,7 @@ class NcclJsonCollector:
         return self._depth <= 0
 
     def finish(self) -> list[ForeignRun]:
-        """The run of the document or of its readable part; none if another program printed it."""
+        """Return the run of the document or of its readable part. Return an empty list if it is of another program."""
         text = _BARE.sub(r':"\1nan"', "\n".join(self._texts))
         run = OpenRun(self._line)
         whole = _parsed(text)
@@ -152,7 +155,7 @@ def _parsed(text: str) -> Any:
 
 
 def _salvage(run: OpenRun, text: str) -> None:
-    """Read a cut document: all values and results that are complete."""
+    """Read a document that was cut: all values and results that are complete."""
     document: dict[str, Any] = {}
     place = text.find("{") + 1
     while (key := _KEY.match(text, place)) is not None:
@@ -170,7 +173,7 @@ def _salvage(run: OpenRun, text: str) -> None:
 
 
 def _whole_values(text: str, place: int) -> Iterator[tuple[Any, int]]:
-    """Successive values, each with its end; stops at an incomplete one."""
+    """Yield successive values, each with its end. Stop at an incomplete value."""
     decoder = json.JSONDecoder()
     while place:
         gap = _GAP.match(text, place)

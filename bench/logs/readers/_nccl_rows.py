@@ -1,11 +1,12 @@
-"""One line of a table of nccl-tests -> its two halves.
+"""Reads one line of a table of nccl-tests and splits it into its two halves.
 
     size count type [redop] [root]  time algbw busbw #wrong [i_min i_max i_p99 i_cv%]  (the same in place)  [date time]
 
-Before 2.13 a reduction had no root, a copy no redop, and the last column of a half was `error`, the largest deviation.
-The header lists the columns. Without a header, the number of fields shows them: a half has four or eight fields, so an
-extra one is the root. No column is guessed from a value. A figure that its column cannot hold makes the row unreadable,
-so figures are never shifted by a column. Times are microseconds, rates 10^9 bytes per second.
+Before 2.13 a reduction had no root, a copy had no redop, and the last column of a half was `error`, the largest
+deviation. The header lists the columns. Without a header, the number of fields shows the columns: a half has four or
+eight fields, so an extra field is the root. No column is guessed from a value. A figure that its column cannot contain
+makes the row unreadable, so figures are never shifted by a column. Times are in microseconds, rates in 10^9 bytes per
+second.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ _NO_REDUCTION = "none"
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:e[-+]?\d+)?|nan|inf)$", re.IGNORECASE)
 _MEASURED = re.compile(
     r"(?:\d+\.\d*(?:e[-+]?\d+)?|\de[-+]?\d+|\d{5,}|[-+]?(?:nan|inf))$", re.IGNORECASE
-)  # has digits after a point
+)  # a number with digits after a point, or with an exponent
 _POINTED = re.compile(r"\d+\.\d*$")
-_WRONG = re.compile(r"(?:\d{1,19}|\d(?:\.\d{1,19})?e\+\d\d)$")  # %g of a whole number
+_WRONG = re.compile(r"(?:\d{1,19}|\d(?:\.\d{1,19})?e\+\d\d)$")  # how %g prints a whole number
 _COUNT = re.compile(r"\d{1,19}$")
 _ROOT = re.compile(r"-?\d{1,9}$")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}$")
-_ERROR = re.compile(r"\de(?:-\d\d|\+0[0-5])$")  # %5.0e; %g of a whole number gets an exponent from e+06 on
+# how %5.0e prints a number; %g prints a whole number with an exponent from e+06 on
+_ERROR = re.compile(r"\de(?:-\d\d|\+0[0-5])$")
 _FP8 = {
     "f8e4m3": "float8_e4m3fn",
     "fp8_e4m3": "float8_e4m3fn",
@@ -42,13 +44,17 @@ _TYPED = re.compile(
     rf"\d\s*(?:{'|'.join(_TYPES)})\s*(?:(?:{'|'.join(_OPERATIONS)})(?![a-z])|-?\d+\s+\d)"
     rf"|\b(?:{'|'.join(_TYPES)})\s+(?:{'|'.join(_OPERATIONS)})\s+-?\d"
 )
-_MOST_SEGMENTS_GLUED = 4  # of a row in pieces, ways to join them: with a space or without
-FIGURES = ("time", "algbw", "busbw")  # of a half, in their order
+# pieces of a row, with a space between them or without, are tried in all ways up to this number
+_MOST_SEGMENTS_GLUED = 4
+FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """One placement. A figure that is no number (nan) is None, and `unreadable` names it (see ForeignRow)."""
+    """The figures of one placement.
+
+    A figure that is no number (nan) is None, and `unreadable` names it (see ForeignRow).
+    """
 
     time_us: float | None
     algbw: float | None
@@ -60,7 +66,7 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A row, or the beginning of one. `halves`: those that are whole; `rest`: the fields behind them."""
+    """A row, or the beginning of a row. `halves`: the complete halves. `rest`: the fields after them."""
 
     size: int
     count: int
@@ -71,7 +77,7 @@ class Fields:
     rest: tuple[str, ...] = field(default=())
 
     def row(self, half: Half, in_place: bool, line: int) -> ForeignRow:
-        """In SI units."""
+        """Convert a half to a row in SI units."""
         return ForeignRow(
             self.size,
             self.count,
@@ -89,17 +95,17 @@ class Fields:
 
 
 def element_type(word: str) -> str | None:
-    """Torch's name of a type of nccl-tests or rccl-tests; None for another word."""
+    """Return torch's name for a type of nccl-tests or rccl-tests; None for any other word."""
     return _TYPES.get(word)
 
 
 def begins_row(tokens: list[str]) -> bool:
-    """Do these fields begin a row: size, count and a type of nccl-tests?"""
+    """Check whether these fields begin a row: size, count and a type of nccl-tests."""
     return len(tokens) > 2 and tokens[2] in _TYPES and bool(_COUNT.match(tokens[0]) and _COUNT.match(tokens[1]))
 
 
 def may_begin_row(tokens: list[str]) -> bool:
-    """Can this be a row that was cut within its first three fields?"""
+    """Check whether this can be a row that was cut within its first three fields."""
     counts, words = tokens[:2], tokens[2:]
     return all(_COUNT.match(token) for token in counts) and (
         not words or (len(words) == 1 and any(name.startswith(words[0]) for name in _TYPES))
@@ -107,10 +113,10 @@ def may_begin_row(tokens: list[str]) -> bool:
 
 
 def is_damaged_row(text: str, shape: RowLayout) -> bool:
-    """Is this unreadable line of a table a damaged row?
+    """Check whether this unreadable line of a table is a damaged row.
 
     An intact row has its element type before an operation or a root, and each half has three figures with a decimal
-    point. If one place is damaged, either the type is still followed by its operation, or nearly all figures are left.
+    point. If one place is damaged, either the type is still followed by its operation, or nearly all figures remain.
     """
     if _TYPED.search(text):
         return True
@@ -123,15 +129,15 @@ def is_damaged_row(text: str, shape: RowLayout) -> bool:
 
 
 def is_figures(tokens: list[str]) -> bool:
-    """Are these numbers and N/A only, as in the second part of a row that was cut in two?"""
+    """Check whether these are only numbers and N/A, as in the second part of a row that was cut in two."""
     return all(_NUMBER.match(token) or token == "N/A" for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """The columns that a header announces. A field that is None follows from each row's number of fields.
+    """The columns that a header announces. For a field that is None, each row's number of fields decides.
 
-    `width`: fields of a half. `as_errors`: the last column of a half is `error`.
+    `width`: the number of fields of a half. `as_errors`: whether the last column of a half is `error`.
     """
 
     halves: int = 2
@@ -144,7 +150,7 @@ UNTITLED = RowLayout()
 
 
 def is_half(tokens: list[str], shape: RowLayout) -> bool:
-    """Are these one or two halves without a size?"""
+    """Check whether these are one or two halves without a size."""
     width = shape.width or 4
     return (
         len(tokens) in (width, width + 1, 2 * width) and _half(tokens[len(tokens) % width :][:width], None) is not None
@@ -152,10 +158,10 @@ def is_half(tokens: list[str], shape: RowLayout) -> bool:
 
 
 def read(tokens: list[str], shape: RowLayout = UNTITLED) -> Fields | None:
-    """The fields of a row, or of its beginning. None if a field cannot be in its column.
+    """Read the fields of a row, or of its beginning. Return None if a field cannot be in its column.
 
-    Without a header the number of fields shows whether there is a root, but only in a whole row. No half of a beginning
-    is read then, because each of its figures could belong one column further.
+    Without a header, the number of fields shows whether there is a root, but only in a complete row. Therefore no half
+    of an incomplete row is read then: each of its figures could belong to the next column.
     """
     size, count, dtype = int(tokens[0]), int(tokens[1]), _TYPES[tokens[2]]
     rest = tokens[3:]
@@ -210,7 +216,10 @@ def _figure(token: str) -> float | None:
 
 
 def agrees(fields: Fields) -> bool:
-    """Is algbw size / time within the printed digits, and count a part of size? Checks rows joined from pieces."""
+    """Check whether algbw is size / time within the printed digits, and the count is a part of the size.
+
+    Used for rows joined from pieces.
+    """
     num_bytes = DTYPES[fields.dtype].num_bytes
     if fields.count and fields.size % (fields.count * num_bytes):
         return False
@@ -224,30 +233,35 @@ def agrees(fields: Fields) -> bool:
 
 
 def rate_agrees(size: int, time_s: float, rate_bytes_per_s: float, share: float = 1.0) -> bool:
-    """Is a printed rate share * size / a printed time, within half of the last digit of both?"""
+    """Check whether a printed rate is share * size / a printed time, within half of the last digit of both."""
     low_s, high_s = time_between(time_s)
     low, high = rate_between(rate_bytes_per_s)
     return share * size / high_s <= high * (1 + 1e-9) and share * size / low_s >= low * (1 - 1e-9)
 
 
 def time_between(time_s: float) -> tuple[float, float]:
-    """The range of true times behind a printed one, for the version that prints the fewest digits."""
+    """Return the range of true times behind a printed time, for the version that prints the fewest digits.
+
+    Both are in seconds.
+    """
     time_us = time_s * 1e6
     half = 0.005 if time_us < 100 else 0.05 if time_us < 10_000 else 0.5 if time_us < 1e7 else 0.05 * time_us
     return max(time_us - half, 1e-9) / 1e6, (time_us + half) / 1e6
 
 
 def rate_between(rate: float) -> tuple[float, float]:
-    """The same of a rate."""
+    """Return the range of true rates behind a printed rate. Both are in bytes per second."""
     gigabytes = rate / 1e9
     half = 0.005 if gigabytes < 1000 else 0.05 if gigabytes < 10_000 else 0.5 if gigabytes < 1e6 else 0.5 * gigabytes
     return max(gigabytes - half, 0.0) * 1e9, (gigabytes + half) * 1e9
 
 
 def joined(pieces: list[str], shape: RowLayout) -> Fields | None:
-    """The row that the pieces of a line give together, cut between fields or inside one; None while it is not whole.
+    """Join the pieces of a line, which was cut between fields or inside a field, to a row.
 
-    A cut inside a field leaves no mark, so the reading whose figures are consistent is preferred.
+    Return None while the row is not complete.
+
+    A cut inside a field leaves no mark. Therefore the reading whose figures are consistent is preferred.
     """
     gaps = len(pieces) - 1
     ways = product((" ", ""), repeat=gaps) if gaps < _MOST_SEGMENTS_GLUED else iter([(" ",) * gaps])

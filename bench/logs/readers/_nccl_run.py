@@ -1,4 +1,4 @@
-"""One run of nccl-tests while its lines are read, and the conclusions at its end."""
+"""One run of nccl-tests while its lines are being read, and the conclusions at its end."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from bench.logs.readers._nccl_pattern import (
 from bench.logs.readers._nccl_rows import UNTITLED, Fields, Half, RowLayout, begins_row, is_figures, joined, read
 from bench.logs.readers._run_notes import RunNotes
 
-_AVERAGE_DIGITS = 2e-5  # of %g
-_MOST_NAMED = 5  # sizes in a remark
+_AVERAGE_DIGITS = 2e-5  # relative rounding error of %g
+_MOST_NAMED = 5  # a remark names at most this many sizes
 _PLACEMENTS = ("out of place", "in place")
-LONGEST_PIECE = 400  # characters of a row, or of a part of one
+LONGEST_PIECE = 400  # a row, or a part of a row, has at most this many characters
 _MOST_PIECES = 12
 _MANY_FIGURES = 4
 
 
 @dataclass
 class OpenRun(RunNotes):
-    """What has been read so far. The first failure and the first loss are kept as reasons."""
+    """What has been read of a run so far. The first failure and the first loss are kept as reasons."""
 
     most_remarks = 200
     most_reasons = 1
@@ -43,8 +43,8 @@ class OpenRun(RunNotes):
     version: str | None = None
     banner: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    named: NamedPattern | None = None  # by its own banner
-    command: NamedPattern | None = None  # by a command line near it
+    named: NamedPattern | None = None  # the pattern that its own banner names
+    command: NamedPattern | None = None  # the pattern that a command line near it names
     ranks_of_command: int | None = None
     title: tuple[str, ...] = ()
     shape: RowLayout = UNTITLED
@@ -54,7 +54,8 @@ class OpenRun(RunNotes):
     gpus: dict[str, None] = field(default_factory=dict)
     rows: list[ForeignRow] = field(default_factory=list)
     elided: list[int] = field(default_factory=list)
-    checked: list[bool] = field(default_factory=lambda: [False, False])  # out of place, in place
+    # whether data were checked out of place, and in place
+    checked: list[bool] = field(default_factory=lambda: [False, False])
     first_wrong: tuple[int, int, str] | None = None  # line, number of elements, placement
     banner_again: int | None = None  # the line that repeats the banner before any rank is listed
     mixed: int | None = None  # the line that lists a rank of another process
@@ -65,17 +66,17 @@ class OpenRun(RunNotes):
     last_line: int = 0
 
     def __post_init__(self) -> None:
-        """No remarks and reasons so far."""
+        """Begin without remarks and reasons."""
         super().__init__()
 
     def entitle(self, words: tuple[str, ...]) -> None:
-        """Take a header in."""
+        """Use a header for the following rows."""
         self.title = words
         times = words.count("time") + words.count("cputime")
         self.shape = RowLayout(times, 8 if "i_min" in words else 4, "root" in words, "error" in words)
 
     def add(self, fields: Fields, line: int) -> None:
-        """The halves of a row: out of place, then in place."""
+        """Add the halves of a row: out of place, then in place."""
         self.last_line = line
         only_in_place = self.shape.halves == 1
         for index, half in enumerate(fields.halves):
@@ -93,7 +94,7 @@ class OpenRun(RunNotes):
     # ------------------------------------------------------------------------------------------------ the end of it
 
     def close(self) -> ForeignRun:
-        """The run, with what its rows show about it."""
+        """Return the run, with what its rows show about it."""
         if self.mixed:
             self._check_mixed(self.mixed)
         if self.first_wrong:
@@ -132,7 +133,10 @@ class OpenRun(RunNotes):
         )
 
     def _check_mixed(self, line: int) -> None:
-        """A rank was listed again, of another process: another start, or several runs that print at the same time?"""
+        """Find out why a rank was listed again, with another process.
+
+        It may be another start, or several runs that print at the same time.
+        """
         if self.banner_again is not None:
             evidence_ = "the banner is printed twice, and a rank is listed of two processes"
             self.add_failure(line, LogCode.SEVERAL_RUNS_AT_ONCE, evidence=evidence_)
@@ -145,8 +149,9 @@ class OpenRun(RunNotes):
             self.remark(line, NcclCode.RANK_TWICE)
 
     def _check_order(self) -> None:
-        """Rows of one rank whose sizes go up and down: every process of a job has printed its own."""
-        passes: dict[tuple[object, ...], list[int]] = {}  # `-d all` and `-o all` begin anew, of whole elements each
+        """Detect rows of one rank whose sizes go up and down: every process of a job has printed its own rows."""
+        # with `-d all` and `-o all` sizes start again, rounded to whole elements each time
+        passes: dict[tuple[object, ...], list[int]] = {}
         for row in self.rows:
             if not row.in_place:
                 passes.setdefault((row.dtype, row.reduce_op, row.root), []).append(row.payload_bytes or 0)
@@ -156,9 +161,9 @@ class OpenRun(RunNotes):
                 return
 
     def _listed_ranks(self) -> tuple[int | None, bool]:
-        """The number of ranks of one collective according to the device lines, and whether all ranks are listed.
+        """Return the number of ranks of one collective according to the device lines, and whether all ranks are listed.
 
-        Several groups of ranks run at the same time, separately.
+        Several groups of ranks may run at the same time, separately. The first group is counted.
         """
         if not self.ranks:
             return None, False
@@ -171,7 +176,7 @@ class OpenRun(RunNotes):
         return len(self._of_first_group()), True
 
     def _of_first_group(self) -> list[str]:
-        """The host of each of its ranks."""
+        """Return the host of each rank of the first group."""
         first = self.ranks[min(self.ranks)][0]
         return [host for group, host, _ in self.ranks.values() if group == first]
 
@@ -188,7 +193,7 @@ class OpenRun(RunNotes):
             return None
         pattern = guess(seen, ranks, self.title)
         if pattern == "alltoall" and self.rccl:
-            pattern = None  # its alltoallv prints the same
+            pattern = None  # rccl's alltoallv prints the same table
         if pattern:
             self.remark(None, NcclCode.PATTERN_BY_ROWS, pattern=pattern)
         else:
@@ -224,7 +229,10 @@ class OpenRun(RunNotes):
         return 1 if ranks and ranks == self.ranks_of_command and not self.ranks else None
 
     def _ranks_of_others(self, pattern: str | None, seen: PatternEvidence | None, ranks: int | None) -> int | None:
-        """The number of ranks n if algbw counts only the data of the others, (n-1)/n of ours; else None."""
+        """Return the number of ranks n if algbw counts only the data of the other ranks, (n-1)/n of our definition.
+
+        Otherwise return None.
+        """
         if pattern == "hypercube":
             return ranks
         if seen is not None and of_others_alone(seen) and pattern in (None, "allgather", "reducescatter"):
@@ -232,9 +240,12 @@ class OpenRun(RunNotes):
         return None
 
     def _translated(self, pattern: str | None, ranks: int | None) -> tuple[list[ForeignRow], tuple[Coded, ...]]:
-        """hypercube, and once others, print (n-1)/n of our algbw; -C prints the time of the calls.
+        """Convert algbw to our definition.
 
-        `ranks`: as `_ranks_of_others` returns it.
+        Hypercube, and other programs in old versions, print (n-1)/n of it. With -C the printed time is that of the
+        calls and is removed.
+
+        `ranks`: the result of `_ranks_of_others`.
         """
         if "cputime" in self.title:
             self.remark(None, NcclCode.CPU_TIME)
@@ -258,8 +269,8 @@ class OpenRun(RunNotes):
         return rows, (Coded.of(NcclCode.ALGBW_OF_OTHERS, whose=whose, ranks=ranks, others=ranks - 1),)
 
     def _check_rows(self, pattern: str | None, ranks: int | None) -> None:
-        """Mark the rows that contradict themselves or the others. `ranks`: as `_ranks_of_others` returns it."""
-        if pattern == "alltoallv":  # its rates are of the busiest rank
+        """Mark the rows that contradict themselves or other rows. `ranks`: the result of `_ranks_of_others`."""
+        if pattern == "alltoallv":  # its rates are those of the busiest rank
             return
         share = (ranks - 1) / ranks if ranks else 1.0
         timed = "cputime" not in self.title
@@ -269,7 +280,7 @@ class OpenRun(RunNotes):
             self.rows[index] = replace(row, contradicts=reason)
 
     def _check_average(self) -> None:
-        """Compare the rows with the average below them."""
+        """Compare the rows with the average printed below them."""
         whole = self._is_average_of_rows()
         if whole is False and self.average_line is not None:
             twice = self._line_printed_twice()
@@ -284,7 +295,7 @@ class OpenRun(RunNotes):
                 self.lose(line, NcclCode.ROWS_LEFT_OUT)
 
     def _line_printed_twice(self) -> int | None:
-        """The line of the first row that has every figure of one before it."""
+        """Return the line of the first row whose figures all equal those of an earlier row; None if there is none."""
         seen: set[ForeignRow] = set()
         for row in self.rows:
             figures = replace(row, line=0)
@@ -294,20 +305,20 @@ class OpenRun(RunNotes):
         return None
 
     def _is_average_of_rows(self) -> bool | None:
-        """Is the printed average at the end the average of the rows? None if there is none."""
+        """Check whether the printed average is the average of the rows. Return None if it is unknown."""
         rates = [row.busbw_bytes_per_s for row in self.rows if row.busbw_bytes_per_s is not None]
         if self.average is None or not rates or not math.isfinite(self.average):
             return None
         return abs(sum(rates) / len(rates) / 1e9 - self.average) <= 0.0051 + _AVERAGE_DIGITS * abs(self.average)
 
     def _check_asked(self, asked: tuple[int, ...], ranks: int | None) -> None:
-        """Is there a row of each asked size, up to where the rows end? `_check_whole` finds an early end."""
+        """Check that each requested size has a row, up to where the rows end. `_check_whole` finds an early end."""
         missing = absent(asked, self.rows, ranks, self.footer) if not self.cuts else []
         if missing:
             self.lose(None, NcclCode.SIZES_MISSING, num=len(missing), sizes=missing[:_MOST_NAMED])
 
     def _check_whole(self) -> None:
-        """Did the run end, and did it measure what was requested?"""
+        """Check whether the run ended, and whether it measured what was requested."""
         if self.failures:
             return
         if not self.rows:
@@ -330,13 +341,13 @@ class OpenRun(RunNotes):
 
 
 def dotted(code: int) -> str:
-    """22907 -> 2.29.7; 2804 -> 2.8.4, as codes were written before 2.9."""
+    """Format a version code: 22907 is 2.29.7, and 2804 is 2.8.4, as codes were written before 2.9."""
     major = 10000 if code >= 10000 else 1000
     return f"{code // major}.{code % major // 100}.{code % 100}"
 
 
 class Pieces:
-    """The parts of one row whose line was cut by what another process printed; empty if there is no such row."""
+    """The parts of one row whose line was cut by the output of another process. Empty if there is no such row."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -346,11 +357,14 @@ class Pieces:
         return len(self._texts)
 
     def begin(self, text: str, line: int) -> None:
-        """The first piece."""
+        """Begin a row with its first piece."""
         self._texts, self._line = [text], line
 
     def take(self, text: str, tokens: list[str], run: OpenRun) -> bool:
-        """Add another piece, if it can belong to the row. A row that it completes is added to the run."""
+        """Add another piece if it can belong to the row.
+
+        A row that becomes complete is added to the run. Return whether the piece was added.
+        """
         if not self._texts or not _is_piece(tokens) or len(self._texts) == _MOST_PIECES:
             return False
         self._texts.append(text)
@@ -361,7 +375,7 @@ class Pieces:
         return True
 
     def drop(self, run: OpenRun, at_end: bool) -> None:
-        """The row was never completed: keep the half that is whole, and report the rest as lost."""
+        """Give up a row that was never completed. Keep the half that is complete, and report the rest as lost."""
         texts, self._texts = self._texts, []
         if not texts:
             return
@@ -370,7 +384,8 @@ class Pieces:
             run.remark(line, NcclCode.FIGURES_OF_NO_ROW)
             return
         fields = read(tokens, run.shape) if begins_row(tokens) and len(texts) == 1 else None
-        if fields is not None and len(fields.halves) == 1 and fields.rest:  # what follows shows that the half is whole
+        # the fields after the half show that the half is complete
+        if fields is not None and len(fields.halves) == 1 and fields.rest:
             run.add(fields, line)
             run.lose(line, NcclCode.HALF_CUT)
         else:
@@ -378,7 +393,10 @@ class Pieces:
 
 
 def _is_piece(tokens: list[str]) -> bool:
-    """Can this be a part of a row: figures, or many of them behind words that are no longer than a type?"""
+    """Check whether this can be a part of a row.
+
+    It may be figures, or many figures after words that are no longer than a type.
+    """
     if len(tokens) >= 24 or any(len(token) > 20 for token in tokens):
         return False
     return is_figures(tokens) or (len(tokens) > _MANY_FIGURES and is_figures(tokens[-_MANY_FIGURES:]))

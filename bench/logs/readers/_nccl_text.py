@@ -1,4 +1,4 @@
-"""The text of nccl-tests, line by line: find the run that a line belongs to, and read the line."""
+"""The text output of nccl-tests, line by line: finds the run that a line belongs to, and reads the line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench.logs.readers._nccl_rows import (
 from bench.logs.readers._nccl_run import LONGEST_PIECE, OpenRun, Pieces, dotted
 from bench.logs.readers._run_notes import shown
 
-# Messages of NCCL: host:pid:thread [device] NCCL INFO ..., possibly glued to what was printed before them.
+# Messages of NCCL: host:pid:thread [device] NCCL INFO ..., possibly directly after other output on the same line.
 _MESSAGE = re.compile(
     r"(?:\[\d{4}-\d\d-\d\d [^\]]*\]\s)?(\S{0,255}?):\d+:\d+ \[\d+\] (?:NCCL|\S+:\d+ NCCL|graph/|misc/)"
 )
@@ -32,15 +32,15 @@ _GLUED = re.compile(r"(-1|N/A|-?\d+(?:\.\d+)?(?:e[+-]\d+)?)(?=\D)")
 
 
 class Text:
-    """One open run, at most one row in pieces, and the command that was read last. `done`: the runs that have ended."""
+    """One open run, at most one row in pieces, and the last command that was read. `done`: the runs that have ended."""
 
     def __init__(self) -> None:
         self.done: list[ForeignRun] = []
         self._run: OpenRun | None = None
         self._pieces = Pieces()
         self._command: tuple[NamedPattern, int | None] | None = None
-        self._goes_on = False  # does the line before end in a backslash?
-        self._half_at_head: int | None = None  # the last line before a run that is figures of a row without its size
+        self._goes_on = False  # whether the previous line ends in a backslash
+        self._half_at_head: int | None = None  # the last line before a run with figures of a row whose size is missing
 
     def read(self, number: int, text: str) -> None:
         """Read a line that is not empty."""
@@ -50,14 +50,14 @@ class Text:
             self._read(number, text)
 
     def close(self, at_end: bool = False) -> None:
-        """Close the open run, if there is one. `at_end`: nothing follows."""
+        """Close the open run, if there is one. `at_end`: whether the file has ended."""
         if self._run is not None:
             self._pieces.drop(self._run, at_end)
             self.done.append(self._run.close())
             self._run = None
 
     def _read_message(self, text: str, number: int) -> None:
-        """A message of NCCL: what was printed before it on the same line, and the library's version."""
+        """Read a message of NCCL: the output before it on the same line, and the library's version."""
         if " version " in text:
             self._read_version(text)
         if text[0].isalpha() and " " not in text[: text.find(" [")]:
@@ -72,7 +72,10 @@ class Text:
             self._read(number, before.strip())
 
     def _printed_before(self, token: str) -> str:
-        """The figure of `-1mew0`, a figure and a host without a space between them."""
+        """Return the figure of `-1mew0`, a figure and a host without a space between them.
+
+        Return "" if there is no figure.
+        """
         hosts = self._run.hosts if self._run else {}
         for place in range(len(token)):
             if token[place:] in hosts:
@@ -93,7 +96,7 @@ class Text:
     # ------------------------------------------------------------------------------------------------ rows
 
     def _read_figures(self, number: int, text: str) -> bool:
-        """Read a row or a piece of one; False if the line is neither."""
+        """Read a row or a piece of a row. Return whether the line is one of these."""
         if len(text) > LONGEST_PIECE:
             return False
         tokens = text.split()
@@ -121,7 +124,7 @@ class Text:
         return False
 
     def _miss(self, number: int, text: str) -> bool:
-        """Report a damaged row of an open table as lost. False for any other line."""
+        """Report a damaged row of an open table as lost. Return whether the line is such a row."""
         run = self._run
         if run is None or text[0] == "#" or run.footer or not (run.title or run.rows):
             return False
@@ -136,7 +139,8 @@ class Text:
         fields = read(tokens, run.shape)
         if fields is None or len(fields.halves) != run.shape.halves or fields.rest:
             otherwise = whole_row(tokens) if run.title else None
-            if otherwise is not None and agrees(otherwise):  # whole, but not what the header announces
+            # a complete row, but with other columns than the header announces
+            if otherwise is not None and agrees(otherwise):
                 fields = otherwise
         if fields is None:
             run.lose(number, NcclCode.ROW_DAMAGED)
@@ -146,7 +150,10 @@ class Text:
             self._pieces.begin(text, number)
 
     def _for_row(self, number: int, tokens: list[str]) -> OpenRun:
-        """The run that a row belongs to: a new one after an end, or if sizes start over after a repeated header."""
+        """Return the run that a row belongs to.
+
+        It is a new run after an end, or if the sizes start again after a repeated header.
+        """
         run = self._run
         if run is None:
             run = self._open(number)
@@ -171,7 +178,7 @@ class Text:
 
     def _read_words(self, number: int, text: str) -> None:
         if text.startswith(FENCE) and self._run is not None and self._run.footer:
-            self.close()  # the text around the log follows
+            self.close()  # text that surrounds the log follows
             return
         body = text.lstrip("# ")
         form, handle = _FORMS.get(_first_word(body), (None, None))
@@ -234,7 +241,7 @@ class Text:
     def _read_title(self, number: int, found: re.Match[str]) -> None:
         words = found.string.split()[:40]
         if not {"algbw", "busbw"} <= set(words) or not {"time", "cputime"} & set(words):
-            return  # a header that was cut is worth less than the rows
+            return  # the rows show more than a header that was cut
         self._drop()
         run = self._run
         if run is None or run.footer or (run.failures and (run.rows or run.title)):
@@ -313,7 +320,7 @@ class Text:
         return self._run
 
     def _fresh(self, number: int) -> OpenRun:
-        """The run that the first lines of a banner belong to."""
+        """Return the run that the first lines of a banner belong to."""
         run = self._run
         if run is None or run.banner or run.title or run.rows or run.footer or run.failures or run.ranks:
             return self._open(number)
@@ -341,7 +348,7 @@ _FORMS: dict[str, tuple[re.Pattern[str], Callable[[Text, int, re.Match[str]], No
     "error": (forms.ERROR, Text._read_error),
 }
 _FEW_LINES = 3
-_LONGEST_WORD = 16  # of those
+_LONGEST_WORD = 16  # characters of the first words in _FORMS
 _OF_OTHERS, _CONCLUDED = ("error", "Reducing"), "concluded"  # words that other programs print, too
 
 
@@ -351,7 +358,7 @@ def _first_word(body: str) -> str:
 
 
 def begins_run(text: str) -> bool:
-    """Is this a command, a line of a banner, a header or closing lines, or a failure that nccl-tests printed?"""
+    """Check whether nccl-tests printed the line: a command, a banner, a header, closing lines, or a failure."""
     body = text.lstrip("# ")
     word = _first_word(body)
     form, _ = _FORMS.get(word, (None, None))
@@ -364,7 +371,10 @@ def begins_run(text: str) -> bool:
 
 
 def whole_row(tokens: list[str]) -> Fields | None:
-    """The fields of a line that can only be a whole row: size, count, type, and both halves."""
+    """Return the fields of a line that can only be a complete row, with size, count, type and both halves.
+
+    Return None for any other line.
+    """
     if not begins_row(tokens):
         return None
     fields = read(tokens)

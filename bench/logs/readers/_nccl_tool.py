@@ -1,9 +1,10 @@
-"""nccl-tests as a program that we run: its arguments, and its output as records.
+"""nccl-tests as a program that this suite runs: its arguments, and its output as records.
 
-Pipelined cases use its default mode: calls back to back on the host's clock, the mean over ranks of each rank's mean.
-Isolated cases use `-I 1 -z 3` (since 2.19.2): every call is waited for and timed by CUDA events, and a barrier between
-calls is not timed, so its samples have our definition. It measures rows of sizes by a factor or a step. Other lists are
-measured as part of such a row, and the sizes that were not asked for are left out.
+Pipelined cases use its default mode: calls one directly after another, timed by the host's clock, with the mean over
+ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2): every call is waited for and timed by CUDA
+events, and a barrier between calls is not timed, so its samples follow our definition. nccl-tests measures series of
+sizes by a factor or a step. Other lists of sizes are measured as part of such a series, and the sizes that were not
+requested are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from bench.logs.tool import DOCUMENT, PLAIN, Build, Tool
 _PERF = {pattern: f"{name}_perf" for name, pattern in PROGRAMS.items() if pattern not in ("alltoallv", "hypercube")}
 _REDUCTIONS = ("allreduce", "reducescatter", "reduce")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_BLOCKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")  # a size is one block of 16 bytes per rank
+# sizes are divided into blocks, at least 16 bytes per rank
+_BLOCKS = ("allgather", "reducescatter", "alltoall", "gather", "scatter")
 _OPERATIONS = ("sum", "prod", "min", "max", "avg")
 _TYPES = {
     "float32": "float",
@@ -52,13 +54,13 @@ _TYPES = {
     "uint64": "uint64",
 }
 _PLAIN = ("topology", "order", "aggressor", "share_gpu", "require", "schedule")
-_MOST_TIMES = 4  # a row by a step may have this many times the sizes that were asked for
+_MOST_TIMES = 4  # a series by a step may have this many times the number of requested sizes
 _REDUCED = re.compile(r"Reducing maxBytes to (\d+).*")
 _VERSION = re.compile(r"^# nccl-tests version (\S+)", re.MULTILINE)
 
 
 class NcclToolCode(Code):
-    """Why nccl-tests does not measure a case or a size, or did not."""
+    """Why nccl-tests cannot measure a case or a size, or did not measure it."""
 
     SAMPLES_OF_GRAPHS = (
         "no-samples-of-graphs",
@@ -78,7 +80,7 @@ class NcclToolCode(Code):
 
 
 class NcclTestsTool(Tool):
-    """Its programs of collectives, with MPI (a process for each GPU) or without (one process for all of a node)."""
+    """The programs of nccl-tests, built with MPI (a process for each GPU) or without (one process for all GPUs)."""
 
     title = "nccl-tests"
     variable = "BENCH_NCCL_TESTS_PATH"
@@ -92,15 +94,21 @@ class NcclTestsTool(Tool):
     compared = ComparedStatistic(mean="nccl_tests_s")
 
     def program(self, case: Case) -> str:
-        """all_reduce_perf, sendrecv_perf, ..."""
+        """Return the name of the program, such as all_reduce_perf or sendrecv_perf.
+
+        Return "" if it has none for the pattern.
+        """
         return _PERF.get(case.pattern, "")
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """One for each mode."""
+        """Return one case for each mode."""
         return tuple(replace(case, mode=mode) for mode in case.modes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """It measures the whole world in linear order, one GPU per rank, with the operations of NCCL."""
+        """Return why a case cannot be measured, or None if it can.
+
+        The programs measure the whole world in linear order, one GPU per rank, with the operations of NCCL.
+        """
         name = self.program(case)
         if not name:
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
@@ -115,7 +123,10 @@ class NcclTestsTool(Tool):
         return None
 
     def build_lacks(self, case: Case, world: World, build: Build) -> Skip | None:
-        """Several nodes need MPI; samples and graphs need a version that has them."""
+        """Return what the build lacks for a case; None if it lacks nothing.
+
+        Several nodes need MPI. Samples and graphs need a version that supports them.
+        """
         name = self.program(case)
         if world.num_nodes > 1 and "mpi" not in build:
             code = NcclToolCode.BUILT_WITHOUT_MPI
@@ -127,11 +138,11 @@ class NcclTestsTool(Tool):
         return None
 
     def processes(self, world: World, build: Build) -> World:
-        """One for each GPU if it was built with MPI, else one."""
+        """Return the world of processes: one for each GPU if it was built with MPI, else one."""
         return world if "mpi" in build else World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Sizes, type, operation, root, counts, data check, file of results, GPUs per process."""
+        """Return the arguments: sizes, type, operation, root, counts, data check, file of results, GPUs per process."""
         words = [*(row_of(case.sizes) or ()), "-d", _TYPES[case.dtype]]
         if case.pattern in _REDUCTIONS:
             words += ["-o", case.reduce_op]
@@ -151,28 +162,28 @@ class NcclTestsTool(Tool):
         return [*words, "-g", str(world.num_ranks // self.processes(world, build).num_ranks)]
 
     def version(self, text: str) -> str | None:
-        """For example `2.19.6`; printed since 2.17."""
+        """Return the version, for example `2.19.6`, which is printed since 2.17. Return None if it is not printed."""
         found = _VERSION.search(text)
         return found[1] if found else None
 
     def libraries(self, text: str) -> dict[str, str]:
-        """NCCL's version, if it is printed."""
+        """Return NCCL's version, if it is printed."""
         runs = read_all(NcclTests(), lines([text]))
         return {name: value for name, value in (runs[0].settings if runs else ()) if name == "nccl"}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """The definition of its figures."""
+        """Return how the figures are defined."""
         if case.mode == "isolated":
             return ("its samples are CUDA events around each call and its wait (-I 1 -z 3), without the barrier",)
         return ("its time is the mean over ranks of each rank's mean over calls back to back",)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """One of each asked size, measured, skipped or missing, of the placement that the case names."""
+        """Return a record for each requested size, measured, skipped or missing, for the case's placement."""
         run = _run(text, case, world)
         found = read_all(NcclTests(), lines([document])) if document else []
         rows: Sequence[ForeignRow] = run.rows
         if found and len(found[-1].rows) >= len(rows):
-            rows = found[-1].rows  # the same with more digits
+            rows = found[-1].rows  # the same rows with more digits
         taken = _samples(document) if case.mode == "isolated" else {}
         own = {row.payload_bytes: row for row in reversed(rows) if row.in_place == case.in_place}
         limit = _REDUCED.search(text)
@@ -193,7 +204,7 @@ class NcclTestsTool(Tool):
 
 
 def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
-    """Options of the case, with their values, that its programs do not have."""
+    """Yield the options of the case, with their values, that the programs do not support."""
     plain = Case(case.pattern)
     for name in _PLAIN:
         if getattr(case, name) != getattr(plain, name):
@@ -205,12 +216,15 @@ def _unsupported_options(case: Case) -> Iterator[tuple[str, object]]:
 
 
 def row_of(sizes: Sequence[int]) -> tuple[str, ...] | None:
-    """-b, -e and -f or -i of the shortest row that holds all sizes; None if every such row is far longer."""
+    """Return -b, -e and -f or -i of the shortest series that contains all sizes.
+
+    Return None if every such series is far longer than the list.
+    """
     first, last = sizes[0], sizes[-1]
     if len(sizes) == 1:
         return "-b", str(first), "-e", str(last), "-f", "2"
     if first == 0:
-        return None  # 0 times a factor is 0: its loop would not end
+        return None  # 0 times a factor is 0, so the loop of nccl-tests would not end
     ends = ("-b", str(first), "-e", str(last))
     smallest = min(b / a for a, b in pairwise(sizes))
     for root in range(1, 9):
@@ -229,9 +243,10 @@ def _powers(first: int, last: int, factor: int) -> Iterator[int]:
 
 
 def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int | None, tuple[int, ...]]:
-    """The asked sizes by the size of the row that measured them, None for those without a row.
+    """Group the requested sizes by the size of the row that measured them. The key None has the sizes without a row.
 
-    In operations on blocks it rounds every rank's part down to 16 bytes; before December 2024 (29f4114) to elements.
+    In operations on blocks, nccl-tests rounds every rank's part down to 16 bytes. Before December 2024 (29f4114) it
+    rounded to elements.
     """
     element = DTYPES[case.dtype].num_bytes
     found: dict[int | None, tuple[int, ...]] = {}
@@ -247,7 +262,7 @@ def _grouped(case: Case, world: World, own: Collection[int | None]) -> dict[int 
 
 
 def _run(text: str, case: Case, world: World) -> ForeignRun:
-    """The one run of the text. Raises UsageError if there is none, or if it is not the run that was asked for."""
+    """Return the only run of the text. Raises UsageError if there is none, or if it is not the requested run."""
     runs = read_all(NcclTests(), lines([text]))
     if not runs:
         raise UsageError("this is no output of nccl-tests: it has no banner, row or failure")
@@ -267,7 +282,10 @@ def _run(text: str, case: Case, world: World) -> ForeignRun:
 
 
 def _record(row: ForeignRow, asked: tuple[int, ...], case: Case, world: World, samples: Samples | None) -> Record:
-    """A row with its samples, if it has some, else with its printed figures; a failure if one is no number."""
+    """Convert a row to a record, with its samples if it has any, else with its printed figures.
+
+    If a figure is no number, the record is a failure.
+    """
     assert row.payload_bytes is not None
     figures = {
         "mean_s": row.time_s,
@@ -304,7 +322,7 @@ def _empty(asked: tuple[int, ...], case: Case, world: World, **held: Any) -> Rec
 
 
 def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> Skip | None:
-    """Why a size has no row though nothing failed."""
+    """Return why a size has no row although nothing failed; None if no reason is known."""
     if limit is not None and size > int(limit[1]):
         return Skip.of(NcclToolCode.MEMORY_LIMIT, tool=NcclTestsTool.title, printed=limit[0].strip())
     if case.pattern in _BLOCKS and size < 16 * world.num_ranks:
@@ -315,7 +333,7 @@ def _skip(size: int, case: Case, world: World, limit: re.Match[str] | None) -> S
 def _failures(
     run: ForeignRun, missing: Sequence[int], records: Sequence[Record], case: Case, world: World
 ) -> list[Record]:
-    """A record of the failure, unless a row shows it."""
+    """Return a record of the run's failure, unless a row already shows it."""
     if run.status == OK and not missing:
         return []
     seen = any(record.verified is False or record.failed is not None for record in records)
@@ -327,9 +345,10 @@ def _failures(
 
 
 def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
-    """The seconds of each call, by size and placement; empty if the document is not whole.
+    """Return the seconds of each call, by size and placement. Return an empty mapping if the document is damaged.
 
-    `times_us[i]` is the largest over processes of call i, `per_process_max_times_us` [process][call] all of them.
+    `times_us[i]` is the largest time of call i over all processes, and `per_process_max_times_us` [process][call] has
+    all times.
     """
     try:
         results = json.loads(document)["results"]
@@ -344,7 +363,7 @@ def _samples(document: str) -> Mapping[tuple[int, bool], Samples]:
 
 
 def _seconds(printed: Mapping[str, Any]) -> Samples:
-    """The samples of one size. Raises ValueError if they are no times."""
+    """Convert the samples of one size. Raises ValueError if they are not valid times."""
     times = [float(time_us) / 1e6 for time_us in printed["times_us"]]
     by_rank = [[float(time_us) / 1e6 for time_us in own] for own in printed.get("per_process_max_times_us") or ()]
     if not times or not all(0 < time < math.inf for time in times) or any(len(own) != len(times) for own in by_rank):

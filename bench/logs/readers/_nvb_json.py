@@ -1,6 +1,6 @@
-"""The JSON document of nvbandwidth: collected from lines until its braces close, then added to a run.
+"""The JSON document of nvbandwidth: it is collected from lines until its braces close, and then added to a run.
 
-Of a broken document the whole parts are read. No value is expected to have its proper type.
+The complete parts of a broken document are read. No value is expected to have its correct type.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from bench.logs.readers._run_notes import shown
 
 BEGINS = re.compile(r'\{?\s*"nvbandwidth"\s*:')
 _MOST_CHARACTERS = 16 << 20
-_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'  # unrolled: an alternative per character would backtrack for each
+# a repeated group instead of an alternative for each character, which would backtrack for each character
+_STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STRINGS = re.compile(_STRING)
-# A line of a document as a program indents it: a bracket, a value, or a key with one of them.
+# A line of a document as a program indents it: a bracket, a value, or a key with a bracket or a value.
 _SCALAR = rf"(?:{_STRING}|-?\d[\d.eE+-]*|true|false|null|NaN|-?Infinity)"
 _PRINTED = re.compile(rf"(?:(?:{_STRING}\s*:\s*)?(?:[\[{{](?:\s*[\]}}])?|{_SCALAR})?|[\]}}]+)\s*,?")
 _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
@@ -29,7 +30,7 @@ _PAIR = re.compile(rf'"([^"\\]+)"\s*:\s*({_SCALAR})')
 
 
 class NvbandwidthJsonCollector:
-    """One document, from the line that names it. Lines of other programs between its own are ignored."""
+    """Collects one document, from the line that names it. Lines of other programs between its lines are ignored."""
 
     def __init__(self, line: Line) -> None:
         self.line = line.number
@@ -41,7 +42,7 @@ class NvbandwidthJsonCollector:
         self._opened = False
 
     def feed(self, line: Line) -> None:
-        """Take a line in. `closed` and `too_long` end the document."""
+        """Add a line. If `closed` or `too_long` becomes true, the document has ended."""
         text = line.text.strip()
         if not self._texts:
             text = text[text.index('"nvbandwidth"') :]
@@ -58,12 +59,12 @@ class NvbandwidthJsonCollector:
         self.closed = self._opened and self._depth <= 0
 
     def line_of(self, key: str) -> int | None:
-        """The first line that holds a key."""
+        """Return the number of the first line that contains a key; None if there is none."""
         found = (number for number, text in zip(self._numbers, self._texts, strict=True) if f'"{key}"' in text)
         return next(found, None)
 
     def read(self) -> tuple[dict[str, Any], list[int | None], bool]:
-        """The value of "nvbandwidth", the line of every test case, and whether the document is whole."""
+        """Return the value of "nvbandwidth", the line of every test case, and whether the document is complete."""
         text = ""
         for texts in (self._texts, filter(_PRINTED.fullmatch, self._texts)):
             text = "{" + "\n".join(texts)
@@ -74,7 +75,7 @@ class NvbandwidthJsonCollector:
         return found, self._lines_of_names(found), False
 
     def _lines_of_names(self, found: dict[str, Any]) -> list[int | None]:
-        """The line of each test case's name; None for all if they cannot be matched."""
+        """Return the line of each test case's name. All are None if names and lines cannot be matched."""
         cases = found.get("testcases")
         cases = cases if isinstance(cases, list) else []
         wanted = [case.get("name") if isinstance(case, dict) else None for case in cases]
@@ -86,7 +87,7 @@ class NvbandwidthJsonCollector:
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
-    """The first complete value of "nvbandwidth", whatever follows it; None if there is none."""
+    """Return the first complete value of "nvbandwidth", whatever follows it; None if there is none."""
     for ending in ("", "}"):
         try:
             value, _ = json.JSONDecoder().raw_decode(text + ending)
@@ -98,7 +99,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
 
 
 def _salvaged(text: str) -> dict[str, Any]:
-    """Whole test cases and plain values of a document that is cut or damaged."""
+    """Return the complete test cases and plain values of a document that is cut or damaged."""
     start = re.search(r'"testcases"\s*:\s*\[', text)
     if start is None:
         return _plain(text)
@@ -124,7 +125,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 def add_document(run: NvbandwidthRun, document: NvbandwidthJsonCollector, last: int) -> None:
-    """Add a document to a run. `last`: the line where it ended."""
+    """Add a document to a run. `last`: the number of the line where the document ended."""
     found, lines, whole = document.read()
     if document.too_long:
         run.lose(last, NvbCode.DOCUMENT_TOO_LONG)
@@ -177,7 +178,8 @@ def _add_table(
         run.lose(line, NvbCode.ROWS_SHORTER, test=name, num=ragged, total=len(rows))
         rows = [row + [None] * (columns - len(row)) if columns <= 16 else row for row in rows]
     if "Total bandwidth" in (_text(case.get("bandwidth_description")) or "") and columns and len(rows) == 3 * columns:
-        for number, part in enumerate(_nvb_tests.PARTS):  # since v0.6: each direction, then their sum, stacked
+        # since v0.6: a table for each direction, then a table of their sum, one below another
+        for number, part in enumerate(_nvb_tests.PARTS):
             run.add(name, rows[number * columns : (number + 1) * columns], line, part)
     elif _nvb_tests.meaning(name, run.version).square and len(rows) != columns:
         run.lose(line, NvbCode.NOT_SQUARE, test=name, rows=len(rows), columns=columns)
@@ -190,12 +192,12 @@ def _add_table(
 
 
 def _list(value: object) -> list[object]:
-    """The value if it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
 def _text(value: object) -> str | None:
-    """A string or a number as text; None for anything else, and if empty."""
+    """Return a string or a number as text. Return None for any other value, and for an empty text."""
     if isinstance(value, str):
         return value.strip()[:400] or None
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e15:
@@ -204,5 +206,5 @@ def _text(value: object) -> str | None:
 
 
 def cuda_version(text: str) -> str:
-    """12040 -> 12.4."""
+    """Format a version code: `12040` becomes `12.4`."""
     return f"{int(text) // 1000}.{int(text) % 1000 // 10}" if re.fullmatch(r"[0-9]{4,6}", text) else text[:80]

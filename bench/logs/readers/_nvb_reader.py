@@ -1,8 +1,8 @@
-"""nvbandwidth, text and JSON of v0.1 to v0.8: matrices of copies between host and GPUs.
+"""nvbandwidth: text and JSON of v0.1 to v0.8, with matrices of copies between host and GPUs.
 
-GB/s is 1e9 bytes per second; latency is of a load there and back. Printed sums are never used: those of two-way tests
-between GPUs more than doubled from v0.5 to v0.6, which adds both directions. The program exits with 0 even if it gave
-up a test, so each test's own status counts.
+GB/s is 1e9 bytes per second. A latency is that of a load there and back. Printed sums are never used: the sums of
+two-way tests between GPUs more than doubled from v0.5 to v0.6, which adds both directions. The program exits with 0
+even if it gave up a test, so each test's own status is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 
 
 class Nvbandwidth(Reader):
-    """Text and JSON alike; a file may hold several runs."""
+    """Reads text and JSON. A file may contain several runs."""
 
     tool = "nvbandwidth"
     traits = LogTraits(copies=True)
@@ -48,18 +48,18 @@ class Nvbandwidth(Reader):
     def __init__(self) -> None:
         self._run: NvbandwidthRun | None = None
         self._document: _nvb_json.NvbandwidthJsonCollector | None = None
-        self._corrupt: Line | None = None  # printed before the document that it belongs to
+        self._corrupt: Line | None = None  # a message printed before the document that it belongs to
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Its banner, its document, one of its tests, or its message about wrong data."""
+        """Check whether the line is its banner, its document, one of its tests, or its message about wrong data."""
         text = text.strip()
         if any(form.match(text) for form in (_VERSION, _nvb_json.BEGINS, _KNOWN, _CORRUPT)):
             return True
         return _TITLE.match(text) is not None and ("(row)" in text or "(column)" in text)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield the runs that end with it."""
         self._last = line.number
         text = line.text.strip()
         if self._document is not None and not (_VERSION.match(text) or _nvb_json.BEGINS.match(text)):
@@ -83,7 +83,7 @@ class Nvbandwidth(Reader):
             _read(self._run, line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over."""
+        """Yield the run that was not complete when the file ended."""
         yield from self._close()
         if self._corrupt is not None:
             self._run, line = NvbandwidthRun(self._corrupt.number), self._corrupt
@@ -107,7 +107,7 @@ class Nvbandwidth(Reader):
 
 
 def _read(run: NvbandwidthRun, number: int, text: str) -> None:
-    """Read one line of the text form."""
+    """Read one line of the text output."""
     words = text.split()
     if run.grid is not None and run.grid.take(words, number):
         return

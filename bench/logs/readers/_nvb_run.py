@@ -1,4 +1,4 @@
-"""One run of nvbandwidth while it is read: its tables become matrices, its losses and errors remarks."""
+"""One run of nvbandwidth while it is being read. Its tables become matrices, its losses and errors become remarks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.logs.readers import _grid, _nvb_tests
 from bench.logs.readers._run_notes import RunNotes
 
 _MOST_CELLS = 1_000_000
-# By row and arrow; the arrows between GPUs point against the bytes.
+# By row and arrow. The arrows between GPUs point against the direction of the data.
 _BY_TITLE = {
     ("CPU", "->"): "host_to_device_memcpy",
     ("CPU", "<-"): "device_to_host_memcpy",
@@ -54,7 +54,7 @@ class NvbCode(Code):
 
 
 class NvbandwidthRun(RunNotes):
-    """One run while it is read."""
+    """One run while it is being read."""
 
     def __init__(self, line: int, version: str | None = None) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ class NvbandwidthRun(RunNotes):
         self.gpus: dict[str, None] = {}
         self.settings: dict[str, str] = {}
         self.matrices: list[Matrix] = []
-        self.test: str | None = None  # the one that is running
+        self.test: str | None = None  # the running test
         self.test_line = 0
-        self.tables = 0  # of this test
+        self.tables = 0  # the number of tables of this test
         self.title: str | None = None
         self.part = ""
         self.grid: _grid.Grid | None = None
@@ -74,15 +74,15 @@ class NvbandwidthRun(RunNotes):
 
     @property
     def empty(self) -> bool:
-        """Is a mark of left out lines all that was read of it?"""
+        """Whether nothing but a mark of omitted lines was read."""
         return not (self.version or self.matrices or self.failures or self.test or self.grid or self.gpus or self.title)
 
     def waived(self, line: int | None, name: str) -> None:
-        """A test that the tool did not run."""
+        """Add a remark about a test that the tool did not run."""
         self.remark(line, LogCode.WAIVED, test=name or _UNNAMED)
 
     def add(self, name: str, rows: list[list[object]], line: int | None, part: str = "") -> None:
-        """A table of a test."""
+        """Add a table of a test. `part`: one of PARTS if a two-way test has three tables."""
         what = _nvb_tests.meaning(name, self.version, part)
         self._num_cells += sum(map(len, rows))
         if self._num_cells > _MOST_CELLS:
@@ -97,7 +97,10 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.LATENCY_OF_HOST, test=name)
 
     def check_sum(self, name: str, printed: float, line: int | None, slack: float) -> None:
-        """Compare the printed sum with that of the last table, if it is of this test. `slack`: of one cell."""
+        """Compare the printed sum with the sum of the last table, if the table belongs to this test.
+
+        `slack`: the rounding error of one cell.
+        """
         if not self.matrices or not self.matrices[-1].name.startswith(name):
             return
         cells = self.matrices[-1].cells
@@ -109,7 +112,7 @@ class NvbandwidthRun(RunNotes):
             self.remark(line, NvbCode.SUM_DIFFERS, printed=printed, sum=total)
 
     def close_grid(self, line: int, test: str | None = None) -> None:
-        """The open table is over. `test`: the name in the line that ends it."""
+        """Close the open table. `test`: the name in the line that ends it; None if the line has no name."""
         if self.grid is None and self.title is not None:
             self.lose(line, LogCode.NO_TABLE, test=self.test or self.title)
         if self.grid is not None:
@@ -123,7 +126,7 @@ class NvbandwidthRun(RunNotes):
         self.grid = self.title = None
 
     def _guess(self, title: str) -> str:
-        """The name of an unnamed test, by the title of its table."""
+        """Return the name of an unnamed test, derived from the title of its table."""
         found = re.match(r"memcpy (CE|SM) (CPU|GPU)\(row\) (<-|->) GPU\(column\)", title)
         if found is None:
             return title
@@ -132,14 +135,14 @@ class NvbandwidthRun(RunNotes):
         return name
 
     def close_test(self, line: int) -> None:
-        """The running test is over, or the log is."""
+        """Close the running test, because it or the log has ended."""
         self.close_grid(line)
         if self.test is not None and not self.tables:
             self.lose(self.test_line, LogCode.NEVER_FINISHED, test=self.test)
         self.test, self.tables, self.part = None, 0, ""
 
     def run(self) -> ForeignRun:
-        """The run with everything that was read of it."""
+        """Return the run with everything that was read."""
         return ForeignRun(
             "nvbandwidth",
             self.version,
@@ -155,7 +158,7 @@ class NvbandwidthRun(RunNotes):
         )
 
     def _translations(self) -> Iterator[Coded]:
-        """How the names and figures of its tables are to be read."""
+        """Yield how the names and figures of its tables are to be read."""
         names = [matrix.name for matrix in self.matrices]
         if any("device_to_device" in name for name in names):
             yield Coded.of(NvbCode.ARROWS)

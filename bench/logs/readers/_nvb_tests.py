@@ -1,12 +1,12 @@
-"""What each test of nvbandwidth copies from where to where, by its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
+"""What each test of nvbandwidth copies, from where to where, by its source (NVIDIA/nvbandwidth, tags v0.1 to v0.8).
 
-- `..._write_...` copies from the row's GPU to the column's, `..._read_...` from the column's to the row's. The arrows
-  printed over these tables point the other way in every version.
-- Two-way tests time the first of two streams; the other one only disturbs it. Between GPUs, SM tests printed both
+- `..._write_...` copies from the row's GPU to the column's GPU, and `..._read_...` in the opposite direction. The
+  arrows printed over these tables point the other way in every version.
+- Two-way tests time the first of two streams; the other stream only disturbs it. Between GPUs, SM tests printed both
   directions together up to v0.5. Since v0.6 both engines print each direction and then their sum. The stream of
   `..._write1` runs from column to row, like that of `..._read1` (v0.6 to v0.8).
 - `all_to_one` and `one_to_all` print one GPU's sum over all its peers.
-- Up to v0.7 device_to_device_latency_sm loaded from host memory (fixed in v0.8, by its change log).
+- Up to v0.7 device_to_device_latency_sm loaded from host memory (fixed in v0.8, according to its change log).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bench.logs.foreign import MatrixCell
 from bench.logs.readers import _grid
 
 GB, NS = 1e9, 1e-9
-# The two directions of a two-way test, and their sum.
+# The three tables of a two-way test: its two directions, and their sum.
 PARTS = ("1", "2", "total")
-# How a test's name begins, its direction, and sender and receiver (see Meaning.ends).
+# How a test's name begins, its direction, and its sender and receiver (see Meaning.ends).
 _ENDS = (
     ("host_to_", "h2d", "hc"),
     ("device_to_host_", "d2h", "ch"),
@@ -38,7 +38,10 @@ _ENDS = (
 
 @dataclass(frozen=True)
 class Meaning:
-    """One table. `ends`: sender and receiver by row r and column c: "hc" is host to GPU c, "co" GPU c to all others."""
+    """The meaning of one table.
+
+    `ends`: sender and receiver for row r and column c. "hc" is host to GPU c, "co" is GPU c to all other GPUs.
+    """
 
     name: str
     direction: str | None
@@ -53,18 +56,18 @@ class Meaning:
 
     @property
     def square(self) -> bool:
-        """Does it have a row for every column?"""
+        """Whether the table has a row for every column."""
         return self.ends in ("rc", "cr")
 
 
 def version_number(version: str | None) -> tuple[int, int] | None:
-    """`v0.8` -> (0, 8)."""
+    """Parse a version: `v0.8` is (0, 8). Return None for any other text."""
     found = re.match(r"v?(\d{1,3})\.(\d{1,3})", version or "")
     return (int(found[1]), int(found[2])) if found else None
 
 
 def meaning(name: str, version: str | None, part: str = "") -> Meaning:
-    """The meaning of one table of the test `name`. `part`: one of PARTS if a two-way test has three tables."""
+    """Return the meaning of one table of the test `name`. `part`: one of PARTS if a two-way test has three tables."""
     base = name.removeprefix("multinode_")
     if base.startswith(("device_to_device_all_", "device_to_device_broadcast_")):
         base = base.removeprefix("device_to_device_")
@@ -100,9 +103,9 @@ def _between_gpus(name: str, engine: str | None, part: str) -> Meaning:
 
 
 def cells(what: Meaning, rows: Sequence[Sequence[object]]) -> tuple[MatrixCell, ...]:
-    """The cells of a table row by row, without the diagonal between GPUs.
+    """Return the cells of a table row by row, without the diagonal between GPUs.
 
-    Versions that print 0.00 on the diagonal print it for refused pairs, too.
+    Versions that print 0.00 on the diagonal print 0.00 for refused pairs, too.
     """
     old_zeros = what.square and bool(rows) and bool(rows[0]) and _is_zero(rows[0][0])
     found = []

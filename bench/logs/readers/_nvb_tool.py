@@ -1,7 +1,7 @@
-"""nvbandwidth as a program that we run: its arguments, and its matrices as records.
+"""nvbandwidth as a program that this suite runs: its arguments, and its matrices as records.
 
-One process copies between all GPUs that it sees, one size at a start: 16 copies behind a gate, timed by CUDA events,
-the median of its samples. The tables that are used:
+One process copies between all GPUs that it sees, one size per start. A sample is 16 copies that are queued before the
+first of them begins, timed by CUDA events. The figure is the median of the samples. These tables are used:
 
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce; all GPUs at once: host_to_all_...,
                                  all_to_host_...
@@ -38,11 +38,11 @@ _ALL_AT_ONCE = "groups of 1"
 _ONE_BY_ONE = "single ranks"
 _PAIRS = ("world", "directed single pairs", "single pairs")
 _PLAIN = ("order", "aggressor", "share_gpu", "memory", "schedule")
-_Ends = tuple[str, str]  # of a cell: sender and receiver
+_Ends = tuple[str, str]  # the sender and receiver of a cell
 
 
 class NvbToolCode(Code):
-    """Why nvbandwidth does not measure a case or a group, or did not."""
+    """Why nvbandwidth cannot measure a case or a group, or did not measure it."""
 
     ONE_NODE = "one-node", "{tool} is one process on one node; use nodes: 1"
     NOT_ISOLATED = "not-isolated", "{tool} copies back to back; use mode: pipelined"
@@ -60,7 +60,7 @@ class NvbToolCode(Code):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A group of ours: its name, and its pair if it has one."""
+    """One of our groups: its name, and its pair if it has one."""
 
     group: str
     num_ranks: int
@@ -69,7 +69,7 @@ class _Place:
 
 
 class NvbandwidthTool(Tool):
-    """One process for all GPUs of a node."""
+    """The program nvbandwidth, which is one process for all GPUs of a node."""
 
     title = "nvbandwidth"
     variable = "BENCH_NVBANDWIDTH_PATH"
@@ -80,16 +80,19 @@ class NvbandwidthTool(Tool):
     remedy = "build it from github.com/NVIDIA/nvbandwidth by `cmake . && make` (docs/tools.md)"
 
     def program(self, case: Case) -> str:
-        """nvbandwidth, for patterns of copies."""
+        """Return "nvbandwidth" for patterns of copies, else ""."""
         return "nvbandwidth" if case.pattern in ("host_device", "local_copy", "peer_copy") else ""
 
     def starts(self, case: Case) -> tuple[Case, ...]:
-        """One for each size; in place of both modes the one that it has."""
+        """Return one case for each size. Mode `both` is replaced by the only mode that nvbandwidth has."""
         mode = "pipelined" if case.mode == "both" else case.mode
         return tuple(replace(case, mode=mode, sizes=(size,)) for size in case.sizes)
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """One node, pinned memory, whole MiB, back to back, both GPUs' memory in one process."""
+        """Return why a case cannot be measured, or None if it can.
+
+        The program needs one node, pinned memory, whole MiB, copies back to back, and both GPUs' memory in one process.
+        """
         if not self.program(case):
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
         if world.num_nodes > 1:
@@ -124,27 +127,27 @@ class NvbandwidthTool(Tool):
         return Skip.of(code, tool=self.title, **facts)
 
     def processes(self, world: World, build: Build) -> World:
-        """One."""
+        """Return a world of one process."""
         return World(1, 1)
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Tests, MiB of a buffer, samples, JSON."""
+        """Return the arguments: tests, MiB of a buffer, samples, JSON."""
         words = ["-t", *_tests(case), "-b", str(case.sizes[0] // _MIB)]
         if case.iterations is not None:
             words += ["-i", str(case.iterations)]
         return words + ["-j"] * ("json" in build)
 
     def version(self, text: str) -> str | None:
-        """For example `v0.8`."""
+        """Return the version, for example `v0.8`; None if it is not printed."""
         return next((run.tool_version for run in read_all(Nvbandwidth(), lines([text]))), None)
 
     def libraries(self, text: str) -> dict[str, str]:
-        """CUDA's and the driver's."""
+        """Return the versions of CUDA and of the driver."""
         runs = read_all(Nvbandwidth(), lines([text]))
         return dict(runs[0].settings) if runs else {}
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """How its figures became ours."""
+        """Return how the figures were converted to ours."""
         found = ["its rate is the median of its samples, each of 16 copies behind a gate"]
         if case.direction == "two-way":
             found.append("two-way: it prints each direction while the other is busy; the slower one is used")
@@ -155,7 +158,7 @@ class NvbandwidthTool(Tool):
         return tuple(found)
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """One of each group of ours: measured, waived or failed."""
+        """Return a record for each of our groups: measured, waived or failed."""
         runs = read_all(Nvbandwidth(), lines([text]))
         if len(runs) != 1:
             raise UsageError(f"{len(runs)} runs of nvbandwidth, not one: its banner or its tables are missing")
@@ -171,7 +174,7 @@ class NvbandwidthTool(Tool):
 
 
 def _tests(case: Case) -> tuple[str, ...]:
-    """The names of its tests that measure a case."""
+    """Return the names of the tests that measure a case."""
     if case.pattern == "local_copy":
         return ("device_local_copy",)
     two_way = case.direction == "two-way"
@@ -184,7 +187,7 @@ def _tests(case: Case) -> tuple[str, ...]:
 
 
 def _places(case: Case, world: World) -> list[_Place]:
-    """The groups of a case, named as in core/topology.py."""
+    """Return the groups of a case, with the names of core/topology.py."""
     ranks = range(world.num_ranks)
     if case.pattern != "peer_copy":
         word = {"world": "world", _ALL_AT_ONCE: "group{}", _ONE_BY_ONE: "rank{}"}[case.topology]
@@ -196,7 +199,7 @@ def _places(case: Case, world: World) -> list[_Place]:
 
 
 def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
-    """Raise UsageError if it copied to more GPUs at once than there are ranks."""
+    """Raise UsageError if nvbandwidth copied to more GPUs at once than there are ranks."""
     seen = max((len(matrix.cells) for matrix in matrices), default=0)
     if case.topology == _ALL_AT_ONCE and seen > world.num_ranks:
         raise UsageError(
@@ -205,7 +208,10 @@ def _check_gpus(case: Case, world: World, matrices: Sequence[Matrix]) -> None:
 
 
 def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], MatrixCell | None]:
-    """A function from a group to its cell: bytes per second of the slowest direction, None if no table has it."""
+    """Return a function from a group to its cell.
+
+    The cell has the bytes per second of the slowest direction; it is None if no table has the group.
+    """
     found: dict[_Ends, MatrixCell] = {}
     for name in _tests(case):
         parts = _parts(name, tables)
@@ -214,12 +220,13 @@ def _rates(case: Case, tables: Mapping[str, Matrix]) -> Callable[[_Place], Matri
             ends = _ends(case, name, cells[0])
             found[ends] = _slower([found[ends], worst]) if ends in found else worst
         if not parts:
-            return lambda place: None  # one of two tests was waived or lost, and the other shows one direction only
+            # one of two tests was waived or lost, and the other test shows only one direction
+            return lambda place: None
     return lambda place: found.get(_ends_of(place))
 
 
 def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]]:
-    """The tables with the directions of a test, each with the factor to one direction's rate."""
+    """Return the tables with the directions of a test, each with the factor that gives the rate of one direction."""
     verb = "read" if "_read_" in name else "write"
     both = [tables[part] for part in (f"{name}_{verb}1", f"{name}_{verb}2") if part in tables]
     if len(both) == 2:
@@ -234,10 +241,10 @@ def _parts(name: str, tables: Mapping[str, Matrix]) -> list[tuple[Matrix, float]
 
 
 def _ends(case: Case, name: str, cell: MatrixCell) -> _Ends:
-    """Sender and receiver of a cell. A single GPU is both.
+    """Return the sender and receiver of a cell. A single GPU is both.
 
     The first direction of a two-way copy runs from column to row, for writes and reads alike (_nvb_tests.py). The other
-    cell of the same two GPUs holds the opposite pair.
+    cell of the same two GPUs has the opposite pair.
     """
     if case.pattern != "peer_copy":
         gpu = cell.dst if cell.dst.startswith("gpu") else cell.src
@@ -257,7 +264,7 @@ def _scaled(cell: MatrixCell, factor: float) -> MatrixCell:
 
 
 def _slower(cells: Sequence[MatrixCell]) -> MatrixCell:
-    """The cell without a figure, else the slowest."""
+    """Return a cell without a figure if there is one, else the slowest cell."""
     return min(cells, key=lambda cell: -1.0 if cell.value is None else cell.value)
 
 
@@ -271,13 +278,13 @@ def _record(place: _Place, cell: MatrixCell | None, run: ForeignRun, case: Case,
         failure = Failure.of(failure_code(cell), src=cell.src, dst=cell.dst)
         return _empty(place, case, world, failed=failure)
     reported = {"algbw_bytes_per_s": cell.value}
-    # It compares the copied data, and gives the run up if they are wrong.
+    # nvbandwidth compares the copied data, and ends the run if they are wrong.
     verified, num_wrong = (True, 0) if run.status == OK else (None, None)
     return _empty(place, case, world, reported=reported, verified=verified, num_wrong=num_wrong, cache="hot")
 
 
 def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record:
-    """A group without a figure: waived, not printed by this version, or failed."""
+    """Return the record of a group without a figure: it was waived, not printed by this version, or failed."""
     title, tests = NvbandwidthTool.title, _tests(case)
     for remark in run.remarks:
         if remark.code == LogCode.WAIVED and remark.facts["test"] in tests:
@@ -294,7 +301,7 @@ def _without(place: _Place, run: ForeignRun, case: Case, world: World) -> Record
 
 
 def _failure(run: ForeignRun, introduction: str) -> Failure:
-    """The failure of the whole run, its text with `introduction` in front."""
+    """Return the failure of the whole run. `introduction`: text in front of its text."""
     why = run.failure
     assert why is not None
     return Failure(f"{introduction}{why.text}", code=why.code, facts=why.facts)

@@ -1,7 +1,7 @@
-"""OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (MB/s is 1e6 bytes/s there).
+"""OSU's tables in any log: collectives, latencies, bandwidths and one-sided calls (its MB/s is 1e6 bytes/s).
 
-A bandwidth is of windows of messages with one acknowledgement, as a pipelined ping-pong is here. osu_bibw adds both
-directions and osu_mbw_mr all pairs; both are divided, so that a row is one direction of one pair.
+A bandwidth is that of windows of messages with one acknowledgement, as in our pipelined ping-pong. osu_bibw adds both
+directions, and osu_mbw_mr adds all pairs. Both are divided, so that a row is one direction of one pair.
 
 A table is a line of titles, then lines of numbers, with two decimals unless the number is a count. Titles by version:
 `Latency (us)` and `Avg Latency(us)` (3.x on), `Bi-Bandwidth (MB/s)` (3.x) and `Bandwidth (MB/s)`, `Min Latency(us)`,
@@ -23,7 +23,7 @@ from bench.logs.readers._lines import FENCE
 from bench.logs.readers._run_notes import RunNotes, shown
 
 _BEGIN = re.compile(r"#?\s*OSU (\S+) (\S.*?) [Tt]est(?: v?([0-9][\w.-]*))?$")
-_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; MPI_Put is another program
+_LIBRARY = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")  # MPI, MPI-CUDA, NCCL; a word such as MPI_Put names another program
 _ONE_SIDED_CALL = re.compile(r"MPI_(?:Put|Get|Accumulate|Get_accumulate|Fetch_and_op|Compare_and_swap)(?:-[A-Z]+)?")
 _HEADER = re.compile(r"#?\s*Size\s+\S")
 _TYPE = re.compile(r"#?\s*Datatype: (MPI_\w+)\.?$")
@@ -36,10 +36,10 @@ _ERROR = re.compile(
     r"Segmentation fault|Caught signal \d|exited on signal|MPI_ABORT was invoked|Process received signal"
     r"|DATA VALIDATION ERROR|srun: error:|Fatal error in|Abort\(\d+\)|An error occurred in MPI_"
 )
-_WANTED = re.compile(r"[0-9#.…]|Size|Send|Datatype|\[ ?[p.]")  # how lines begin that are read
+_WANTED = re.compile(r"[0-9#.…]|Size|Send|Datatype|\[ ?[p.]")  # beginnings of the lines that are read
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
 _LEADING = re.compile(r"[0-9]{1,15}")
-# The largest message of a program that is given none, in bytes; fetch-and-op and compare-and-swap have one size.
+# The largest message of a program whose options give none, in bytes. Fetch-and-op and compare-and-swap have one size.
 _LARGEST_OF_TWO, _LARGEST_OF_MANY = 1 << 22, 1 << 20
 _ONE_SIZE = ("MPI_Fetch_and_op", "MPI_Compare_and_swap")
 _DTYPES = {
@@ -48,9 +48,9 @@ _DTYPES = {
     "MPI_INT": ("int32", 4),
     "MPI_CHAR": ("int8", 1),
 }
-_MARGINS = " \t\r|"  # also of tables that were pasted into other text
+_MARGINS = " \t\r|"  # these also surround tables that were pasted into other text
 SIZE = "size"
-HOST, DEVICE, MIXED = "host", "device", "mixed"  # where both buffers are; MIXED also if the driver moves them
+HOST, DEVICE, MIXED = "host", "device", "mixed"  # where both buffers are; MIXED also means that the driver moves them
 _COLUMNS = {
     "size": SIZE,
     "avg latency": "mean_s",
@@ -101,12 +101,12 @@ class OsuCode(Code):
 class _Program:
     pattern: str | None
     mode: str = "isolated"
-    block: bool = False  # its size is one rank's block
+    block: bool = False  # whether its size is the block of one rank
     reduces: bool = False
     root: int | None = None
 
 
-# By the words between "OSU MPI" and "Test".
+# Programs by the words between "OSU MPI" and "Test".
 _PROGRAMS = {
     "Allreduce Latency": _Program("allreduce", reduces=True),
     "Reduce Latency": _Program("reduce", reduces=True, root=0),
@@ -122,7 +122,7 @@ _PROGRAMS = {
     "Multiple Bandwidth / Message Rate": _Program("pairs", "pipelined"),
     "Multi Latency": _Program("pairs"),
 }
-# MPI_Put, MPI_Get and the like, whose titles are in lower or upper case. A time is until the call is complete.
+# MPI_Put, MPI_Get and similar calls, whose titles are in lower or upper case. A time lasts until the call is complete.
 _ONE_SIDED = {
     "latency": _Program(None),
     "bandwidth": _Program("pingpong", "pipelined"),
@@ -131,7 +131,10 @@ _ONE_SIDED = {
 
 
 def _memory_of(library: str) -> str:
-    """Where the buffers are by the title alone; the line about the buffers, if there is one, says it for both ends."""
+    """Return where the buffers are, judging only by the title.
+
+    If there is a line about the buffers, it tells where both are.
+    """
     if "managed" in library.lower():
         return MIXED
     return DEVICE if _OF_GPUS.search(library) else HOST
@@ -144,7 +147,7 @@ def _program_of(library: str, name: str) -> _Program | None:
 
 
 class OsuReader(Reader):
-    """A file may contain many runs: each begins with its own title."""
+    """Reads a file that may contain many runs. Each run begins with its own title."""
 
     tool = "osu"
     traits = LogTraits(
@@ -158,11 +161,11 @@ class OsuReader(Reader):
         self._run: _OpenRun | None = None
 
     def begins(self, text: str) -> bool:
-        """`# OSU MPI Allreduce Latency Test v5.7`."""
+        """Check whether the line is a title: `# OSU MPI Allreduce Latency Test v5.7`."""
         return _BEGIN.match(text.strip(_MARGINS)) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield a run that ends before it."""
         text = line.text.strip(_MARGINS)
         if found := _BEGIN.match(text):
             yield from self.finish()
@@ -173,14 +176,14 @@ class OsuReader(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Close the run: the file has ended, or the next run begins."""
+        """Close the run, because the file has ended or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """One run while it is being read."""
 
     def __init__(self, line: int, title: re.Match[str]) -> None:
         super().__init__()
@@ -193,16 +196,17 @@ class _OpenRun(RunNotes):
         self._element = 0
         self._pairs: int | None = None
         self._rows: list[ForeignRow] = []
-        self._widths: set[int] = set()  # of all rows above, whose columns end at the same place
-        self._short_line = 0  # of the last row, if it is shorter than those: its count may have lost digits
+        self._widths: set[int] = set()  # lengths of the rows so far; the columns of all rows end at the same place
+        # line of the last row if it is shorter than the rows above: its count may have lost digits
+        self._short_line = 0
 
     @property
     def has_rows(self) -> bool:
-        """Has a row been read?"""
+        """Whether a row was read."""
         return bool(self._rows)
 
     def take(self, line: int, text: str) -> None:
-        """One line below the title."""
+        """Read one line below the title."""
         if text[:1].isdigit():
             words = text.split()
             if self._columns is not None and _LEADING.fullmatch(words[0]):
@@ -228,7 +232,7 @@ class _OpenRun(RunNotes):
             self._columns = None
 
     def run(self) -> ForeignRun:
-        """The run with everything that was read of it."""
+        """Return the run with everything that was read."""
         self._check_last()
         self._check_end()
         if not self._rows and not self.cuts:
@@ -274,7 +278,7 @@ class _OpenRun(RunNotes):
         self._widths = {len(text)} if len(self._rows) == 1 else {*list(self._widths)[:2], len(text)}
 
     def _check_end(self) -> None:
-        """Remark a table that ends early. Nothing marks its end, so it may have hung or been cut, or be whole."""
+        """Add a remark if a table ends early. Nothing marks its end, so it may have hung, been cut, or be complete."""
         if not self._rows or self._program is None or self.failures or self.cuts:
             return
         if self._library.partition("-")[0] in _ONE_SIZE:
@@ -314,7 +318,7 @@ class _OpenRun(RunNotes):
         )
 
     def _share(self) -> int:
-        """The number of streams that the printed bandwidth adds."""
+        """Return the number of streams whose rates the printed bandwidth adds."""
         if self._name.startswith("Bi-"):
             return 2
         return self._pairs or 1 if self._program is not None and self._program.pattern == "pairs" else 1
@@ -347,7 +351,10 @@ class _OpenRun(RunNotes):
 
 
 def columns(line: str) -> list[str] | None:
-    """The meaning of each column ("" if it is not used), from the line of titles; None for any other line."""
+    """Return the meaning of each column from the line of titles, "" if a column is not used.
+
+    Return None for any other line.
+    """
     titles = [
         re.sub(r"\s*\(.*\)", "", title).strip().lower() for title in _COLUMN_TITLE.findall(line[:400].lstrip("#"))
     ]
@@ -357,7 +364,10 @@ def columns(line: str) -> list[str] | None:
 
 
 def numbers(words: list[str], names: list[str]) -> dict[str, float] | None:
-    """The columns that have a name, in SI units; None if a word is missing, cut, or no number of its column."""
+    """Return the values of the columns that have a name, in SI units.
+
+    Return None if a word is missing, cut, or not a number of its column.
+    """
     if len(words) != len(names):
         return None
     found = {name: _number(word, name) for word, name in zip(words, names, strict=True) if name}

@@ -1,4 +1,7 @@
-"""Remarks, failures and losses of a run while it is read. Their number is bounded: every line may be damaged."""
+"""Remarks, failures and losses of a run while it is being read.
+
+Their number is limited, because every line may be damaged.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from bench.logs.foreign import FAILED, OK, TRUNCATED, Remark
 from bench.logs.messages import LogCode
 
 _MOST_LETTERS = 300
-_LAST = 1 << 62  # remarks without a line come last
+_LAST = 1 << 62  # a line number that sorts remarks without a line to the end
 
 
 class RunNotes:
@@ -26,44 +29,44 @@ class RunNotes:
         self._num_dropped = 0
 
     def remark(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Add what a reader of the figures must know."""
+        """Add a remark that a reader of the figures must know."""
         if len(self.remarks) < self.most_remarks:
             self.remarks.append(Remark.of(line, code, **facts))
         else:
             self._num_dropped += 1
 
     def fail(self, line: int | None, code: Code, **facts: Any) -> None:
-        """The run failed: a remark and a reason."""
+        """Add a failure of the run, as a remark and as a reason."""
         self.remark(line, code, **facts)
         self.add_failure(line, code, **facts)
 
     def lose(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Something of the run is lost: a remark and a reason."""
+        """Add a loss of a part of the log, as a remark and as a reason."""
         self.remark(line, code, **facts)
         self.add_cut(line, code, **facts)
 
     def add_failure(self, line: int | None, code: Code, **facts: Any) -> None:
-        """The run failed: a reason alone."""
+        """Add a failure of the run, only as a reason."""
         if len(self.failures) < self.most_reasons:
             self.failures.append(_reason(line, code, facts))
 
     def add_cut(self, line: int | None, code: Code, **facts: Any) -> None:
-        """Something of the run is lost: a reason alone."""
+        """Add a loss of a part of the log, only as a reason."""
         if len(self.cuts) < self.most_reasons:
             self.cuts.append(_reason(line, code, facts))
 
     def status(self) -> str:
-        """How the run ended."""
+        """Return how the run ended: ok, failed or truncated."""
         if self.failures:
             return FAILED
         return TRUNCATED if self.cuts else OK
 
     def failure(self) -> Coded | None:
-        """Why the status is not ok."""
+        """Return why the status is not ok; None if it is."""
         return _joined(self.failures or self.cuts)
 
     def all_remarks(self) -> tuple[Remark, ...]:
-        """The remarks in the order of their lines, and how many more there were."""
+        """Return the remarks in the order of their lines, and a remark with the number of omitted remarks."""
         ordered = sorted(self.remarks, key=lambda remark: remark.line or _LAST)
         if self._num_dropped:
             ordered.append(Remark.of(None, LogCode.MORE_REMARKS, num=self._num_dropped))
@@ -71,7 +74,7 @@ class RunNotes:
 
 
 def shown(text: str, most: int = _MOST_LETTERS) -> str:
-    """The beginning of a printed line, for a fact."""
+    """Shorten a printed line for a fact. `most`: the number of characters."""
     return text.strip()[:most]
 
 
@@ -83,7 +86,7 @@ def _reason(line: int | None, code: Code, facts: dict[str, Any]) -> Coded:
 
 
 def _joined(reasons: Sequence[Coded]) -> Coded | None:
-    """The code and facts of the first reason, with the words of all reasons."""
+    """Return the code and facts of the first reason, with the texts of all reasons."""
     if not reasons:
         return None
     first = reasons[0]

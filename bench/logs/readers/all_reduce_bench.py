@@ -1,8 +1,9 @@
-"""all_reduce_bench.py of stas00/ml-engineering: its Markdown tables of busbw and algbw by payload, of every version.
+"""all_reduce_bench.py of stas00/ml-engineering: its Markdown tables of busbw and algbw by payload, all versions.
 
-By its source: GBps are 1e9 bytes per second, and payloads end in KiB, MiB or GiB. Versions of January 2025 printed KB,
-MB and GB of powers of two, and then GBps are 2^30 bytes per second. The version of 2024 measured one payload. Elements
-are float32; a rate is the mean over trials and ranks of each trial's rate. A table may be pasted without its title.
+According to its source, GBps are 1e9 bytes per second, and payloads end in KiB, MiB or GiB. Versions of January 2025
+printed KB, MB and GB for powers of two, and their GBps are 2^30 bytes per second. The version of 2024 measured one
+payload. Elements are float32. A rate is the mean over trials and ranks of each trial's rate. A table may be pasted
+without its title.
 """
 
 from __future__ import annotations
@@ -58,24 +59,27 @@ class AllReduceBenchCode(Code):
 
 
 class AllReduceBenchRun(FiguresRun):
-    """One table."""
+    """One table while it is being read."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
         self._titled = False
         self._table: tuple[str, ...] = ()
-        self._profile: int | None = None  # the payload of a profile
+        self._profile: int | None = None  # the payload of a profile in bytes
         self._single: tuple[int, dict[str, float]] | None = None
         self.facts["pattern"] = "allreduce"
 
     def ended_by(self, text: str) -> bool:
-        """A title after rows, or a second title; the titles of the columns after rows."""
+        """Check whether the line begins the next table.
+
+        Such a line is a title after rows, a second title, or the column titles after rows.
+        """
         if _COLUMNS.match(text):
             return self.has_results
         return self.has_results or self._titled or self._single is not None
 
     def take(self, line: int, text: str) -> None:
-        """A title, the titles of the columns, or a row."""
+        """Read a title, the titles of the columns, or a row."""
         if (found := _TITLE.match(text)) or (found := _PROFILE.match(text)):
             name, ranks = found.groups()[-3:-1]
             self._titled = True
@@ -139,7 +143,7 @@ class AllReduceBenchRun(FiguresRun):
             self.note_common(line, text)
 
     def _mean(self, rest: str | None) -> float | None:
-        """The column `mean` of a table with latencies."""
+        """Return the column `mean` of a table with latencies, in seconds; None if the table or the row has none."""
         names = self._table[3:]
         cells = [cell.strip() for cell in (rest or "").strip().strip("|").split("|")]
         if "mean" not in names or len(cells) < len(names) - (names[-1:] == ("",)):
@@ -179,7 +183,7 @@ class AllReduceBenchRun(FiguresRun):
         )
 
     def close(self) -> None:
-        """What is doubtful of the whole table."""
+        """Add remarks about what is doubtful in the whole table."""
         if self.rows and not self._titled:
             self.remark(None, AllReduceBenchCode.WITHOUT_TITLE)
         if self._profile is not None and self.rows:
@@ -187,7 +191,7 @@ class AllReduceBenchRun(FiguresRun):
 
 
 class AllReduceBench(FiguresReader):
-    """A file may contain several tables."""
+    """Reads a file that may contain several tables."""
 
     tool = "all_reduce_bench"
     traits = LogTraits(gpu_collectives=True, rings=True)
@@ -196,7 +200,7 @@ class AllReduceBench(FiguresReader):
     preface = re.compile(r"- hardware: |Device info: |- software: torch=")
 
     def begins(self, text: str) -> bool:
-        """A title, or the titles of the columns."""
+        """Check whether the line is a title, or the titles of the columns."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_TITLE, _PROFILE, _SINGLE, _COLUMNS))
 

@@ -1,9 +1,9 @@
-"""bandwidthTest of the CUDA samples: copies between host and GPU, and inside a GPU; text and `--csv`, all modes.
+"""bandwidthTest of the CUDA samples: copies between host and GPU, and inside a GPU, as text and `--csv`, all modes.
 
-By its source: GB/s are 1e9 bytes per second. Up to CUDA 10 it printed MB/s: 2^20 bytes by its name, but milliseconds
-became seconds by a factor of 1024 (since CUDA 5), so the printed unit is 1.024e6 bytes per second. A copy inside a GPU
-counts the bytes read and written. With `--device=all` it measures the GPUs one after another and prints the sum of
-their figures.
+According to its source, GB/s are 1e9 bytes per second. Up to CUDA 10 it printed MB/s. The name means 2^20 bytes, but
+milliseconds were converted to seconds by a factor of 1024 (since CUDA 5), so the printed unit is 1.024e6 bytes per
+second. A copy inside a GPU counts the bytes read and written. With `--device=all` it measures the GPUs one after
+another and prints the sum of their figures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = re.compile(
 )
 _ROW = re.compile(r"(\d{1,15})\s+(\S+)$")
 _DEVICE = re.compile(r"Device (\d{1,4}): ?(.+)$", re.IGNORECASE)
-_PROGRESS = re.compile(r"\.{20,}$")  # a dot for each size of the mode `shmoo`
+_PROGRESS = re.compile(r"\.{20,}$")  # a dot for each size in the mode `shmoo`
 _ERROR = re.compile(r"CUDA error at|Cuda failure|Result = FAIL|!+No devices found!+|\w+ returned \d+$|Error: device")
 _KINDS = {"H2D": "Host to Device", "D2H": "Device to Host", "D2D": "Device to Device"}
 _SCALES = {"GB": 1e9, "MB": 1.024e6}
@@ -49,13 +49,13 @@ class BandwidthTestCode(Code):
 
 
 class BandwidthTestRun(FiguresRun):
-    """One run: the sizes of each direction become one matrix, of one pair."""
+    """One run while it is being read. The sizes of each direction become one matrix with one pair."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
         self._device = 0
         self._num_devices = 0
-        self._title = ""  # of the table that is being read
+        self._title = ""  # the title of the table that is being read
         self._count = 1
         self._memory = "pinned"
         self._scale = 0.0
@@ -65,15 +65,15 @@ class BandwidthTestRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Has a row been read?"""
+        """Whether a row was read."""
         return bool(self._cells or self.figures)
 
     def ended_by(self, text: str) -> bool:
-        """Its first line again, or a table after its last line."""
+        """Check whether the line begins the next run: the first line again, or a table after the last line."""
         return _BEGIN.match(text) is not None or self._ended
 
     def take(self, line: int, text: str) -> None:
-        """A device, a title, or a row of a table."""
+        """Read a device, a title, or a row of a table."""
         if found := _CSV.match(text):
             self._memory = "pageable" if found[2] == "Paged" else "pinned" + "_wc" * bool(found[3])
             self._title, self._count, self._scale = _KINDS[found[1]], int(found[8]), _SCALES[found[5]]
@@ -96,7 +96,7 @@ class BandwidthTestRun(FiguresRun):
             self._take_other(line, text)
 
     def _take_other(self, line: int, text: str) -> None:
-        """An error, the last line, or a damaged row."""
+        """Read an error, the last line, or a damaged row."""
         if _ERROR.match(text):
             self.fail(line, LogCode.TOOL_ERROR, printed=shown(text))
             self._ended = True
@@ -129,7 +129,7 @@ class BandwidthTestRun(FiguresRun):
             cells.append(found)
 
     def close(self) -> None:
-        """Make the matrices."""
+        """Build the matrices."""
         for (title, memory), cells in self._cells.items():
             direction = _DIRECTIONS[title]
             if direction == "local":
@@ -150,7 +150,7 @@ class BandwidthTestRun(FiguresRun):
 
 
 class BandwidthTest(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "bandwidth_test"
     traits = LogTraits(copies=True)
@@ -158,7 +158,7 @@ class BandwidthTest(FiguresReader):
     new_run = BandwidthTestRun
 
     def begins(self, text: str) -> bool:
-        """Its first line, the title of a table, or a line of `--csv`."""
+        """Check whether the line is the first line, the title of a table, or a line of `--csv`."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _TITLE, _CSV))
 

@@ -1,8 +1,10 @@
-"""`dcgmi diag -j` (DCGM): which test of which GPU passed, failed, warned or was skipped, and figures in its messages.
+"""`dcgmi diag -j` (DCGM).
 
-DCGM 2 and 3 print one result for each GPU (`gpu_ids`, once `gpu_id`), DCGM 4 one for each entity; the software tests of
-older versions have one result for all GPUs. A result may hold `warnings` and `info`; figures with a unit in them
-("31.2 GB/s", "94.5 W") are kept as they are.
+It reports which test of which GPU passed, failed, warned or was skipped, and figures in its messages.
+
+DCGM 2 and 3 print one result for each GPU (`gpu_ids`, earlier `gpu_id`), and DCGM 4 prints one for each entity. The
+software tests of older versions have one result for all GPUs. A result may contain `warnings` and `info`. Figures with
+a unit in these texts ("31.2 GB/s", "94.5 W") are kept as they are.
 """
 
 from __future__ import annotations
@@ -55,13 +57,13 @@ class DcgmiCode(Code):
 
 
 class DcgmiRun(FiguresRun):
-    """One document."""
+    """One document while it is being read."""
 
     def take(self, line: int, text: str) -> None:
-        """Only whole documents are read."""
+        """Ignore the line: only whole documents are read."""
 
     def take_document(self, document: dict[str, Any]) -> None:
-        """Every result of every test."""
+        """Read every result of every test."""
         top = mapping(document.get("DCGM Diagnostic") or document.get("DCGM GPU Diagnostic"))
         metadata = mapping(document.get("metadata"))
         version = metadata.get("version") or top.get("version")
@@ -86,7 +88,7 @@ class DcgmiRun(FiguresRun):
         self.figures.sort(key=lambda figure: order.get(figure.status, 2))
 
     def _take_test(self, group: str, test: dict[str, Any]) -> list[str]:
-        """Keep the results of a test, and return those that failed."""
+        """Keep the results of a test, and return the labels of failed results."""
         name = ": ".join(filter(None, (group, str(test.get("name", "")))))
         results = listing(test.get("results"))
         if not results and test.get("test_summary"):
@@ -120,7 +122,10 @@ class DcgmiRun(FiguresRun):
 
 
 def _where(values: dict[str, Any]) -> str:
-    """`gpu3` of `"gpu_ids": "3"` or of entity 3; "" for a result of all."""
+    """Return the part that a result is about.
+
+    It is `gpu3` for `"gpu_ids": "3"` or for entity 3. Return "" for a result of all GPUs.
+    """
     group, entity = values.get("entity_group"), values.get("entity_id")
     if isinstance(group, str) and isinstance(entity, int):
         return f"{group.lower()}{entity}"
@@ -142,7 +147,7 @@ def _messages(values: dict[str, Any]) -> Iterator[str]:
 
 
 class DcgmiDiag(Reader):
-    """A file may contain several documents."""
+    """Reads a file that may contain several documents."""
 
     tool = "dcgmi_diag"
     traits = LogTraits(without_bound=Coded.of(DcgmiCode.NO_BOUND))
@@ -152,11 +157,11 @@ class DcgmiDiag(Reader):
         self._document: JsonCollector | None = None
 
     def begins(self, text: str) -> bool:
-        """The first key of its document."""
+        """Check whether the line has the first key of its document."""
         return _BEGIN.match(text.strip()) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield a run that ends with it."""
         text = line.text.strip()
         if self._document is None:
             if not self.begins(text):
@@ -166,7 +171,7 @@ class DcgmiDiag(Reader):
             yield from self.finish()
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Close the run: its document or the file has ended."""
+        """Close the run, because its document or the file has ended."""
         collector, self._document = self._document, None
         if collector is None:
             return

@@ -1,7 +1,8 @@
 """DeepEP's tests (expert-parallel dispatch and combine): intranode, internode, low latency and elastic (V2).
 
-By the source of the tests: GB/s are 1e9 bytes per second of the bytes that one rank sends or receives. "NVL" counts
-bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out and "SU" scale-up; NVL includes what RDMA delivered.
+According to the source of the tests, GB/s are 1e9 bytes per second of the bytes that one rank sends or receives. "NVL"
+counts bytes through NVLink, "RDMA" bytes through NICs, "SO" scale-out and "SU" scale-up. NVL includes what RDMA
+delivered.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ class DeepEpRun(FiguresRun):
         self._last_trial: tuple[int, str] | None = None
 
     def ended_by(self, text: str) -> bool:
-        """The configuration of the next start."""
+        """Check whether the line is the configuration of the next start."""
         return self.has_results and _CONFIG.match(text) is not None
 
     def take(self, line: int, text: str) -> None:
-        """The settings, a tuning line, or a line of one rank."""
+        """Read the settings, a tuning line, or a line of one rank."""
         if found := _CONFIG.match(text):
             self.settings |= dict(_SETTING.findall(found[1])[:20])
         elif found := _TUNING.match(text):
@@ -147,7 +148,7 @@ class DeepEpRun(FiguresRun):
             self.add(label, None if value is None else value * 1e-6, "s", where, line=line)
 
     def close(self) -> None:
-        """How many ranks printed, and what was left out."""
+        """Add how many ranks printed, and remarks about what was left out."""
         if self._num_trials:
             self.remark(None, DeepEpCode.TRIALS, num=self._num_trials)
         if self._last_trial is not None and not self.failures:
@@ -155,12 +156,12 @@ class DeepEpRun(FiguresRun):
             self.lose(line, LogCode.NEVER_FINISHED, test="tuning")
         if len(self._ranks) > 1 and self._ranks == set(range(len(self._ranks))):
             self.facts.setdefault("num_ranks", len(self._ranks))
-        # The best settings first, so that the page names them.
+        # The best settings come first, so that the page names them.
         self.figures.sort(key=lambda figure: not figure.where.startswith("best"))
 
 
 class DeepEp(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "deepep"
     traits = LogTraits(without_bound=Coded.of(DeepEpCode.NO_BOUND))
@@ -168,7 +169,7 @@ class DeepEp(FiguresReader):
     new_run = DeepEpRun
 
     def begins(self, text: str) -> bool:
-        """A tuning line, the line of a rank, or of its functional tests."""
+        """Check whether the line is a tuning line, a line of a rank, or a line of its functional tests."""
         text = text[:LONGEST_LINE].strip()
         if text.startswith("[tuning]"):
             return _TUNING.match(text) is not None

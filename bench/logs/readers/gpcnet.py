@@ -1,7 +1,8 @@
 """GPCNeT (network_test and network_load_test): latencies and bandwidths of patterns, alone and under congestion.
 
-By its source a bandwidth is in MiB (2^20 bytes) per second and rank; "99%" is the value that 99 % of samples are at
-least as good as. A congestion impact factor is the ratio of an isolated test to the same one under congestion.
+According to its source, a bandwidth is in MiB (2^20 bytes) per second and rank. "99%" is the value that 99 % of samples
+reach or exceed in quality. A congestion impact factor is the ratio of an isolated test to the same test under
+congestion.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class GpcnetCode(Code):
 
 
 class GpcnetRun(FiguresRun):
-    """One run: several tables, one line for each test."""
+    """One run: several tables, with one line for each test."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -49,11 +50,11 @@ class GpcnetRun(FiguresRun):
         self._columns: list[str] = []
 
     def ended_by(self, text: str) -> bool:
-        """Its first line again."""
+        """Check whether the line is the first line of the next run."""
         return _BEGIN.match(text) is not None and bool(self.has_results or "tool_version" in self.facts)
 
     def take(self, line: int, text: str) -> None:
-        """A line of the banner, a title, or a line of a table."""
+        """Read a line of the banner, a title, or a line of a table."""
         bare = text.strip("| ")
         cells = [cell.strip() for cell in text.strip("|").split("|")]
         if found := _BEGIN.match(text):
@@ -105,7 +106,7 @@ class GpcnetRun(FiguresRun):
 
 
 class Gpcnet(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "gpcnet"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(GpcnetCode.NO_BOUND))
@@ -113,7 +114,7 @@ class Gpcnet(FiguresReader):
     new_run = GpcnetRun
 
     def begins(self, text: str) -> bool:
-        """Its first line, or the title of a table."""
+        """Check whether the line is the first line of a run, or the title of a table."""
         text = text[:LONGEST_LINE].strip()
         return _BEGIN.match(text) is not None or _TITLE.match(text.strip("| ")) is not None
 

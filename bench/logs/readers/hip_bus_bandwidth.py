@@ -1,8 +1,8 @@
 """hipBusBandwidth of the HIP samples: copies between host and GPU, and between GPUs, by size.
 
-By its source: GB/sec are 1e9 bytes per second, kB are 1024 bytes; sizes with a plus sign are bytes. A row has the
-median, mean, standard deviation, least and largest of all passes; the mean is kept. Sizes below 1 MB are divided in
-whole millions of bytes first, so the smallest are printed as 0: that is no measurement.
+According to its source, GB/sec are 1e9 bytes per second, and kB are 1024 bytes. Sizes with a plus sign are bytes. A row
+has the median, mean, standard deviation, least and largest of all passes, of which the mean is kept. Sizes below 1 MB
+are first divided by a million as whole numbers, so the smallest sizes are printed with 0, which is no measurement.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HipBusCode(Code):
 
 
 class HipBusRun(FiguresRun):
-    """One run: the sizes of each direction become one matrix."""
+    """One run while it is being read. The sizes of each direction become one matrix."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -67,15 +67,15 @@ class HipBusRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Has a row been read?"""
+        """Whether a row was read."""
         return bool(self._cells or self.matrices)
 
     def ended_by(self, text: str) -> bool:
-        """Its first line again."""
+        """Check whether the line is the first line of the next run."""
         return _DEVICE.match(text) is not None and (self.has_results or bool(self.gpus))
 
     def take(self, line: int, text: str) -> None:
-        """The device, or a row."""
+        """Read the device, or a row."""
         if found := _DEVICE.match(text):
             self.gpus[found[1].strip()] = None
             self._memory = {"YES": "pinned", "NO": "unpinned"}.get(found[2] or "", found[2] or "")
@@ -111,7 +111,7 @@ class HipBusRun(FiguresRun):
             cells.append(kept)
 
     def close(self) -> None:
-        """Make the matrices."""
+        """Build the matrices."""
         if self._num_zeros:
             self.remark(None, HipBusCode.ZERO_BY_DIVISION, num=self._num_zeros)
         cells, self._cells = self._cells, {}
@@ -133,7 +133,7 @@ class HipBusRun(FiguresRun):
 
 
 class HipBusBandwidth(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "hip_bus_bandwidth"
     traits = LogTraits(copies=True)
@@ -141,7 +141,7 @@ class HipBusBandwidth(FiguresReader):
     new_run = HipBusRun
 
     def begins(self, text: str) -> bool:
-        """Its first line, or a row with a bandwidth."""
+        """Check whether the line is the first line of a run, or a row with a bandwidth."""
         text = text[:LONGEST_LINE].strip()
         return _DEVICE.match(text) is not None or ("GB/sec" in text and _ROW.match(text) is not None)
 

@@ -1,7 +1,7 @@
 """iperf3: throughput of TCP, UDP and SCTP streams between two hosts, as text, JSON (-J) or JSON lines (--json-stream).
 
-By its source: bits are counted in powers of ten (Gbits is 1e9), Bytes in powers of two (MBytes is 2^20). The sum of the
-receivers is named first; intervals are kept only if the summary is missing.
+According to its source, bits are counted in powers of ten (Gbits is 1e9), and bytes in powers of two (MBytes is 2^20).
+The sum of the receivers is named first. Intervals are kept only if the summary is missing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class IperfCode(Code):
 
 
 class IperfRun(FiguresRun):
-    """One test, as text, or as a document."""
+    """One test, printed as text or as a document."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -72,15 +72,15 @@ class IperfRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Has a row been read?"""
+        """Whether a row was read."""
         return bool(self.figures or self._summary or self._intervals)
 
     def ended_by(self, text: str) -> bool:
-        """A new connection after rows."""
+        """Check whether the line begins the next test, such as a new connection after rows."""
         return (self.over or self.has_results or bool(self.failures)) and _TITLES.match(text) is None
 
     def take(self, line: int, text: str) -> None:
-        """A line of text output."""
+        """Read a line of text output."""
         if found := _CONNECTING.match(text) or _ACCEPTED.match(text):
             self.settings.setdefault("peer", found[1])
         elif found := _VERSION.match(text):
@@ -104,7 +104,7 @@ class IperfRun(FiguresRun):
             self.note_common(line, text)
 
     def take_document(self, document: dict[str, Any]) -> None:
-        """The figures of `-J`."""
+        """Read the figures of `-J`."""
         self.from_document = self.over = True
         end = mapping(document.get("end"))
         self._take_start(mapping(document.get("start")))
@@ -137,7 +137,7 @@ class IperfRun(FiguresRun):
                 self.settings[key] = str(test[key])
 
     def _take_intervals(self, intervals: list[Any]) -> None:
-        """The intervals of a document without its summary."""
+        """Keep the intervals of a document whose summary is missing."""
         if intervals and not self.failures:
             self.lose(self.line, IperfCode.NO_SUMMARY)
         for interval in intervals[:1000]:
@@ -163,7 +163,7 @@ class IperfRun(FiguresRun):
                 self.add(f"{name}, {label}", value * scale, unit, where, line=self.line)
 
     def close(self) -> None:
-        """Add the summary of the text form, the received sum first; without a summary, the intervals."""
+        """Add the summary of the text output, the received sum first. Without a summary, add the intervals."""
         summary, self._summary = self._summary, []
         intervals, self._intervals = self._intervals, []
         if summary or intervals:
@@ -199,7 +199,7 @@ class IperfRun(FiguresRun):
 
 
 class Iperf3(Reader):
-    """A file may contain several tests."""
+    """Reads a file that may contain several tests."""
 
     tool = "iperf3"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(IperfCode.NO_BOUND))
@@ -212,7 +212,10 @@ class Iperf3(Reader):
         self._events_line = 0
 
     def begins(self, text: str) -> bool:
-        """Is the line iperf3's: a connection, the titles of columns, an error, or the first key of its document?"""
+        """Check whether iperf3 printed the line.
+
+        It may be a connection, the titles of columns, an error, or the first key of a document.
+        """
         text = text[: 2 * LONGEST_LINE].strip()
         if text[:1] in ("{", '"'):
             return _DOCUMENT.match(text) is not None or _EVENT.match(text) is not None
@@ -220,7 +223,7 @@ class Iperf3(Reader):
         return any(form.match(text) is not None for form in forms)
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield the tests that end with it."""
         text = line.text.strip()
         if not text:
             return
@@ -250,7 +253,7 @@ class Iperf3(Reader):
             self._run.take(number_, text)
 
     def _take_event(self, line: int, kind: str, text: str) -> Iterator[ForeignRun]:
-        """One line of `--json-stream`."""
+        """Read one line of `--json-stream`."""
         try:
             data = json.loads(text)["data"]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -282,13 +285,13 @@ class Iperf3(Reader):
         if document is None:
             run.lose(collector.line, IperfCode.DOCUMENT_CUT)
         elif not {"end", "intervals"} & set(document):
-            return  # another program's document
+            return  # the document of another program
         else:
             run.take_document(document)
         yield run.run(self.tool)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Close the test: the file has ended, or the next test begins."""
+        """Close the test, because the file has ended or the next test begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run(self.tool)

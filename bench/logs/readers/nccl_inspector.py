@@ -1,12 +1,12 @@
-"""NCCL Inspector (NCCL's profiler plug-in): a JSON object for each collective or send that a rank finished.
+"""NCCL Inspector (NCCL's profiler plug-in). It prints a JSON object for each collective or send that a rank finished.
 
-By its source (plugins/profiler/inspector): a time is in microseconds, GB/s are 1e9 bytes per second, and a size is one
-rank's buffer: the block of an all-gather or a reduce-scatter. Its algbw is S / time. The time of a rank includes its
-wait for later ranks, so it bounds the time of the operation from above.
+According to its source (plugins/profiler/inspector), a time is in microseconds, GB/s are 1e9 bytes per second, and a
+size is the buffer of one rank, which is the block of an all-gather or a reduce-scatter. Its algbw is S / time. The time
+of a rank includes its wait for later ranks, so it is an upper bound on the time of the operation.
 
-A job repeats an operation thousands of times, and a file holds the records of one rank or of several. A row is one
-size: of each operation its slowest rank, of these the median (of an even number the slower one in the middle). It is
-one record, so its time and its rates are as recorded.
+A job repeats an operation thousands of times, and a file contains the records of one rank or of several ranks. A row is
+one size. For each operation, the record of its slowest rank is used. The row is the median of these records (for an
+even number, the slower of the two in the middle). It is a single record, so its time and its rates are as recorded.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PATTERNS = {
     "Broadcast": "broadcast",
     "Reduce": "reduce",
 }
-_BLOCKS = ("AllGather", "AllGatherV", "ReduceScatter")  # their size is one rank's block
+_BLOCKS = ("AllGather", "AllGatherV", "ReduceScatter")  # their size is the block of one rank
 _MOST_RUNS, _MOST_OPERATIONS = 200, 100_000
 _AGREES = 0.02  # algbw is computed from the unrounded time, which is printed in whole microseconds
 _MOST_BYTES = 1 << 60
 
 
 class InspectorCode(Code):
-    """Remarks, translations and reasons of this reader, beside the shared codes of logs/messages.py."""
+    """Remarks, translations and reasons of this reader, in addition to the shared codes of logs/messages.py."""
 
     NO_BOUND = (
         "no-bound-inspector",
@@ -73,9 +73,9 @@ class _Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What one JSON object holds."""
+    """The contents of one JSON object."""
 
-    group: tuple[str, int, str]  # communicator, its ranks, operation
+    group: tuple[str, int, str]  # the communicator, its number of ranks, and the operation
     is_send: bool
     rank: int
     seq: int
@@ -88,7 +88,7 @@ class _Record:
 
 
 class InspectorRun(FiguresRun):
-    """One operation of one communicator."""
+    """The records of one operation of one communicator."""
 
     def __init__(self, record: _Record) -> None:
         super().__init__(record.operation.line)
@@ -106,15 +106,19 @@ class InspectorRun(FiguresRun):
             self.settings["communicator_name"] = name[:100]
         self._is_send = record.is_send
         self._ranks: set[int] = set()
-        self._times: Counter[tuple[int, int | None, int]] = Counter()  # by rank, peer and number: graphs replay these
+        # by rank, peer and sequence number; a graph that is replayed repeats the numbers
+        self._times: Counter[tuple[int, int | None, int]] = Counter()
         self._operations: dict[tuple[int, ...], tuple[int, _Operation]] = {}
         self._timings: dict[str, None] = {}
 
     def take(self, line: int, text: str) -> None:
-        """Only whole records are read."""
+        """Ignore the line: only whole records are read."""
 
     def take_record(self, record: _Record, *, has_room: bool) -> bool:
-        """Count a record in; False if it is left out, because its operation is new and there is no room for it."""
+        """Add a record.
+
+        Return False if the record is left out, because its operation is new and there is no room for it.
+        """
         counted = record.rank, record.peer, record.seq
         key: tuple[int, ...] = (record.seq, self._times[counted], record.size)
         if self._is_send:
@@ -132,11 +136,11 @@ class InspectorRun(FiguresRun):
 
     @property
     def num_operations(self) -> int:
-        """How many operations are kept."""
+        """The number of operations that are kept."""
         return len(self._operations)
 
     def close(self) -> None:
-        """The rows, and what they are."""
+        """Build the rows, and add notes that say what a row is."""
         self.hosts.pop("", None)
         timings = [timing for timing in self._timings if timing]
         if timings:
@@ -174,7 +178,7 @@ class InspectorRun(FiguresRun):
 
 
 class NcclInspector(Reader):
-    """A file holds the records of all communicators of a rank; each operation of a communicator is a run."""
+    """Reads a file with the records of all communicators of a rank. Each operation of a communicator is a run."""
 
     tool = "nccl_inspector"
     traits = LogTraits(of_running_job=True, without_bound=Coded.of(InspectorCode.NO_BOUND))
@@ -183,13 +187,13 @@ class NcclInspector(Reader):
     def __init__(self) -> None:
         self._document: JsonCollector | None = None
         self._first_key = ""
-        self._line = 0  # of the first record
+        self._line = 0  # the line of the first record
         self._runs: dict[tuple[str, int, str], InspectorRun] = {}
         self._notes = RunNotes()
         self._num_operations = self._num_left_out = self._num_without_time = 0
 
     def begins(self, text: str) -> bool:
-        """A record on one line, or the first key of one that is printed over several."""
+        """Check whether the line is a record, or the first key of a record that is printed over several lines."""
         text = text.strip()
         if text[:1] not in ("{", '"'):
             return False
@@ -198,7 +202,7 @@ class NcclInspector(Reader):
         return not text.endswith("}") and _FIRST_KEY.match(text) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in; there is no run before the end."""
+        """Read one line. No run is yielded before the end of the file."""
         text = line.text.strip()
         first = _FIRST_KEY.match(text)
         is_whole = _RECORD.match(text) is not None
@@ -216,7 +220,7 @@ class NcclInspector(Reader):
         yield from ()
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over."""
+        """Yield the runs of the file."""
         if self._document is not None:
             self._notes.lose(self._document.line, InspectorCode.DOCUMENT_CUT)
             self._document = None
@@ -234,7 +238,7 @@ class NcclInspector(Reader):
                 self.tool, status=notes.status(), failure=notes.failure(), remarks=notes.all_remarks(), line=self._line
             )
         for run in runs:
-            if run is runs[0]:  # what is lost of a file is reported once
+            if run is runs[0]:  # the losses of a file are reported only once
                 run.remarks, run.cuts = notes.remarks, notes.cuts
             yield run.run(self.tool)
 
@@ -270,7 +274,10 @@ class NcclInspector(Reader):
 
 
 def _record_of(document: dict[str, Any], line: int) -> _Record | str:
-    """The record; or what it lacks. Some exporters write the fields of its header and metadata beside the figures."""
+    """Return the record, or the name of what the record lacks.
+
+    Some exporters write the fields of the header and metadata next to the figures.
+    """
     header = mapping(document.get("header")) or document
     metadata = mapping(document.get("metadata")) or document
     is_send = "coll_perf" not in document
@@ -309,7 +316,10 @@ def _record_of(document: dict[str, Any], line: int) -> _Record | str:
 
 
 def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: float | None) -> tuple[int, bool]:
-    """S of a record, and whether its algbw is S / time. Some versions print S of all operations, not the block."""
+    """Return S of a record, and whether its algbw is S / time.
+
+    Some versions print S for all operations instead of the block.
+    """
     payload = size * num_ranks if operation in _BLOCKS else size
     if algbw is None or seconds <= 0:
         return payload, True
@@ -321,7 +331,7 @@ def _payload(operation: str, size: int, num_ranks: int, seconds: float, algbw: f
 
 
 def _whole(value: object) -> int | None:
-    """A JSON number that is no fraction, within bounds."""
+    """Return the value if it is a JSON integer within bounds, else None."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_BYTES:
         return value
     return None

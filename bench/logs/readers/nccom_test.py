@@ -1,8 +1,9 @@
-"""nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia; its tables and its JSON.
+"""nccom-test (AWS Neuron): collectives between NeuronCores of Trainium and Inferentia, as tables or JSON.
 
-By its documentation a rate is size / time, in GiB per second; the tables of later versions (column `time:avg(us)`) show
-1e9 bytes per second. So the unit follows from the rows: the one in which the rates are size / time. The table names
-neither the operation nor the ranks: they are known only from a command line in the log.
+According to its documentation, a rate is size / time in GiB per second, but the tables of later versions (column
+`time:avg(us)`) show 1e9 bytes per second. Therefore the unit is derived from the rows: it is the unit in which the
+rates are size / time. The table names neither the operation nor the ranks. They are known only from a command line in
+the log.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class NccomRun(FiguresRun):
     def __init__(self, line: int, command: str | None) -> None:
         super().__init__(line)
         self._columns: list[str] = []
-        self._printed: list[tuple[int, dict[str, Any]]] = []  # line, values by column
+        self._printed: list[tuple[int, dict[str, Any]]] = []  # line, and values by column
         self.over = False
         self._from_document = False
         if command is not None:
@@ -83,12 +84,12 @@ class NccomRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Has a row been read?"""
+        """Whether a row was read."""
         return bool(self._printed or self.rows)
 
     @property
     def has_header(self) -> bool:
-        """Have the titles of the columns been read?"""
+        """Whether the titles of the columns were read."""
         return bool(self._columns)
 
     def _read_command(self, command: str) -> None:
@@ -110,7 +111,7 @@ class NccomRun(FiguresRun):
                 self.settings["operation"] = word
 
     def take(self, line: int, text: str) -> None:
-        """The titles, a row, or the last line."""
+        """Read the titles, a row, or the last line."""
         if _HEADER.match(text):
             self._columns = text.split()
             if not {"algbw(GB/s)", "busbw(GB/s)"} <= set(self._columns):
@@ -138,7 +139,7 @@ class NccomRun(FiguresRun):
         return counts and rates and all(number(word) is not None for name, word in values.items() if "(us)" in name)
 
     def take_document(self, document: dict[str, Any]) -> None:
-        """The rows of `--report-to-json-file`."""
+        """Read the rows of `--report-to-json-file`."""
         self._from_document = self.over = True
         for result in listing(document.get("results")):
             values = mapping(result)
@@ -149,7 +150,7 @@ class NccomRun(FiguresRun):
                 self._printed.append((self.line, values))
 
     def close(self) -> None:
-        """Find the unit of the rates, then make the rows."""
+        """Find the unit of the rates, then build the rows."""
         printed, self._printed = self._printed, []
         unit = self._unit(printed)
         if printed and unit is None:
@@ -164,9 +165,12 @@ class NccomRun(FiguresRun):
             self.lose(printed[-1][0], NccomCode.NO_AVERAGE)
 
     def _unit(self, printed: list[tuple[int, dict[str, Any]]]) -> float | None:
-        """Bytes per second of a printed GB/s: the only unit in which every rate is size / time.
+        """Return the bytes per second of a printed GB/s.
 
-        Rates of small sizes have too few digits to tell; if none tells, the unit is that of the column's version.
+        It is the only unit in which every rate is size / time; None if there is none.
+
+        Rates of small sizes have too few digits to show the unit. If no rate shows it, the unit is that of the version
+        that prints this column.
         """
         fitting = {_GIB, _GB}
         mean = ""
@@ -203,7 +207,7 @@ def _value(value: object) -> float | None:
 
 
 class NccomTest(Reader):
-    """A file may contain several tables and documents."""
+    """Reads a file that may contain several tables and documents."""
 
     tool = "nccom_test"
     traits = LogTraits(without_bound=Coded.of(NccomCode.NO_BOUND))
@@ -216,7 +220,7 @@ class NccomTest(Reader):
         self._results_line = ""
 
     def begins(self, text: str) -> bool:
-        """A command line, the titles of its columns, or the first size of its document."""
+        """Check whether the line is a command line, the titles of the columns, or the first size of a document."""
         text = text[: 2 * LONGEST_LINE].strip()
         command = _COMMAND.search(text) if "nccom-test" in text[:500] else None
         if command is not None and re.search(r"(?:^|\s)(?:-r|--nworkers)\s+\d", command[1]):
@@ -229,7 +233,7 @@ class NccomTest(Reader):
         return found is not None and '"size(B)"' in found[0]
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield the runs that end with it."""
         text = line.text.strip()
         if not text:
             return
@@ -244,7 +248,7 @@ class NccomTest(Reader):
             yield from self._take_text(line.number, text)
 
     def _take_text(self, line: int, text: str) -> Iterator[ForeignRun]:
-        """A command line, or a line of a table."""
+        """Read a command line, or a line of a table. Yield a run that ends before it."""
         text = text[: 2 * LONGEST_LINE]
         command = _COMMAND.search(text) if "nccom-test" in text[:500] else None
         begins_table = _HEADER.match(text) is not None
@@ -274,7 +278,7 @@ class NccomTest(Reader):
         yield run.run(self.tool)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Close the run: the file has ended, or the next run begins."""
+        """Close the run, because the file has ended or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run(self.tool)

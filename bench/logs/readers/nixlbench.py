@@ -1,7 +1,8 @@
 """nixlbench (NIXL): transfers between two workers by block size and batch size, over any of its backends.
 
-By its source: GB/Sec are 1e9 bytes per second, MiB and GiB powers of two; the average latency is the duration of the
-run by its blocks. A row is one block; blocks of a batch and of several threads are in flight together.
+According to its source, GB/Sec are 1e9 bytes per second, and MiB and GiB are powers of two. The average latency is the
+duration of the run divided by the number of its blocks. A row is one block. The blocks of a batch and of several
+threads are in flight at the same time.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class NixlBenchCode(Code):
 
 
 class NixlBenchRun(FiguresRun):
-    """One table of one batch size, or of several: then each becomes a run of rows of its own."""
+    """One table. It has one batch size or several."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -51,11 +52,11 @@ class NixlBenchRun(FiguresRun):
         self._batch: int | None = None
 
     def ended_by(self, text: str) -> bool:
-        """The next banner, or the next table."""
+        """Check whether the line is the next banner, or the next table."""
         return self.has_results or (bool(self._columns) and _HEADER.match(text) is None)
 
     def take(self, line: int, text: str) -> None:
-        """A setting, the titles of the columns, or a row."""
+        """Read a setting, the titles of the columns, or a row."""
         if _HEADER.match(text):
             self._columns = _titles(text)
             if not any(title in _RATES for title in self._columns):
@@ -105,12 +106,15 @@ class NixlBenchRun(FiguresRun):
 
 
 def _titles(text: str) -> list[str]:
-    """The titles of the columns. "Aggregate B/W (GB/Sec)Network" cannot occur: each column is wider than its title."""
+    """Return the titles of the columns.
+
+    The title `Aggregate B/W (GB/Sec)Network` cannot occur, because each column is wider than its title.
+    """
     return [title.strip() for title in re.split(r"\s{2,}", text.strip())] if "  " in text else _COLUMN.findall(text)
 
 
 class NixlBench(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "nixlbench"
     traits = LogTraits(without_bound=Coded.of(NixlBenchCode.NO_BOUND))
@@ -118,7 +122,7 @@ class NixlBench(FiguresReader):
     new_run = NixlBenchRun
 
     def begins(self, text: str) -> bool:
-        """Its banner, or the titles of its columns."""
+        """Check whether the line is the banner, or the titles of the columns."""
         text = text[:LONGEST_LINE].strip()
         return _HEADER.match(text) is not None or _BANNER.match(text) is not None
 

@@ -1,8 +1,11 @@
-"""OSU Micro-Benchmarks (MPI): latency programs run beside transport `mpi` (7.x); tables are read from 3.x on.
+"""Reads tables of the OSU Micro-Benchmarks (MPI) from 3.x on.
 
-Its size of allgather, alltoall, gather and scatter is one rank's block, S = n * size; otherwise it is S. It prints the
-mean over ranks of each rank's mean for a collective, the first rank's mean of half a round trip for osu_latency.
-Its default type is MPI_CHAR, whose sum is far slower than that of floats, so reductions ask for mpi_float.
+Their latency programs can be run together with transport `mpi` (7.x).
+
+Its size for allgather, alltoall, gather and scatter is the block of one rank, S = n * size. For other patterns its size
+is S. For a collective it prints the mean over ranks of each rank's mean. For osu_latency it prints the first rank's
+mean of half a round trip. Its default type is MPI_CHAR, whose sum is far slower than that of floats, so reductions are
+run with mpi_float.
 """
 
 from __future__ import annotations
@@ -35,14 +38,14 @@ _TYPES = {"float32": "mpi_float", "int32": "mpi_int", "int8": "mpi_char"}
 
 
 class OsuToolCode(Code):
-    """Why an OSU program does not measure a case."""
+    """Why an OSU program cannot measure a case."""
 
     SUMS_ONLY = "sums-only", "{program} sums float32, int32 or int8, not {dtype} by {operation}"
     TWO_RANKS = "two-ranks", "{program} needs 2 ranks, there are {ranks}"
 
 
 class Osu(Tool):
-    """The latency programs of the MPI part."""
+    """The latency programs of OSU's MPI benchmarks."""
 
     title = "OSU Micro-Benchmarks"
     variable = "BENCH_OSU_PATH"
@@ -51,11 +54,17 @@ class Osu(Tool):
     compared = ComparedStatistic(mean="osu_mean_s", isolated_mean=True)
 
     def program(self, case: Case) -> str:
-        """osu_allreduce, osu_bcast, osu_latency, ..."""
+        """Return the name of the program, such as osu_allreduce or osu_latency.
+
+        Return "" if it has none for the pattern.
+        """
         return _PROGRAMS.get(case.pattern, "")
 
     def unsupported_reason(self, case: Case, world: World) -> Skip | None:
-        """It measures the whole world in linear order from root 0, out of place, and three types of reductions."""
+        """Return why a case cannot be measured, or None if it can.
+
+        The programs measure the whole world in linear order from root 0, out of place, and sum three data types.
+        """
         program = self.program(case)
         if not program:
             return Skip.of(ToolCode.NO_PROGRAM, tool=self.title, pattern=case.pattern)
@@ -71,7 +80,7 @@ class Osu(Tool):
         return None
 
     def arguments(self, case: Case, world: World, build: Build = PLAIN) -> list[str]:
-        """Sizes, which double from the least to the largest, counts and type."""
+        """Return the arguments: sizes, which double from the least to the largest, counts and type."""
         blocks = world.num_ranks if case.pattern in _SIZE_IS_A_BLOCK else 1
         words = ["-m", f"{max(case.sizes[0] // blocks, 1)}:{max(case.sizes[-1] // blocks, 1)}"]
         if case.iterations is not None:
@@ -80,15 +89,15 @@ class Osu(Tool):
             words += ["-x", str(case.warmup)]
         if case.pattern in _REDUCTIONS:
             words += ["-T", _TYPES[case.dtype]]
-        return words + ["-f"] * (case.pattern != "pingpong")  # also the ranks' least and largest mean
+        return words + ["-f"] * (case.pattern != "pingpong")  # adds the least and the largest of the ranks' means
 
     def version(self, text: str) -> str | None:
-        """For example `7.4`, from the title line."""
+        """Return the version, for example `7.4`, from the title line; None if there is none."""
         found = re.search(r"^# OSU .* Test v?(\S+)", text, re.MULTILINE)
         return found[1] if found else None
 
     def records(self, text: str, case: Case, world: World, document: str = "") -> list[Record]:
-        """One record a line, for the sizes of the case."""
+        """Return one record per line, for the sizes of the case."""
         names: list[str] | None = None
         found: list[Record] = []
         lines = text.splitlines()
@@ -107,7 +116,7 @@ class Osu(Tool):
 
 
 def _columns(line: str) -> list[str] | None:
-    """The meaning of each column, from the line of titles; None for another comment.
+    """Return the meaning of each column, from the line of titles. Return None for any other comment.
 
     Raises UsageError for a table of another kind.
     """
@@ -118,7 +127,7 @@ def _columns(line: str) -> list[str] | None:
 
 
 def _values(line: str, names: list[str], number: int, cut: bool) -> dict[str, float] | None:
-    """The numbers of a line by column; None for one that was cut. Raises UsageError for another line."""
+    """Return the numbers of a line by column. Return None if the line was cut. Raises UsageError for any other line."""
     values = numbers(line.split(), names)
     if values is not None and values["mean_s"] > 0 and not cut:
         return values

@@ -1,8 +1,8 @@
 """p2pBandwidthLatencyTest of the CUDA samples (CUDA 11 to 13): matrices of copies between the GPUs of one node.
 
-By its source: rows send in writes, columns send in reads; two-way figures are the sum of both directions. With peer
-access disabled, or between two GPUs that have none, a copy goes through host memory. The diagonal is a copy inside one
-GPU that counts the bytes read and written: it is no link, and a matrix of its own here.
+According to its source, rows send in writes, and columns send in reads. Two-way figures are the sum of both directions.
+With peer access disabled, or between two GPUs without peer access, a copy goes through host memory. The diagonal is a
+copy inside one GPU that counts the bytes read and written. No link is involved, so it becomes a matrix of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEVICE = re.compile(r"Device: \d+, (.+), pciBusID: \w+, pciDeviceID: \w+, pciDo
 _ACCESS = re.compile(r"Device=(\d{1,4}) CANNOT Access Peer Device=(\d{1,4})$")
 _ERROR = re.compile(r"Cuda failure .*|CUDA error.*|Two or more GPUs with .*required.*")
 _LEFT_OUT = re.compile(r"\[?(?:\.{3,}|…)\]?$")
-# The beginnings of all lines that are read here; other lines are skipped at once.
+# The beginnings of all lines that are read here. All other lines are skipped at once.
 _WANTED = re.compile(r"[-0-9]|N/A|-?nan|-?inf|\[P2P|\[?\.\.\.|…|D\\D|Device|P2P|Unidir|Bidir|GPU|CPU|Cuda|CUDA|Two or")
 _MOST_CELLS = 1_000_000
 
@@ -48,7 +48,7 @@ class P2pCode(Code):
 
 
 class P2p(Reader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "p2p_bandwidth_latency"
     traits = LogTraits(copies=True)
@@ -59,12 +59,12 @@ class P2p(Reader):
         self._last = 0
 
     def begins(self, text: str) -> bool:
-        """Its banner, or the title of one of its matrices."""
+        """Check whether the line is the banner, or the title of a matrix."""
         text = text.strip()
         return any(form.match(text) for form in (_BEGIN, _CONNECTIVITY, _TITLE, _LATENCY))
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield a run that ends before it."""
         self._last = line.number
         text = line.text.strip()
         if _WANTED.match(text) is None:
@@ -78,7 +78,7 @@ class P2p(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """The file is over."""
+        """Yield the run that was not complete when the file ended."""
         yield from self._close()
 
     def _close(self) -> Iterator[ForeignRun]:
@@ -89,7 +89,7 @@ class P2p(Reader):
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """One run while it is being read."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -102,13 +102,13 @@ class _OpenRun(RunNotes):
         self.apart: set[tuple[int, int]] | None = None  # pairs without peer access; None if unknown
         self._title: re.Match[str] | None = None
         self._title_line = 0
-        self._num_tables = 0  # of this title; a latency has two
-        self._kind = ""  # GPU or CPU, of a latency
+        self._num_tables = 0  # number of tables under this title; a latency has two
+        self._kind = ""  # whether a table of latencies is measured by GPU or CPU
         self._grid: _grid.Grid | None = None
         self._num_cells = 0
 
     def take(self, line: int, text: str) -> None:
-        """One line of the run."""
+        """Read one line of the run."""
         words = text.split()
         if self._grid is not None and self._grid.take(words, line):
             return
@@ -135,7 +135,7 @@ class _OpenRun(RunNotes):
             self.lose(line, LogCode.LINES_LEFT_OUT)
 
     def close_title(self, line: int) -> None:
-        """All tables of the title above are over."""
+        """Close the title above, because all its tables have ended."""
         self._close_grid(line)
         if self._title is not None and not self._num_tables:
             self.lose(self._title_line, LogCode.NO_TABLE, test=self._title[0])
@@ -157,7 +157,7 @@ class _OpenRun(RunNotes):
             self._add(grid, self._title)
 
     def run(self) -> ForeignRun:
-        """The run with everything that was read of it."""
+        """Return the run with everything that was read."""
         if self.apart is None and self.matrices:
             self.remark(None, P2pCode.NO_CONNECTIVITY)
         return ForeignRun(
@@ -201,7 +201,7 @@ class _OpenRun(RunNotes):
     def _sorted_cells(
         self, grid: _grid.Grid, factor: float, disabled: bool, reads: bool
     ) -> tuple[list[MatrixCell], list[MatrixCell], list[MatrixCell]]:
-        """The cells between peers, those through host memory, and those inside a GPU."""
+        """Divide the cells of a table into three lists: between peers, through host memory, and inside a GPU."""
         peers: list[MatrixCell] = []
         staged: list[MatrixCell] = []
         inside: list[MatrixCell] = []

@@ -1,7 +1,8 @@
-"""p2pmark: copies between GPUs one at a time and all at once, their latencies, and scores of both.
+"""p2pmark: copies between GPUs one at a time and all at once, their latencies, and scores for both.
 
-By its source: GB/s are 1e9 bytes per second. In the matrix of bandwidths a row sends and a column receives; in that of
-latencies a row reads from a column. "Dense interconnect" is all pairs at once against the sum of each pair alone.
+According to its source, GB/s are 1e9 bytes per second. In the matrix of bandwidths a row sends and a column receives.
+In the matrix of latencies a row reads from a column. "Dense interconnect" is the rate of all pairs at once divided by
+the sum of the rates of each pair alone.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class P2pMarkCode(Code):
 
 
 class P2pMarkRun(FiguresRun):
-    """One run: sections of matrices and lists, then the scores."""
+    """One run: sections with matrices and lists, then the scores."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
@@ -68,18 +69,18 @@ class P2pMarkRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Has anything been measured?"""
+        """Whether any result was read."""
         return bool(self.figures or self.matrices or self._cells)
 
     def ended_by(self, text: str) -> bool:
-        """The first section of the next run, or a second score."""
+        """Check whether the line is the first section of the next run, or a second score."""
         if self._scores and (_SECTION.match(text) and "bandwidth" in text and "Sequential" in text):
             return True
         found = _SCORE.match(text)
         return found is not None and found[1] in self._scores
 
     def take(self, line: int, text: str) -> None:
-        """One line."""
+        """Read one line of the run."""
         if found := _SECTION.match(text):
             self._end_matrix()
             self._section = " ".join(found[1].split())
@@ -166,13 +167,13 @@ class P2pMarkRun(FiguresRun):
         self._cells, self._columns = [], []
 
     def close(self) -> None:
-        """The last matrix; the scores first, so that the page names them."""
+        """Add the last matrix, and put the scores first, so that the page names them."""
         self._end_matrix()
         self.figures.sort(key=lambda figure: figure.name not in ("PCIe LINK SCORE", "DENSE INTERCONNECT SCORE"))
 
 
 class P2pMark(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "p2pmark"
     traits = LogTraits(copies=True, without_bound=Coded.of(P2pMarkCode.NO_BOUND))
@@ -180,7 +181,7 @@ class P2pMark(FiguresReader):
     new_run = P2pMarkRun
 
     def begins(self, text: str) -> bool:
-        """The title of a section, a score, or a closing latency."""
+        """Check whether the line is the title of a section, a score, or a closing latency."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_SECTION, _SCORE, _LATENCY))
 

@@ -1,8 +1,9 @@
 """perftest (ib_write_bw, ib_send_lat, ...): tables of bandwidths and latencies between two verbs endpoints.
 
-By its source: MB/sec is 2^20 bytes per second (newer versions print MiB/sec), Gb/sec is 1e9 bits; a bidirectional
-bandwidth is the sum of both directions; a latency of send and write is half a round trip, of read and atomic a whole
-one. With `-C` it prints cycles under titles that still say usec, which its output alone does not show.
+According to its source, MB/sec is 2^20 bytes per second (newer versions print MiB/sec), and Gb/sec is 1e9 bits per
+second. A bidirectional bandwidth is the sum of both directions. A latency of send and write is half a round trip; a
+latency of read and atomic is a whole round trip. With `-C` it prints cycles under titles that still say usec, which its
+output alone does not show.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class PerftestCode(Code):
 
 
 class Perftest(Reader):
-    """A file may contain many runs, and both sides of one."""
+    """Reads a file that may contain many runs, and both sides of a run."""
 
     tool = "perftest"
     traits = LogTraits(host_memory=True, nic_test=True)
@@ -62,12 +63,12 @@ class Perftest(Reader):
         self._run: _OpenRun | None = None
 
     def begins(self, text: str) -> bool:
-        """The name of one of its tests, or the titles of its columns."""
+        """Check whether the line is the name of a test, or the titles of its columns."""
         text = text.strip()
         return _TITLE.match(text) is not None or _HEADER.match(text) is not None
 
     def feed(self, line: Line) -> Iterator[ForeignRun]:
-        """Take one line in."""
+        """Read one line. Yield a run that ends before it."""
         text = line.text.strip()
         if found := _TITLE.match(text):
             if self._run is not None and self._run.repeats_name(line.number, text):
@@ -85,20 +86,20 @@ class Perftest(Reader):
             self._run.take(line.number, text)
 
     def finish(self) -> Iterator[ForeignRun]:
-        """Close the run: the file has ended, or the next run begins."""
+        """Close the run, because the file has ended or the next run begins."""
         run, self._run = self._run, None
         if run is not None:
             yield run.run()
 
 
 class _OpenRun(RunNotes):
-    """One run while it is read."""
+    """One run while it is being read."""
 
     def __init__(self, line: int, verb: str | None, what: str, two_way: bool, title: str = "") -> None:
         super().__init__()
         self._line, self._verb, self._what, self._two_way = line, verb, what, two_way
         self._title, self._header = title, ""
-        self._over = False  # its closing line has been read
+        self._over = False  # whether its closing line was read
         self._columns: list[str] = []
         self._rows: list[ForeignRow] = []
         self._settings: dict[str, str] = {}
@@ -106,27 +107,27 @@ class _OpenRun(RunNotes):
 
     @property
     def has_table(self) -> bool:
-        """Have the titles of its columns been read?"""
+        """Whether the titles of its columns were read."""
         return bool(self._columns)
 
     @property
     def has_rows(self) -> bool:
-        """Has a row been read?"""
+        """Whether a row was read."""
         return bool(self._rows)
 
     def repeats_name(self, line: int, title: str) -> bool:
-        """Is this its own name again, before any table?"""
+        """Check whether the line repeats the name of this test before any table."""
         if title != self._title or self._columns or self.failures:
             return False
         self.remark(line, LogCode.TITLE_TWICE, what="test's name")
         return True
 
     def repeats_columns(self, header: str) -> bool:
-        """Are these its own column titles again, before any row?"""
+        """Check whether the line repeats the column titles of this test before any row."""
         return header == self._header and not self._rows and not self.failures
 
     def begin_table(self, line: int, text: str) -> None:
-        """The titles of the columns."""
+        """Read the titles of the columns."""
         if self._columns:
             self.remark(line, LogCode.TITLE_TWICE, what="line of column titles")
             return
@@ -139,7 +140,7 @@ class _OpenRun(RunNotes):
             self._columns = [""]
 
     def take(self, line: int, text: str) -> None:
-        """One line below the title."""
+        """Read one line below the title."""
         if text[:1].isdigit():
             words = text.replace("*", " ").split()
             if self._columns and _COUNT.fullmatch(words[0]):
@@ -159,7 +160,7 @@ class _OpenRun(RunNotes):
                 self._settings.setdefault(name.lower(), value)
 
     def run(self) -> ForeignRun:
-        """The run with everything that was read of it."""
+        """Return the run with everything that was read."""
         if not self._rows and not self.cuts and not self.failures:
             self.lose(self._line, LogCode.NO_ROWS)
         mode = "pipelined" if self._what == "BW" else "isolated"
@@ -182,7 +183,7 @@ class _OpenRun(RunNotes):
         values = dict(zip(self._columns, words, strict=False))
         used = [words[index] for index in self._used() if index < len(words)]
         if not used and len(words) == len(self._columns):
-            return  # a row of a table that is not read, which has a remark
+            return  # a row of a table that is not read, about which there is a remark
         if len(words) != len(self._columns) or not all(map(_VALUE.fullmatch, used)):
             if len(words) == 1 or re.match(r"-?[0-9.]|-?nan|-?inf", words[1]):
                 self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
@@ -213,14 +214,17 @@ class _OpenRun(RunNotes):
         return ForeignRow(size, time_s=mean, line=line, min_s=least, max_s=largest, num_iterations=rounds)
 
     def _rate(self) -> tuple[str, float] | None:
-        """The column of the average bandwidth, and bytes per second in its unit."""
+        """Return the column of the average bandwidth, and the bytes per second of its unit.
+
+        Return None if there is no such column.
+        """
         for name in self._columns:
             if name.startswith("BW average[") and name[11:-1] in _RATES:
                 return name, _RATES[name[11:-1]]
         return None
 
     def _used(self) -> list[int]:
-        """The columns that become figures, that of the time first."""
+        """Return the columns that become figures. The column of the time or rate is first."""
         if (rate := self._rate()) is not None:
             return [self._columns.index(rate[0])]
         first = self._index("t_avg[usec]", "t_typical[usec]")

@@ -1,7 +1,8 @@
 """rocm_bandwidth_test (ROCm, up to version 2): matrices of copies between all devices, and tables of one pair.
 
-By its source: GB/s are 1e9 bytes per second; a bidirectional figure adds both directions, and a copy inside one device
-counts the bytes read and written. Devices are CPUs, then GPUs: here a CPU is `host0`, and GPUs are counted from 0.
+According to its source, GB/s are 1e9 bytes per second. A bidirectional figure adds both directions, and a copy inside
+one device counts the bytes read and written. The tool's devices are CPUs, then GPUs. Here a CPU is `host0`, and GPUs
+are counted from 0.
 """
 
 from __future__ import annotations
@@ -63,15 +64,15 @@ class RocmBandwidthRun(FiguresRun):
 
     @property
     def has_results(self) -> bool:
-        """Has a matrix or a table been read?"""
+        """Whether a matrix or a table was read."""
         return bool(self.matrices or self._rows or self._cells)
 
     def ended_by(self, text: str) -> bool:
-        """The first line of the next run."""
+        """Check whether the line is the first line of the next run."""
         return _BEGIN.match(text) is not None and bool(self.has_results or "tool_version" in self.facts)
 
     def take(self, line: int, text: str) -> None:
-        """One line."""
+        """Read one line of the run."""
         if found := _BEGIN.match(text):
             self.facts["tool_version"] = found[1]
         elif found := _DEVICE.match(text):
@@ -88,7 +89,7 @@ class RocmBandwidthRun(FiguresRun):
             self._take_other(line, text)
 
     def _take_pair(self, line: int, text: str) -> bool:
-        """A line of the table of one pair; False for any other line."""
+        """Read a line of the table of one pair. Return False for any other line."""
         if found := _PAIR.match(text):
             self._end_matrix(line)
             self._end_pair()
@@ -104,7 +105,7 @@ class RocmBandwidthRun(FiguresRun):
         return True
 
     def _take_other(self, line: int, text: str) -> None:
-        """A damaged row, or a line of no table."""
+        """Read a damaged row, or a line outside a table."""
         of_pair = self._in_pair and re.match(r"\d+ (?:Bytes|KB|MB)\b", text) is not None
         if of_pair or (self._columns and text[0].isdigit()):
             self.lose(line, LogCode.ROW_UNREADABLE, printed=shown(text, 80))
@@ -137,7 +138,7 @@ class RocmBandwidthRun(FiguresRun):
         self._rows[row] = words
 
     def _name(self, device: int) -> str:
-        """`gpu0` or `host1` of a device that is known."""
+        """Return the name of a known device: `gpu0` or `host1`."""
         before = sum(kind == self._is_gpu[device] for index, kind in self._is_gpu.items() if index < device)
         return f"gpu{before}" if self._is_gpu[device] else f"host{before}"
 
@@ -165,7 +166,7 @@ class RocmBandwidthRun(FiguresRun):
                 self._keep(f"{' '.join(title.split()[:-1])}, {kind}", kind, found[1] != "Uni", cells, self._title_line)
 
     def _by_kind(self, rows: dict[int, list[str]], columns: list[int]) -> dict[str, list[MatrixCell]]:
-        """The cells of a matrix by what they connect."""
+        """Group the cells of a matrix by the kind of devices that they connect."""
         groups: dict[str, list[MatrixCell]] = {}
         for row, words in rows.items():
             for column, word in zip(columns, words, strict=True):
@@ -223,7 +224,7 @@ class RocmBandwidthRun(FiguresRun):
         self._ends, self._in_pair = {}, False
 
     def close(self) -> None:
-        """What is still open."""
+        """Close the matrix or table that is still open."""
         self._end_matrix(self._title_line)
         self._end_pair()
 
@@ -236,7 +237,7 @@ def _cell(src: str, dst: str, word: str) -> MatrixCell:
 
 
 class RocmBandwidthTest(FiguresReader):
-    """A file may contain several runs."""
+    """Reads a file that may contain several runs."""
 
     tool = "rocm_bandwidth_test"
     traits = LogTraits(copies=True)
@@ -244,7 +245,7 @@ class RocmBandwidthTest(FiguresReader):
     new_run = RocmBandwidthRun
 
     def begins(self, text: str) -> bool:
-        """Its first line, or the title of a matrix or of a pair."""
+        """Check whether the line is the first line of a run, or the title of a matrix or of a pair."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _MATRIX, _PAIR))
 

@@ -1,7 +1,8 @@
-"""TransferBench (ROCm): copies that run at the same time, each with its own figure, and sums of each executor.
+"""TransferBench (ROCm): copies that run at the same time, each with its own figure, and sums for each executor.
 
-By its source: GB/s are 1e9 bytes per second. A transfer may have several sources and targets, and runs beside the
-others of its test, so its figure is of no single link. Presets that print matrices (p2p, a2a) are not read as such.
+According to its source, GB/s are 1e9 bytes per second. A transfer may have several sources and targets, and runs at the
+same time as the other transfers of its test, so its figure is not that of a single link. Presets that print matrices
+(p2p, a2a) are not read as matrices.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class TransferBenchRun(FiguresRun):
         self._test = ""
 
     def ended_by(self, text: str) -> bool:
-        """The first line of the next start."""
+        """Check whether the line is the first line of the next start."""
         return _BEGIN.match(text) is not None and bool(self.has_results or "tool_version" in self.facts)
 
     def take(self, line: int, text: str) -> None:
-        """One line."""
+        """Read one line of the run."""
         if found := _BEGIN.match(text):
             self.facts["tool_version"] = found[1]
         elif found := _TEST.match(text):
@@ -77,7 +78,7 @@ class TransferBenchRun(FiguresRun):
 
 
 class TransferBench(FiguresReader):
-    """A file may contain several starts."""
+    """Reads a file that may contain several starts."""
 
     tool = "transfer_bench"
     traits = LogTraits(without_bound=Coded.of(TransferBenchCode.NO_BOUND))
@@ -85,7 +86,7 @@ class TransferBench(FiguresReader):
     new_run = TransferBenchRun
 
     def begins(self, text: str) -> bool:
-        """Its first line, or a line of results."""
+        """Check whether the line is the first line of a start, or a line of results."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_BEGIN, _EXECUTOR, _AGGREGATE))
 

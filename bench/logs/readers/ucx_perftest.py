@@ -1,9 +1,9 @@
 """ucx_perftest (UCX): latency, bandwidth and message rate of one message size between two processes.
 
-By its source: MB/s is 2^20 bytes per second; "typical" (a percentile since UCX 1.12) and "average" are of the last
-interval, "overall" of the whole run, which is kept. A latency of a ping-pong is half a round trip. A bandwidth test has
-many messages in flight; its overhead is the total time divided by their number. The transport (NIC, shared memory, TCP)
-is not printed.
+According to its source, MB/s is 2^20 bytes per second. "typical" (a percentile since UCX 1.12) and "average" are
+figures of the last interval. "overall" is the figure of the whole run, which is kept. A latency of a ping-pong is half
+a round trip. A bandwidth test has many messages in flight; its overhead is the total time divided by their number. The
+transport (NIC, shared memory, TCP) is not printed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _ROW = re.compile(
     r"(?:\[thread \d{1,5}\]\s*)?(?:Final:\s*)?([\w/.-]{1,100}\s+)?([0-9,]{1,20})((?:\s+[0-9.,]{1,24}){7})(?:\s\s.*)?$"
 )
 _ROW_OF_THREADS = re.compile(r"(?:Final:\s*)?([0-9,]{1,20})\s+([0-9.]{1,20})\s+([0-9.]{1,20})\s+([0-9,.]{1,24})$")
-_NAMED = re.compile(r"[A-Za-z_][\w/.-]{0,100}\s+[0-9,]{1,20}\s+[0-9.]{1,20}\s+[0-9.]")  # `-f`: a test and its only line
+# with `-f`: the name of a test and its only line
+_NAMED = re.compile(r"[A-Za-z_][\w/.-]{0,100}\s+[0-9,]{1,20}\s+[0-9.]{1,20}\s+[0-9.]")
 _BATCH = re.compile(r"\+([\w][\w/.-]{0,120})-{3,}\+-")
 _RULE = re.compile(r"\+-{3,}")
 _ERROR = re.compile(r".{0,300}?\bUCX {1,4}ERROR|.{0,100}?Failed to run test")
@@ -54,29 +55,30 @@ class UcxCode(Code):
 
 
 class UcxRun(FiguresRun):
-    """One table: many lines of intervals and a last one, or one line for each test of a batch file."""
+    """One table: many lines of intervals and a last line, or one line for each test of a batch file."""
 
     def __init__(self, line: int) -> None:
         super().__init__(line)
         self._banner: dict[str, str] = {}
-        self._word = ""  # latency or overhead
+        self._word = ""  # the printed word: latency or overhead
         self._csv = self._table = False
-        self._test = ""  # of a batch file
-        self._pending: tuple[int, list[float], bool] | None = None  # the last line of this test: line, values, final
+        self._test = ""  # the name of the test in a batch file
+        # the last line of this test: line number, values, and whether the line is final
+        self._pending: tuple[int, list[float], bool] | None = None
 
     @property
     def has_results(self) -> bool:
-        """Has a line of the table been read?"""
+        """Whether a line of the table was read."""
         return self._pending is not None or bool(self.rows or self.figures)
 
     def ended_by(self, text: str) -> bool:
-        """The banner of the next run, or its table."""
+        """Check whether the line is the banner of the next run, or its table."""
         if _API.match(text):
             return bool(self._banner or self._table)
         return self._table and (self.has_results or _CSV.match(text) is not None) and _TITLES.match(text) is None
 
     def take(self, line: int, text: str) -> None:
-        """A line of the banner or of the table."""
+        """Read a line of the banner or of the table."""
         if found := _BANNER.match(text):
             self._banner[found[1]] = found[2].strip()
         elif found := _UNITS.match(text):
@@ -166,7 +168,7 @@ class UcxRun(FiguresRun):
         return int(printed) if re.fullmatch(r"\d{1,15}", printed) and not self._test else None
 
     def close(self) -> None:
-        """The last test, and what the banner says."""
+        """Add the last test, and the facts of the banner."""
         self._end_test()
         if self.figures and not self.rows:
             self.remark(None, UcxCode.SIZE_UNKNOWN)
@@ -183,7 +185,7 @@ class UcxRun(FiguresRun):
 
 
 class UcxPerftest(FiguresReader):
-    """A file may contain several runs, and both sides of one."""
+    """Reads a file that may contain several runs, and both sides of a run."""
 
     tool = "ucx_perftest"
     traits = LogTraits(host_memory=True, without_bound=Coded.of(UcxCode.NO_BOUND))
@@ -191,7 +193,7 @@ class UcxPerftest(FiguresReader):
     new_run = UcxRun
 
     def begins(self, text: str) -> bool:
-        """The first line of its banner, the titles of its table, or of its CSV."""
+        """Check whether the line is the first line of the banner, the titles of the table, or the titles of its CSV."""
         text = text[:LONGEST_LINE].strip()
         return any(form.match(text) is not None for form in (_API, _UNITS, _TITLES, _CSV))
 

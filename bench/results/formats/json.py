@@ -6,5 +6,5 @@ from bench.results.table import Report, as_json
 
 
 def render(report: Report, width: int | None = None) -> str:
-    """The report's data; a number that JSON cannot hold (NaN, infinity) becomes null."""
+    """Return the report's data as JSON. A number that JSON cannot hold (NaN, infinity) becomes null."""
     return as_json(report.data())

@@ -78,7 +78,7 @@ class TextTable:
         return list(titles)
 
     def titles(self) -> list[str]:
-        """The lines of titles; group headings and units only if there are any."""
+        """Return the lines of titles. Group headings and units have lines only if there are any."""
         lines = []
         if any(column.group for column in self._columns):
             lines.append(self._groups())
@@ -104,7 +104,7 @@ class TextTable:
         return self._gap.join(parts).rstrip()
 
     def _groups(self) -> str:
-        """The heading of each group over the middle of its columns."""
+        """Return the line with the heading of each group of columns, over the middle of its columns."""
         groups: list[tuple[str, int]] = []  # names and widths
         for index, (column, width) in enumerate(zip(self._columns, self._widths, strict=True)):
             width += len(self._gap) if index else 0
