@@ -148,7 +148,7 @@ class Connection:
             self._restored()
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """The next complete frame."""
+        """Return the next complete frame; None if it has not arrived yet."""
         size = keeper.FRAME.size
         if len(self._data) < size:
             return None
@@ -190,7 +190,7 @@ class Connection:
 
 
 def reported(folder: Path) -> tuple[Coded, ...]:
-    """What happened to the connections of a job, from its heartbeat folder."""
+    """Return what happened to the connections of a job, from its heartbeat folder."""
     try:
         lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
         return tuple(Coded(**json.loads(line)) for line in lines)

@@ -46,7 +46,7 @@ _LAST_OUTPUT_S = 0.3  # for output of processes that outlive the command
 
 
 def _name() -> bytes:
-    """The abstract name of the keeper's socket."""
+    """Return the abstract name of the keeper's socket."""
     node = sys.argv[2]
     secret = os.environ.get(SECRET_VARIABLE, "")
     key = f"{os.getuid()}/{os.environ.get('BENCH_JOB', '')}/{secret}/{node}"

@@ -75,7 +75,7 @@ _Failed = dict[tuple[str, str], Link]
 
 
 def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> list[Link]:
-    """The state of each link that the hosts of one round tested and whose receiver reported, too."""
+    """Return the state of each link that the hosts of one round tested and whose receiver reported."""
     arrivals = {host: {(x.host, x.address): x for x in report.arrivals} for host, report in reports.items()}
     calls = {host: {(x.host, x.address): x for x in report.calls} for host, report in reports.items()}
     own = {host: set(_addresses(report.devices)) for host, report in reports.items()}
@@ -176,7 +176,7 @@ def _addresses(devices: Iterable[Device]) -> Iterator[str]:
 def findings(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], silent: Mapping[str, str]
 ) -> list[PreflightFinding]:
-    """Findings about links and clocks: first addresses, then whole hosts, then pairs, then packet sizes, then clocks.
+    """Return the findings about links and clocks: first addresses, then whole hosts, pairs, packet sizes and clocks.
 
     `silent`: hosts that could not test their links, and why.
     """
@@ -214,7 +214,7 @@ def findings(
 
 
 def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Findings about addresses that two machines have: hosts of the cluster, or a host and a stranger."""
+    """Yield a finding for each address that two machines have: two hosts of the cluster, or a host and a stranger."""
     owners: dict[str, list[str]] = {}
     macs = {host: _macs(report) for host, report in reports.items()}
     for host, report in reports.items():
@@ -252,7 +252,9 @@ def _mac_of(report: LinkReport, address: str) -> str | None:
 
 
 def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
-    """(findings about hosts that no other host reaches or that reach no other, failures that these do not explain)."""
+    """Return findings about hosts that no other host reaches or that reach no other host, and the failures that are
+    left to explain.
+    """
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
     num_out, num_in = Counter(a for a, _ in tried), Counter(b for _, b in tried)
@@ -283,7 +285,9 @@ def _code_of_host(inward: Sequence[Link], outward: Sequence[Link], no_way_in: bo
 
 
 def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
-    """(a finding if the hosts are in two groups without any link between them, failures that it does not explain)."""
+    """Return a finding if the hosts are in two groups without any link between them, and the failures that are left to
+    explain.
+    """
     group: dict[str, set[str]] = {host: {host} for pair in tried for host in pair}
     for a, b in tried:
         if (a, b) not in failed and group[a] is not group[b]:
@@ -309,7 +313,7 @@ def _facts(link: Link) -> dict[str, Any]:
 
 
 def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
-    """A finding for each pair of hosts that cannot connect. It names the direction in which packets are lost."""
+    """Return a finding for each pair of hosts that cannot connect. It names the direction in which packets are lost."""
     found = []
     done: set[frozenset[str]] = set()
     for (a, b), link in sorted(failed.items(), key=lambda item: item[1].state != LinkState.LOST):
@@ -338,7 +342,7 @@ def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
 
 
 def _sizes(tested: Sequence[Link]) -> list[PreflightFinding]:
-    """Findings about links that lose large packets. They prevent a run if the 64 KiB stalled."""
+    """Return findings about links that lose large packets. Such a finding prevents a run if the 64 KiB stalled."""
     small: _Failed = {}
     for link in tested:
         if link.kind != BY_OTHER and (link.lost is not None or link.state == LinkState.STALLED):
@@ -377,7 +381,10 @@ def _small(link: Link) -> PreflightFinding:
 
 
 def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
-    """Findings about hosts whose devices have another MTU than those of most hosts. They do not prevent a run."""
+    """Yield findings about hosts whose devices have another MTU than the devices of most hosts.
+
+    They do not prevent a run.
+    """
     device_of: dict[str, Device] = {}
     for link in tested:
         for device in reports[link.b].devices if link.kind == BY_NAME else ():
@@ -397,7 +404,7 @@ def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator
 
 
 def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
-    """Findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
+    """Return findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
 
     Half of the round trip is the error of a difference, and is subtracted first.
     """
@@ -443,7 +450,7 @@ _CAUSES = (
 def causes(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], before: Callable[[str, str], bool]
 ) -> list[PreflightFinding]:
-    """Findings that can be the cause of a failed job; the strongest comes first.
+    """Return the findings that can be the cause of a failed job, the strongest first.
 
     A link is blamed only if packets are lost on it, and only if it passed them before the job (`before`) or if the
     test got through elsewhere: a firewall that drops the test as a whole blames nobody. If no host reaches another,

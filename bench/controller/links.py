@@ -68,7 +68,10 @@ class HostNetwork:
         return found
 
     def networks(self) -> set[str]:
-        """The networks of its devices that a run may use: those that the run names and that of its name."""
+        """Return the networks that a run may use:
+
+        those of the devices that the run names, and the network of the host's name.
+        """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
 
@@ -135,7 +138,9 @@ def store(folder: Path, when: str, found: LinkTest) -> None:
 
 
 def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
-    """(the hosts' networks, ordered pairs of hosts whose links worked) before the run; empty if they are not stored."""
+    """Return the hosts' networks and the ordered pairs of hosts whose links worked before the run; both are empty if
+    they were not stored.
+    """
     stored = runs.read_links(folder)
     networks: dict[str, HostNetwork] = {}
     passed: set[tuple[str, str]] = set()
@@ -158,7 +163,9 @@ def _subnet(address: str) -> str:
 
 
 def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
-    """The first and the last port that the ranks may use, if variables limit them; else the kernel's range counts."""
+    """Return the first and the last port that the ranks may use; None if no variable limits them, so the kernel's range
+    counts.
+    """
     for name in _PORT_RANGES:
         first, _, last = env.get(name, "").replace("-", ":").partition(":")
         if first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last) < 1 << 16:
@@ -173,7 +180,7 @@ def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
-    """Passes over the hosts. In each, every host is in one round, and the first host is in all rounds.
+    """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
 
     Round r of pass p has the k-th host of part r + p k (modulo the number of parts), so a pass meets new pairs.
     """

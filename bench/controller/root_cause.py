@@ -119,7 +119,7 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
 
 
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
-    """The host whose connection was not restored: the ranks there did not fail by themselves."""
+    """Return the host whose connection was not restored: the ranks there did not fail by themselves."""
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
             return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
@@ -191,7 +191,10 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """The only rank that got a SIGTERM, if all others still run: a launcher that ends a job ends all of its ranks."""
+    """Return the only rank that got a SIGTERM if all others still run.
+
+    A launcher that ends a job ends all of its ranks.
+    """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
     others = [beat for beat in evidence.beats if beat.ended is None]
@@ -211,14 +214,17 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """The controller's machine, if it was suspended for so long that ranks on other hosts lost the controller."""
+    """Return the controller's machine if it was suspended for so long that ranks on other hosts lost the controller."""
     if evidence.slept_s < _SLEPT_S:
         return None
     return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)
 
 
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
-    """A link on which packets are lost, or an address that two machines have. A host is named if all its links are."""
+    """Return a link on which packets are lost, or an address that two machines have.
+
+    A host is named if all its links fail.
+    """
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
         return Failure(cause.what, None, host, cause.code, cause.facts)
@@ -237,7 +243,10 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
-    """The rank that got by far the smallest share of the CPU time that it needed; its peers only wait for it."""
+    """Return the rank that got by far the smallest share of the CPU time that it needed.
+
+    The other ranks only wait for it.
+    """
     found = shortages(evidence.cpu)
     running = [beat for beat in evidence.beats if beat.rank in found]
     if not running:

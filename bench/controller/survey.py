@@ -183,7 +183,7 @@ def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
 
 
 def _networks(facts: Mapping[str, probe.Facts], wanted: Wanted) -> dict[str, HostNetwork]:
-    """The networks of the hosts that answered."""
+    """Return the networks of the hosts that answered."""
     found = {}
     for host, own in facts.items():
         resolved = [other.addresses.get(host, ()) for other in facts.values()]

@@ -53,7 +53,9 @@ class Shortage:
 
 
 def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shortage]:
-    """The starved ranks of one interval. None is starved if all ranks lack CPU time alike, as on a busy machine.
+    """Return the starved ranks of one interval.
+
+    No rank is starved if all ranks lack CPU time alike, as on a busy machine.
 
     `spins`: a rank that waits for others uses its CPU. Then a rank also needs the time in which it neither ran nor
     waited for a CPU, provided that the other ranks had no such time: it was stopped.
@@ -78,7 +80,7 @@ def shortages(uses: Mapping[int, CpuUse], spins: bool = False) -> dict[int, Shor
 
 
 def _median_of_others(ordered: Sequence[float], own: float) -> float | None:
-    """The median of sorted values without one that equals `own`; None if there are no others."""
+    """Return the median of sorted values without one value that equals `own`; None if no other value is left."""
     num, place = len(ordered) - 1, bisect_left(ordered, own)
     if num == 0:
         return None

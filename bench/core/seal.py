@@ -16,12 +16,15 @@ class SealError(MeasurementError):
 
 
 def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """The HMAC-SHA256 of the bytes, then the bytes. `context`: sender and number of the message, against replays."""
+    """Return the HMAC-SHA256 of the bytes, followed by the bytes. `context`:
+
+    sender and number of the message, against replays.
+    """
     return _digest(data, secret, context) + data
 
 
 def unsealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """The bytes of a sealed message, without the HMAC. Raises SealError if the sender does not know the secret."""
+    """Return the bytes of a sealed message, without the HMAC. Raises SealError if the sender does not know the secret."""
     digest, rest = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not hmac.compare_digest(digest, _digest(rest, secret, context)):
         raise SealError("a message came from a process that does not know the secret of this run")

@@ -195,7 +195,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """The step's first host and a port.
+    """Return the step's first host and a port.
 
     Two jobs on one host have different ports unless their ids differ by a multiple of _NUM_JOBS. Ports that Slurm
     reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because Slurm gives them to no other step.

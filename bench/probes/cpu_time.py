@@ -23,14 +23,17 @@ class CpuMeter:
         self._began, self._cpu_s, self._threads = time.monotonic(), time.process_time(), _threads("self")
 
     def use(self) -> CpuUse:
-        """The CPU use so far."""
+        """Return the CPU use so far."""
         wall_s, cpu_s = time.monotonic() - self._began, time.process_time() - self._cpu_s
         _, waited_s = _between(self._threads, _threads("self"))
         return CpuUse(cpu_s, waited_s, wall_s)
 
 
 def uses(processes: Iterable[int], seconds: float) -> dict[int, CpuUse]:
-    """The CPU use of other processes of this host in the next `seconds`. Processes that cannot be read are left out."""
+    """Return the CPU use of other processes of this host in the next `seconds`.
+
+    Processes that cannot be read are left out.
+    """
     before = {process: _threads(process) for process in processes}
     began = time.monotonic()
     time.sleep(seconds)

@@ -142,7 +142,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_report(out: str) -> LinkReport | str | None:
-    """The report in a program's output, or its problem; None without either. A login may print other lines first."""
+    """Return the report in a program's output, or its problem; None without either.
+
+    A login may print other lines first.
+    """
     for line in reversed(out.splitlines()):
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             plain = json.loads(line)
@@ -152,14 +155,14 @@ def last_report(out: str) -> LinkReport | str | None:
 
 
 def parse_round(plain: Mapping[str, Any]) -> LinkRound:
-    """The round in a question."""
+    """Return the round in a question."""
     targets = tuple(Target(**{**target, "ports": tuple(target["ports"])}) for target in plain["targets"])
     given = {"ports": tuple(plain["ports"]), "targets": targets, "callers": tuple(plain["callers"])}
     return LinkRound(**{**plain, **given})
 
 
 def parse_report(plain: Mapping[str, Any]) -> LinkReport:
-    """The report in an answer. Raises TypeError or KeyError for that of another version."""
+    """Return the report in an answer. Raises TypeError or KeyError for a report of another version."""
     given = {
         "calls": tuple(PeerCall(**{**call, "sizes": tuple(call["sizes"])}) for call in plain["calls"]),
         "arrivals": tuple(Arrival(**arrival) for arrival in plain["arrivals"]),
@@ -443,7 +446,7 @@ def _first_free(candidates: tuple[int, ...]) -> socket.socket:
 
 
 def _udp_server(family: socket.AddressFamily, port: int) -> Iterator[socket.socket]:
-    """A socket for packets to this port; none if another program has it."""
+    """Yield a socket for packets to this port; nothing if another program has the port."""
     server = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:
@@ -500,7 +503,7 @@ def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
 
 
 def _proc_address(text: str) -> str:
-    """An address of /proc/net/tcp: 32-bit words in the machine's byte order."""
+    """Return an address of /proc/net/tcp, which consists of 32-bit words in the machine's byte order."""
     packed = b"".join(struct.pack("=I", int(text[at : at + 8], 16)) for at in range(0, len(text), 8))
     address = ipaddress.ip_address(packed)
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

@@ -44,7 +44,7 @@ class Device:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Device:
-        """The device from plain data. Raises TypeError or KeyError if it is none."""
+        """Read the device from plain data. Raises TypeError or KeyError if the data are no device."""
         return cls(**{**plain, "addresses": tuple(plain["addresses"]), "duplicates": tuple(plain["duplicates"])})
 
 
@@ -83,7 +83,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def neighbours() -> dict[str, str]:
-    """The MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour discovery)."""
+    """Return the MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour discovery)."""
     found = {}
     for body in _dump(_GET_NEIGHBOURS, struct.pack("=BBHiHBB", 0, 0, 0, 0, 0, 0, 0)):
         (state,) = struct.unpack_from("=H", body, 8)
@@ -98,7 +98,7 @@ def _is_temporary(family: int, flags: int) -> bool:
 
 
 def _dump(kind: int, body: bytes) -> Iterator[bytes]:
-    """The bodies of the kernel's answers to one request; none if it does not answer."""
+    """Yield the bodies of the kernel's answers to one request; nothing if the kernel does not answer."""
     with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(_TIMEOUT_S)
         kernel.send(struct.pack("=IHHII", 16 + len(body), kind, _DUMP, 1, 0) + body)
@@ -113,7 +113,7 @@ def _dump(kind: int, body: bytes) -> Iterator[bytes]:
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    """The attributes of an answer by number (struct rtattr)."""
+    """Return the attributes of an answer by number (struct rtattr)."""
     found = {}
     while len(data) >= 4:
         length, kind = struct.unpack_from("=HH", data)

@@ -190,7 +190,10 @@ class Measurer:
         return tuple(records)
 
     def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
-        """The group's ranks that lacked CPU time while a row was timed. `uses`: of every rank of the world."""
+        """Return the group's ranks that lacked CPU time while a row was timed. `uses`:
+
+        the CPU use of every rank of the world.
+        """
         found = shortages({rank: uses[rank] for rank in group.ranks}, self._transport.spins)
         return tuple(
             StarvedRank(rank, self._s.hosts[rank], short.cpu_s, short.needed_s, short.others_share)

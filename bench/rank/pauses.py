@@ -44,7 +44,7 @@ class PauseDetector:
         self._last = _Tick.now()
 
     def tick(self) -> Pause | None:
-        """The pause since the last tick; None if there was none."""
+        """Return the pause since the last tick; None if there was none."""
         last = self._last
         self._last = now = _Tick.now()
         return _pause_between(last, now)

@@ -198,7 +198,7 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared
 
 
 def num_launches(row: Compared) -> int:
-    """The number of launches of the run that has fewer."""
+    """Return the number of launches of the run that has fewer launches."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 

@@ -225,7 +225,7 @@ def _rank_facts(one: RankComparison) -> dict[str, Any]:
 
 
 def _starved(rows: Iterable[Summary]) -> list[Coded]:
-    """The ranks that lacked CPU time, over all rows. The rank with the smallest share is first."""
+    """Return a note on the ranks that lacked CPU time in any row, the rank with the smallest share first."""
     by_rank: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         for short in row.starved:

@@ -34,7 +34,7 @@ _LEAST_EXIT_CODE = -(1 << 31)  # negative for a signal
 
 
 def job_name(value: Any) -> Misfit | None:
-    """The name of a job, which is also the name of its files: it cannot lead out of the run's folder."""
+    """Check the name of a job, which is also the name of its files: it must not lead out of the run's folder."""
     misfit = text(value)
     if misfit is None and (not value or "/" in value or "\0" in value or value in (".", "..")):
         return "", "the name of a file", value
@@ -91,7 +91,7 @@ _MEASURED = keys(
 
 
 def _lost_log(value: Any) -> Misfit | None:
-    """A log that could not be read; only a sentence in files of older versions."""
+    """Check the entry of a log that could not be read. In files of older versions it is only a sentence."""
     return None if isinstance(value, str) else keys(source=text, what=text, **_FACTS)(value)
 
 
@@ -127,7 +127,7 @@ RETESTS = each(
 
 
 def plan(value: Any) -> Misfit | None:
-    """A plan, of a run that was measured here or imported from logs."""
+    """Check a plan, of a run that was measured here or imported from logs."""
     misfit = (_IMPORTED if isinstance(value, Mapping) and value.get("imported") else _MEASURED)(value)
     if misfit is not None:
         return misfit
@@ -140,7 +140,7 @@ def plan(value: Any) -> Misfit | None:
 
 
 def parsed(path: Path, content: bytes) -> Any:
-    """The JSON value of a file. Raises UsageError, with the line, if it is none or nested too deeply."""
+    """Return the JSON value of a file. Raises UsageError with the line if it is no JSON or nested too deeply."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:

@@ -330,7 +330,7 @@ def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
 
 
 def words(misfit: Misfit) -> str:
-    """What is wrong, as text: the key, what its value must be, and the beginning of the value."""
+    """Return what is wrong as text: the key, what its value must be, and the beginning of the value."""
     where, expected, value = misfit
     if expected == "present":
         return f"{where.removeprefix('.')} is missing"

@@ -216,7 +216,8 @@ def write_links(folder: Path, links: Mapping[str, Any]) -> None:
 
 
 def read_links(folder: Path) -> dict[str, Any]:
-    """The tests of the links between hosts; empty if there were none, or if the file is broken or of another version.
+    """Return the tests of the links between hosts; empty if there are none, or if the file is broken or of another
+    version.
 
     They are evidence, and no figure depends on them.
     """
