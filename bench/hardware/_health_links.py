@@ -28,7 +28,9 @@ _FEWEST_OF_SWITCH = 3  # GPUs that all reach each other
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
-    """A PCIe link that is slower under load than GPU and slot allow, or has fewer lanes (idle links keep theirs).
+    """Find PCIe links that are slower under load than GPU and slot allow, or that have fewer lanes.
+
+    Idle links keep their lanes.
 
     If the slot's lanes are unknown or the link was idle, a link with few lanes is only doubtful: many machines have
     half the lanes.
@@ -52,7 +54,7 @@ def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def slot_below_gpu(node: HealthNode) -> Iterator[HealthFinding]:
-    """A slot, or a part between it and the processor, that is slower than the GPU."""
+    """Find slots that are slower than their GPU, or with a slower part between slot and processor."""
     gpus = [each for each in node.gpus if not node.as_promised(each)]
     for who, evidence in grouped(gpus, map(_slot, gpus)):
         yield finding("slot_below_gpu", "doubtful", HealthCode.SLOT_BELOW_GPU, evidence, gpus=who)
@@ -126,7 +128,8 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """A GPU that has no NVLinks to other GPUs, or fewer than the others have, while the others reach each other.
+    """Find GPUs that have no NVLinks to other GPUs, or fewer than the other GPUs have, while the others reach each
+    other.
 
     The rule reads the paths between GPUs. It compares numbers of links only if the GPUs' own links are not reported. If
     NVLink joins pairs only, the cards may never have had a bridge, so the finding is only doubtful.
@@ -297,7 +300,7 @@ def _slot(each: Gpu) -> str:
 
 
 def _expects_switch(node: HealthNode) -> bool:
-    """Does this GPU model use NVSwitch, and are no direct NVLinks between its GPUs reported?"""
+    """Check whether this GPU model uses NVSwitch and no direct NVLinks between its GPUs are reported."""
     ends = {link.peer for each in node.gpus for link in live.active_nvlinks(each)} - {None}
     direct = bool(ends) and all(str(end).startswith("gpu") for end in ends)
     return (

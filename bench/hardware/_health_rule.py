@@ -36,7 +36,7 @@ class HealthFinding:
 def finding(
     rule: str, severity: str, code: HealthCode, evidence: str, remedy: str | None = None, **facts: Any
 ) -> HealthFinding:
-    """A finding with the message of its code. `remedy` replaces the code's usual remedy."""
+    """Make a finding with the message of its code. `remedy` replaces the usual remedy of the code."""
     usual = REMEDIES.get(code, "").format(**facts)
     return HealthFinding(rule, severity, code.words(facts), evidence, usual if remedy is None else remedy, code, facts)
 
@@ -95,7 +95,9 @@ def names(gpus: Iterable[Gpu]) -> str:
 
 
 def num_nvlinks(each: Gpu) -> int | None:
-    """Number of NVLinks of this GPU model if all are always connected; None if a card may have unconnected ones."""
+    """Return the number of NVLinks of this GPU model if all of them are always connected; None if a card may have
+    unconnected ones.
+    """
     model = gpu_printed(each.name)
     if model is None or (generation := gpu(model).nvlink_generation) is None:
         return None
@@ -107,7 +109,7 @@ def num_nvlinks(each: Gpu) -> int | None:
 
 
 def bridged_in_pairs(each: Gpu) -> bool:
-    """Does this model have NVLink by a bridge between cards only, which many cards lack?"""
+    """Check whether this model has NVLink only by a bridge between two cards, which many cards lack."""
     model = gpu_printed(each.name)
     return model is not None and gpu_links(model, 1).peer == "nvlink_pairs"
 

@@ -37,7 +37,7 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Settings that route copies between PCIe devices through the processor, on machines that make such copies."""
+    """Find settings that route copies between PCIe devices through the processor, on machines that make such copies."""
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return
@@ -52,7 +52,7 @@ def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def locked_memory(node: HealthNode) -> Iterator[HealthFinding]:
-    """A limit on locked memory, which RDMA needs for its buffers."""
+    """Find a limit on locked memory, which RDMA needs for its buffers."""
     limit = node.facts.get("max_locked_bytes")
     if node.rdma_adapters and isinstance(limit, int) and limit < MIN_LOCKED_BYTES:
         evidence = f"the limit is {format_bytes(limit)}"
@@ -60,7 +60,7 @@ def locked_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
-    """A small /dev/shm, through which NCCL and MPI copy between the processes of a node."""
+    """Find a small /dev/shm, through which NCCL and MPI copy between the processes of a node."""
     size = node.facts.get("shm_bytes")
     if not node.gpus:
         return
@@ -97,7 +97,7 @@ def throttled(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def governor(node: HealthNode) -> Iterator[HealthFinding]:
-    """A CPU frequency governor that slows idle processors, which adds to every latency."""
+    """Find a CPU frequency governor that slows idle processors, which adds to every latency."""
     found = node.facts.get("governor")
     if found is None:
         yield finding("governor", "unknown", HealthCode.GOVERNOR_UNKNOWN, node.not_reported("/sys"))

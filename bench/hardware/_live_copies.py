@@ -36,12 +36,15 @@ class Between:
 
 
 def header_links(header: Header) -> NodeLinks | None:
-    """The links in a header; None if it has none."""
+    """Return the links in a header; None if it has none."""
     return _once(header.links, NodeLinks.from_dict) if header.links else None
 
 
 def own_links(header: Header, record: Record) -> NodeLinks | None:
-    """The links that bound a copy between a GPU and its host: the GPU's own, if the row names it."""
+    """Return the links that bound a copy between a GPU and its host.
+
+    If the row names the GPU, they are the GPU's own links.
+    """
     links = header_links(header)
     if links is not None and (links.instance or "pcie" in links.given):
         return links
@@ -57,7 +60,7 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def between(header: Header, record: Record) -> Between | None:
-    """The links between the two GPUs of a row; None if they are unknown, or if the user gave rates for the run."""
+    """Return the links between the two GPUs of a row; None if they are unknown, or if the user gave rates for the run."""
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
     if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:
@@ -72,7 +75,10 @@ def between(header: Header, record: Record) -> Between | None:
 
 
 def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
-    """The links between two GPUs of a node, at the rates of the slower end. `staged`: copied through host memory."""
+    """Return the links between two GPUs of a node, at the rates of the slower end. `staged`:
+
+    whether the data go through host memory.
+    """
     nvlink = None if staged else live.pair_nvlink_rate(found, path)
     if nvlink is not None:
         why = f"{path.a} and {path.b} are joined by {path.kind[2:]} NVLinks ({path.kind})"
@@ -109,7 +115,7 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 
 
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """The links that bound a row.
+    """Return the links that bound a row.
 
     If only some ranks run it, they may have the faster GPUs: the fastest GPU bounds the row.
     """
@@ -121,7 +127,7 @@ def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks
 
 
 def memory_bound(header: Header, record: Record) -> Bound | None:
-    """The bound by a GPU's memory rate; each byte of a copy is read and written. None if unknown.
+    """Return the bound by a GPU's memory rate; None if it is unknown. A copy reads and writes each byte.
 
     The bound is hard only if the data were too large for caches.
     """
@@ -159,12 +165,12 @@ def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
 
 
 def _bus(address: object) -> str | None:
-    """A PCI address without leading zeros, in which libraries differ: `00000000:1B:00.0`, `0000:1b:00.0`."""
+    """Return a PCI address without leading zeros, in which libraries differ: `00000000:1B:00.0`, `0000:1b:00.0`."""
     return str(address).lower().lstrip("0") if address else None
 
 
 def _index(local_rank: object, visible: str | None) -> int | None:
-    """The driver's number of a local rank's GPU. CUDA numbers identical GPUs as the driver does."""
+    """Return the driver's number of a local rank's GPU. CUDA numbers identical GPUs as the driver does."""
     if not isinstance(local_rank, int):
         return None
     if visible is None:

@@ -10,7 +10,7 @@ from bench.hardware._traffic import RecordTraffic
 
 
 def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """The bound by the bytes that must leave a node through all of its NICs."""
+    """Yield the bound by the bytes that must leave a node through all of its NICs."""
     links, record = traffic.links, traffic.record
     if not record.node_bytes or links.nic_bytes_per_s is None or links.num_nics is None:
         return
@@ -31,7 +31,7 @@ def network_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
-    """The bound of groups with one rank per node: each rank has its share of the node's NICs."""
+    """Yield the bound of groups with one rank per node: each rank has its share of the node's NICs."""
     links, per_node = traffic.links, traffic.header.ranks_per_node
     if per_node is None or per_node < 2:
         return
@@ -51,7 +51,8 @@ def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """The bound if all NICs of all nodes carry the bytes between NVLink domains; none if one domain has all nodes.
+    """Yield the bound if all NICs of all nodes carry the bytes between NVLink domains; nothing if one domain has all
+    nodes.
 
     The domain of each node is unknown. The smallest possible number of domains gives the fewest bytes.
     """

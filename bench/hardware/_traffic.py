@@ -12,7 +12,10 @@ from bench.core.traits import traits
 
 
 def moves_host_memory(transport: str) -> bool:
-    """Does this transport, or the tool of an imported row, move host memory? A GPU's ports do not bound it."""
+    """Check whether this transport, or the tool of an imported row, moves host memory.
+
+    If so, the GPU's ports are no bound.
+    """
     return traits(transport).host_memory or log_traits(transport).host_memory
 
 
@@ -58,7 +61,10 @@ class RecordTraffic:
         return self.in_gpus and inside and self.links.peer in NVLINK_PEERS
 
     def bound(self, rate: float, num_bytes: float, limit: Limit, kind: str, why: str, used: Sequence[str]) -> Bound:
-        """The bound of `num_bytes` at `rate`. `used`: the links (keys of NodeLinks.sources) whose rates it uses."""
+        """Return the bound of `num_bytes` at `rate`. `used`:
+
+        the links (keys of NodeLinks.sources) whose rates the bound uses.
+        """
         sources = dict.fromkeys(self.links.sources[link] for link in used if link in self.links.sources)
         return Bound(
             bytes_per_s=self.useful_bytes * rate / num_bytes,

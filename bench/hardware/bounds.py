@@ -83,7 +83,7 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """The bus bandwidth that the fullest link allows this row, if that is lower than the row's hard bounds."""
+    """Yield the bus bandwidth that the fullest link allows this row, if it is lower than the row's hard bounds."""
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
     if use is None or use.busbw_bytes_per_s >= _TIGHTER * least:
@@ -98,7 +98,7 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """The links between the two GPUs of a pair's row. With NVLink a library may also route through a third GPU."""
+    """Return the links between the two GPUs of a pair's row. With NVLink a library may also route through a third GPU."""
     if moves_host_memory(header.transport) or header.modelled:
         return links
     joined = _live_copies.between(header, record)
@@ -108,7 +108,7 @@ def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
 
 
 def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
-    """The bounds of a copy between a GPU and its host or between two GPUs. They do not depend on the copy's size."""
+    """Return the bounds of a copy between a GPU and its host or between two GPUs. They do not depend on the size."""
     if not record.bus_factor or record.num_ranks is None or moves_host_memory(header.transport):
         return ()
     if header.pattern == "host_device":
@@ -169,7 +169,7 @@ def _times(what: str, steps: int) -> str:
 
 
 def _port_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
-    """The bounds by the bytes through one rank's ports: NVLink, PCIe, or both if either may be used."""
+    """Yield the bounds by the bytes through one rank's ports: NVLink, PCIe, or both if either may be used."""
     if not traffic.in_gpus:
         return
     links = traffic.links
@@ -191,7 +191,7 @@ def _port(links: NodeLinks) -> Limit:
 
 
 def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
-    """Does NVLink connect every two ranks of the group?"""
+    """Check whether NVLink connects every two ranks of the group."""
     if traffic.links.peer == "nvlink_pairs":
         return traffic.one_node and traffic.num_ranks == 2
     return traffic.one_node or traffic.num_nodes <= traffic.links.nvlink_nodes
@@ -211,7 +211,9 @@ def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
 def _nvlink_bounds(
     traffic: RecordTraffic, nvlink: float, pcie: float, limit: Limit, why: str, used: Sequence[str]
 ) -> Iterator[Bound]:
-    """The bound of the ports. If the switch reduces, this bound is only a `reference`; that of the switch is `hard`.
+    """Yield the bound of the ports.
+
+    If the switch reduces, that bound is a `reference`, and the bound of the switch is `hard`.
 
     In-network reduction: a port sends S when the switch reads its buffer, and S/n as its share of the result (n ranks
     on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
@@ -259,7 +261,7 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """The bound by the copy rate of this machine: a message through memory is copied at least once."""
+    """Yield the bound by the copy rate of this machine: a message through memory is copied at least once."""
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -276,7 +278,10 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
 
 
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
-    """The rate at a size between measured (bytes, bytes/s) points, linear in log(size); constant beyond the ends."""
+    """Return the rate at a size between measured points (bytes, bytes/s).
+
+    It is linear in log(size), and constant beyond the ends.
+    """
     ordered = sorted((float(size), float(rate)) for size, rate in points)
     if num_bytes <= ordered[0][0]:
         return ordered[0][1]
@@ -287,7 +292,8 @@ def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
 
 
 def copy_bounds(links: NodeLinks, direction: str, both_added: bool = False) -> tuple[Bound, ...]:
-    """The bounds of a single copy in bytes per second of one direction, tightest first; empty if unknown.
+    """Return the bounds of a single copy in bytes per second of one direction, the tightest first; empty if they are
+    unknown.
 
     `direction`: "host" between a GPU and its host, "peer" between two GPUs with direct access, "peers" between one GPU
     and several others at once, "through host" between two GPUs without access. `both_added`: the figure is the sum of

@@ -73,19 +73,19 @@ class Instance:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def price(self, region: str | None = None) -> Price | None:
-        """The latest price in a region (None: in any region); None if unknown."""
+        """Return the latest price in a region (None: in any region); None if no price is known."""
         known = [each for each in self.prices if region in (None, each.region)]
         return known[-1] if known else None
 
 
 def instances() -> tuple[str, ...]:
-    """The names of all instance types, in the order of the file."""
+    """Return the names of all instance types, in the order of the file."""
     return tuple(yaml_file("instances")["instances"])
 
 
 @cache
 def instance(name: str) -> Instance:
-    """An instance type. Raises UsageError with the nearest name if there is none."""
+    """Return an instance type. Raises UsageError with the nearest name if there is none."""
     entries = yaml_file("instances")["instances"]
     if name not in entries:
         raise UsageError(f"no instance type is called {name!r}{nearest(name, instances())}")
@@ -93,7 +93,7 @@ def instance(name: str) -> Instance:
 
 
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
-    """The links of a node of an instance type.
+    """Return the links of a node of an instance type.
 
     Raises UsageError for an unknown name, or if `ranks_per_node` (ranks that use a GPU each) exceeds the number of the
     type's GPUs.
@@ -116,7 +116,7 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """The links that bound a run, as in a header: those of an instance type, except where `rates` gives a rate.
+    """Return the links that bound a run, as in a header: those of an instance type, except where `rates` gives a rate.
 
     Returns {} (unknown) without a name and rates. `one_per_gpu`: does each rank use a GPU? Raises UsageError as
     node_links.
@@ -131,12 +131,12 @@ def bounding_links(
 
 
 def gpus() -> tuple[str, ...]:
-    """The names of all GPU models."""
+    """Return the names of all GPU models."""
     return tuple(yaml_file("gpus")["gpus"])
 
 
 def gpu(name: str) -> GpuModel:
-    """A GPU model. Raises UsageError with the nearest name if there is none."""
+    """Return a GPU model. Raises UsageError with the nearest name if there is none."""
     file = yaml_file("gpus")
     if name not in file["gpus"]:
         raise UsageError(f"no GPU is called {name!r}{nearest(name, gpus())}")
@@ -159,7 +159,7 @@ def gpu(name: str) -> GpuModel:
 
 
 def gpu_printed(name: str) -> str | None:
-    """The model of a GPU from the name that drivers print, such as "NVIDIA H100 80GB HBM3"; None if unknown."""
+    """Return the model of a GPU whose name a driver prints, such as "NVIDIA H100 80GB HBM3"; None if it is unknown."""
     bare = _VENDOR.sub("", name.strip())
     for known, entry in yaml_file("gpus")["gpus"].items():
         if bare == known or bare in entry.get("drivers", ()):
@@ -168,7 +168,9 @@ def gpu_printed(name: str) -> str | None:
 
 
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
-    """The links of a node with `num_gpus` GPUs of a model: each GPU's ports at their highest rate; NICs stay unknown.
+    """Return the links of a node with `num_gpus` GPUs of a model:
+
+    each GPU's ports have their highest rate, and NICs are unknown.
 
     Switches that may be able to reduce are assumed to reduce, which makes bounds looser, never tighter. Raises
     UsageError for an unknown model.
@@ -197,7 +199,7 @@ def gpu_links(name: str, num_gpus: int) -> NodeLinks:
 
 
 def nvlink_bytes_per_s(generation: int) -> float:
-    """The rate of an NVLink of a generation, per direction."""
+    """Return the rate of an NVLink of a generation in bytes per second and direction."""
     return float(yaml_file("links")["nvlink"][generation]["gbyte_per_s"]) * 1e9
 
 
@@ -220,7 +222,7 @@ def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[
 
 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float:
-    """A PCIe link's bytes per second and direction after line coding: GT/s x lanes x coding / 8.
+    """Return a PCIe link's bytes per second and direction after line coding: GT/s x lanes x coding / 8.
 
     Raises UsageError for a generation that is not in links.yaml.
     """
@@ -234,7 +236,7 @@ def pcie_bytes_per_s(generation: int, lanes: int) -> float:
 
 
 def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(generation, lanes) of a GPU's link from its driver's report; None if that is incomplete.
+    """Return generation and lanes of a GPU's link from its driver's report; None if the report is incomplete.
 
     `reported`: the current pcie_generation and pcie_lanes, and pcie_max_generation. An idle link keeps its lanes but
     drops to generation 1, so the maximum generation counts.
@@ -315,7 +317,7 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """The source of a block as `<text> (<date>)`, with the block's own date if it has one, else the source's."""
+    """Return the source of a block as `<text> (<date>)`. The date is the block's own if it has one, else the source's."""
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]
     return f"{source['text']} ({date})" if date else str(source["text"])
@@ -331,7 +333,7 @@ def _scaled(number: float | None, factor: float) -> float | None:
 
 @cache
 def yaml_file(name: str) -> dict[str, Any]:
-    """A file of this folder, read once. A test checks its form."""
+    """Return a file of this folder, which is read once. A test checks the form of the files."""
     import yaml
 
     with (_FOLDER / f"{name}.yaml").open("rb") as stream:

@@ -76,7 +76,10 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
-    """The links of a node: the instance type's, else the GPU's own ports and the NICs named by the source."""
+    """Return the links of a node:
+
+    those of the instance type, else the GPU's own ports and the NICs that the source names.
+    """
     own = _source_links(entry)
     per_node = told.num_ranks // told.num_nodes
     if told.instance is not None:
@@ -96,14 +99,14 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
 
 
 def _source_links(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a source states about the links of its machine: for this GPU model, else for all of its GPU models."""
+    """Return what a source states about the links of its machine, for this GPU model or else for all of its models."""
     systems = yaml_file("curves")["systems"]
     found: Mapping[str, Any] = systems.get(f"{entry['source']} {entry['gpu']}", systems.get(entry["source"], {}))
     return found
 
 
 def _curve(file: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[int, float] | None:
-    """The row of curves.yaml for an entry of reference.yaml, if there is one."""
+    """Return the row of curves.yaml for an entry of reference.yaml; None if there is none."""
     same = ("source", "gpu", "nodes", "ranks", "pattern")
     for row in file["curves"]:
         if all(row[key] == entry[key] for key in same) and row["top"] == max(entry["busbw"].values()):

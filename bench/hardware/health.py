@@ -45,7 +45,7 @@ def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFind
 
 
 def _shown(value: object) -> str:
-    """A fact as text; a list of GPUs as its models and its length."""
+    """Return a fact as text; a list of GPUs as its models and its length."""
     if not isinstance(value, list):
         return str(value)
     models = ", ".join(sorted({str(gpu.get("name")) for gpu in value}))

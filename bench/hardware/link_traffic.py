@@ -69,11 +69,11 @@ class HashedRound:
 
     @classmethod
     def of(cls, round_: Round) -> HashedRound:
-        """The round with its hash."""
+        """Hash a round once, for many lookups."""
         return cls(round_, hash(round_))
 
     def __hash__(self) -> int:
-        """The stored hash."""
+        """Return the stored hash."""
         return self.digest
 
 
@@ -116,7 +116,7 @@ class LinkUse:
 
 
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
-    """The fullest link of a row, with the best algorithm that the library may use; None if unknown.
+    """Return the fullest link of a row with the best algorithm that the library may use; None if it is unknown.
 
     `in_gpus`: do the data lie in GPUs? If they lie in host memory, that memory is assumed to be no limit, and all ranks
     of a host use all its NICs.
@@ -149,7 +149,7 @@ def uses_of(
     rings: bool,
     modelled: str | None = None,
 ) -> tuple[LinkUse, ...]:
-    """The fullest link of group `index` of a round, by each algorithm that may be used.
+    """Return the fullest link of group `index` of a round, for each algorithm that may be used.
 
     `rings`: the library sends large data along rings (traits.Traits.rings). `modelled`: the algorithm of a modelled
     row, whose phases follow one another.
@@ -162,7 +162,9 @@ def uses_of(
 
 
 def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, kind: str = "") -> LinkUse | None:
-    """The fullest link (of one kind, if given) if a library with rings sends large data over all ranks of a world."""
+    """Return the fullest link (of one kind, if given) if a library with rings sends large data over all ranks of a
+    world.
+    """
     group = Group("world", tuple(range(world.num_ranks)))
     groups = HashedRound.of((group,))
     if not _fits(links, world, pattern, shape):
@@ -178,7 +180,10 @@ def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> boo
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """The links of a node that uses `ranks_per_node` GPUs: each has its own NICs, or shares one with neighbours."""
+    """Return the links of a node that uses `ranks_per_node` GPUs:
+
+    each GPU has its own NICs, or shares one with neighbours.
+    """
     nics, gpus = links.num_nics, links.gpus
     if nics is None or ranks_per_node >= gpus:
         return links
@@ -209,7 +214,7 @@ class _Key:
 
 
 def _rates(links: NodeLinks) -> _Rates:
-    """The rates of these links. Unknown rates become infinite and latencies 0, so that they set no limit."""
+    """Return the rates of these links. Unknown rates become infinite and latencies 0, so they set no limit."""
     values: dict[str, object] = {
         name: getattr(links, name)
         for name in ("gpus", "peer", "pair_bytes_per_s", "num_nics", "nvls", "nvlink_nodes", "nodes_per_leaf")
@@ -221,7 +226,7 @@ def _rates(links: NodeLinks) -> _Rates:
 
 
 def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
-    """The links of a node as these ranks use them."""
+    """Return the links of a node as these ranks use them."""
     if in_gpus:
         return in_play(links, world.ranks_per_node)
     rate = None if links.nic_bytes_per_s is None else links.nic_bytes_per_s * (links.num_nics or 1)
@@ -229,7 +234,9 @@ def _as_used(links: NodeLinks, world: World, in_gpus: bool) -> NodeLinks:
 
 
 def _world(header: Header, record: Record) -> World | None:
-    """The world of a run, or of an imported row; None if unknown, or if nodes have unequal numbers of ranks."""
+    """Return the world of a run or of an imported row; None if it is unknown, or if nodes have unequal numbers of
+    ranks.
+    """
     num_ranks, num_nodes = header.num_ranks or record.num_ranks, header.num_nodes or record.num_nodes
     if not num_ranks or not num_nodes or num_ranks % num_nodes:
         return None
@@ -237,7 +244,7 @@ def _world(header: Header, record: Record) -> World | None:
 
 
 def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRound, int] | None:
-    """The groups of a record's round, and the index of its own group; None if unknown."""
+    """Return the groups of a record's round and the index of its own group; None if they are unknown."""
     world = _world(header, record)
     if world is None or record.num_ranks is None:
         return None
@@ -269,7 +276,7 @@ def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tu
 
 @lru_cache(maxsize=256)
 def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
-    """The fullest link of each group of a round, by each algorithm. The messages of the round are laid out once."""
+    """Return the fullest link of each group of a round, for each algorithm. The round's messages are laid out once."""
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
     fabric, round_ = Fabric(key.rates.links(), key.world), key.groups.round
     of_members = tuple(pattern.steps(key.shape, member) for member in range(key.shape.num_ranks))
@@ -289,7 +296,7 @@ def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
 
 
 def _candidates(op: str, key: _Key) -> Sequence[str]:
-    """The algorithms by which a library may carry out an operation."""
+    """Return the algorithms by which a library may carry out an operation."""
     known = algorithms(op)
     if key.chosen in known:
         return [key.chosen]
@@ -305,7 +312,7 @@ def _candidates(op: str, key: _Key) -> Sequence[str]:
 def _all_phases(
     fabric: Fabric, round_: Round, steps: Sequence[list[tuple[Step, ...]]], chosen: Mapping[str, str]
 ) -> list[Phases] | None:
-    """The phases of each group, all steps in order; None if an algorithm cannot run."""
+    """Return the phases of each group, all steps in order; None if an algorithm cannot run."""
     found: list[Phases] = [[] for _ in round_]
     for at_once in steps:
         for phases, group, own in zip(found, round_, at_once, strict=True):
@@ -330,7 +337,7 @@ class _Load:
 
 
 def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
-    """The load of all groups of a round, given the phases of each."""
+    """Return the load of all groups of a round from the phases of each group."""
     import numpy as np
 
     num_links = len(fabric.capacity)
@@ -355,7 +362,7 @@ def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
 
 
 def _fullest(fabric: Fabric, load: _Load, group: int, key: _Key, algorithm: str) -> LinkUse | None:
-    """The link that slows a group down most; None if no message crosses a link with a known rate."""
+    """Return the link that slows a group down most; None if no message crosses a link with a known rate."""
     import numpy as np
 
     kinds = fabric.links_by_kind()

@@ -24,7 +24,7 @@ _LESS = 0.999  # a rate below this share of another is significantly lower
 
 
 def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
-    """The links of a node from its facts (`probes.machine.facts`); None without GPUs.
+    """Return the links of a node from its facts (`probes.machine.facts`); None if it has no GPU.
 
     Rates are those of the slowest GPU, for which all others wait. With `pick` max they are those of the fastest GPU,
     which bound any subset of the GPUs.
@@ -85,7 +85,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """The links of a run's nodes, as one node: the slowest links of each kind, or with `pick` max the fastest.
+    """Return the links of a run's nodes as one node: the slowest links of each kind, or with `pick` max the fastest.
 
     None if a node has no facts about GPUs.
     """
@@ -121,7 +121,8 @@ def is_less(rate: float | None, than: float | None) -> bool:
 
 
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
-    """The links of an instance type, with this machine's rates where they are lower, and a message per lower rate.
+    """Return the links of an instance type with this machine's rates where they are lower, and a message for each lower
+    rate.
 
     Rates that the user gave for a run are kept.
     """
@@ -145,7 +146,7 @@ def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tupl
 
 
 def other_models(found: Inventory, name: str) -> tuple[str, ...]:
-    """The known GPU models of a node that the instance type does not have."""
+    """Return the known GPU models of a node that the instance type does not have."""
     known = {model for each in found.gpus if (model := gpu_printed(each.name)) is not None}
     return tuple(sorted(known - {instance(name).gpu}))
 
@@ -153,7 +154,7 @@ def other_models(found: Inventory, name: str) -> tuple[str, ...]:
 def bounding(
     declared: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], tuple[Coded, ...]]:
-    """The links that bound a run on GPUs, as in a header, and messages about them.
+    """Return the links that bound a run on GPUs, as in a header, and messages about them.
 
     `declared`: the given links of its nodes (catalogue.bounding_links), {} for none; `nodes`: their facts.
     """
@@ -179,7 +180,7 @@ def pcie_rate(each: Gpu) -> float | None:
 
 
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
-    """(generation, lanes): the generation under load, else the highest of both ends.
+    """Return generation and lanes of a PCIe link. The generation is the one under load, else the highest of both ends.
 
     Idle links keep their lanes, so the current lanes are used; the maximum is used only if these are unknown.
     """
@@ -196,14 +197,14 @@ def seen_at_work(each: Gpu) -> bool:
 
 
 def both_ends(each: Gpu) -> tuple[int | None, int | None]:
-    """(generation, lanes) that both GPU and slot support, as far as known."""
+    """Return the generation and the lanes that both GPU and slot support, as far as they are known."""
     generations = [n for n in (each.pcie_max_generation, each.slot_generation) if n]
     lanes = [n for n in (each.pcie_max_lanes, each.slot_lanes) if n]
     return min(generations, default=None), min(lanes, default=None)
 
 
 def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
-    """The source of the PCIe rates of some GPUs `of` a node, with generations and lanes."""
+    """Return the source of the PCIe rates of some GPUs `of` a node, with generations and lanes."""
     links = sorted({link for each in gpus if (link := pcie_link(each)) is not None})
     named = " and ".join(f"PCIe {generation} x{lanes}" for generation, lanes in links)
     asked = _asked(of, "NVML and sysfs")
@@ -214,12 +215,12 @@ def pcie_source(gpus: Sequence[Gpu], of: Inventory) -> str:
 
 
 def active_source(of: Inventory) -> str:
-    """The source of the rates of a node's NVLinks."""
+    """Return the source of the rates of a node's NVLinks."""
     return f"{_asked(of, 'NVML')}: active links x the rate of one"
 
 
 def _asked(of: Inventory, whom: str) -> str:
-    """The source of a node's facts: `whom` (what the probes asked), or the program that wrote the text."""
+    """Return the source of a node's facts: `whom` (what the probes asked), or the program that wrote the text."""
     if of.told_by:
         return f"{of.file} ({of.told_by})"
     return f"{of.file}, by {whom} of that machine" if of.file else f"{whom} of this machine"
@@ -232,12 +233,12 @@ def nvlink_rate(each: Gpu) -> float | None:
 
 
 def active_nvlinks(each: Gpu) -> tuple[NvLink, ...]:
-    """The active NVLinks to switches and GPUs, without those to the CPU."""
+    """Return the active NVLinks to switches and GPUs. NVLinks to the CPU are left out."""
     return tuple(link for link in each.nvlinks if link.active and link.peer != "cpu")
 
 
 def peer_kind(found: Inventory) -> str:
-    """The link between the GPUs of a node: one of core/links.py's PEERS, or UNKNOWN."""
+    """Return the kind of link between the GPUs of a node: one of PEERS in core/links.py, or UNKNOWN."""
     between = {path for path in found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")}
     joined = [path for path in between if _num_links(path)]
     active = [active_nvlinks(each) for each in found.gpus]
@@ -259,7 +260,7 @@ def peer_kind(found: Inventory) -> str:
 
 
 def path_between(found: Inventory, a: int, b: int) -> Path | None:
-    """The path between two GPUs, in either order."""
+    """Return the path between two GPUs, in either order; None if it is unknown."""
     names = {f"gpu{a}", f"gpu{b}"}
     return next((path for path in found.paths if {path.a, path.b} == names), None)
 
@@ -301,7 +302,7 @@ def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path],
 
 
 def _pair_rate(found: Inventory) -> float | None:
-    """The rate of the fastest pair, which bounds all pairs."""
+    """Return the rate of the fastest pair, which bounds all pairs."""
     rates = (pair_nvlink_rate(found, path) for path in found.paths)
     return max((rate for rate in rates if rate is not None), default=None)
 
@@ -311,7 +312,7 @@ def _num_links(path: Path) -> int:
 
 
 def _generation(gpus: Sequence[Gpu]) -> int | None:
-    """The NVLink generation, from a text such as `NVLink 4.0`."""
+    """Return the NVLink generation from a text such as `NVLink 4.0`."""
     for link in (link for each in gpus for link in active_nvlinks(each)):
         word = (link.rate_from or "").removeprefix("NVLink ").partition(".")[0]
         if word.isdigit():

@@ -50,7 +50,7 @@ def machine_of(
     ranks_per_node: int | None = None,
     platform: str | None = None,
 ) -> LogMachine:
-    """The machine of a run. Raises UsageError for an unknown instance type.
+    """Return the machine of a run. Raises UsageError for an unknown instance type.
 
     `named`: the instance type that the user named, or the site's own machine; `platform`: as the log names it; `gpus`:
     names as drivers print them.
@@ -73,7 +73,7 @@ def machine_of(
 
 
 def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> LogMachine:
-    """The links of the GPU itself, and the instance types that have it."""
+    """Return the links of the GPU itself, and the instance types that have this GPU."""
     links = gpu_links(gpu, ranks_per_node or 8)
     fitting = [each for name in instances() if (each := instance(name)).gpu == gpu and each.gpus >= links.gpus]
     providers = {provider for provider, shape in _PROVIDER_OF_HOST for host in hosts if shape.match(host)}

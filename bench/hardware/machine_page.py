@@ -20,12 +20,12 @@ _UNKNOWN = "unknown"
 
 
 def title(hosts: Sequence[str]) -> str:
-    """The title of the page of these hosts, which have the same content."""
+    """Return the title of the page for these hosts, which all have the same page."""
     return f"machine{'s' if len(hosts) > 1 else ''} {hostlist.compress(list(hosts))}"
 
 
 def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequence[HealthFinding]) -> list[str]:
-    """The lines below the title."""
+    """Return the lines below the title."""
     lines = [*_wrapped(_has(node))]
     if promised:
         lines += ["", "expected rates", *_wrapped(_promise(each) for each in promised)]
@@ -34,12 +34,12 @@ def page(node: Mapping[str, Any], promised: Sequence[Promise], findings: Sequenc
 
 
 def nvlink_lines(found: Inventory) -> list[str]:
-    """The NVLinks of each GPU: `gpu[0-7]: 18 of 18 links active`, once for all GPUs with the same text."""
+    """Return the NVLinks of each GPU: `gpu[0-7]: 18 of 18 links active`. GPUs with the same text share a line."""
     return list(_alike(found.gpus, [_nvlink(each, found) for each in found.gpus]))
 
 
 def plain(promise: Promise) -> dict[str, Any]:
-    """A promise as plain data for JSON, in SI units."""
+    """Return a promise as plain data for JSON, in SI units."""
     return {
         "what": promise.what,
         "members": list(promise.members),
@@ -109,7 +109,7 @@ def _nvlink(each: Gpu, found: Inventory) -> str:
 
 
 def _of_paths(each: Gpu, found: Inventory) -> str:
-    """The NVLinks of a GPU as text, from its paths to other GPUs, if its own links are not reported."""
+    """Return the NVLinks of a GPU as text. If its own links are not reported, its paths to other GPUs are used."""
     own = f"gpu{each.index}"
     to: dict[str, list[str]] = {}
     for path in _gpu_pairs(found):
@@ -204,7 +204,7 @@ def _problems(findings: Sequence[HealthFinding]) -> Iterator[str]:
 
 
 def _alike(gpus: Sequence[Gpu], words: Sequence[str]) -> Iterator[str]:
-    """The text of each GPU, once for all GPUs with the same text."""
+    """Yield the text of each GPU. GPUs with the same text share a line."""
     by_word: dict[str, list[str]] = {}
     for each, word in zip(gpus, words, strict=True):
         by_word.setdefault(word, []).append(f"gpu{each.index}")

@@ -45,7 +45,7 @@ class Reference:
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
-        """The nearest point within a factor of two of this size; None if there is none."""
+        """Return the nearest point within a factor of two of this size; None if there is none."""
         within = [size for size in self.busbw if payload_bytes / 2 <= size <= payload_bytes * 2]
         if not within:
             return None
@@ -91,7 +91,7 @@ def copies() -> tuple[CopyReference, ...]:
 
 
 def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
-    """The least busbw that acceptance checks require of a GPU model."""
+    """Return the least busbw that acceptance checks require of a GPU model."""
     file = yaml_file("reference")
     found = (each for each in file["limits"] if each["gpu"] == gpu)
     return tuple(AcceptanceFloor(each["gpu"], each["gbyte_per_s"] * 1e9, source_of(file, each)) for each in found)
@@ -100,7 +100,7 @@ def limits(gpu: str | None) -> tuple[AcceptanceFloor, ...]:
 def same_shape(
     pattern: str, gpu: str | None, instance: str | None, num_nodes: int, num_ranks: int
 ) -> tuple[Reference, ...]:
-    """Published results of this pattern with the same numbers of ranks and nodes.
+    """Return published results of this pattern with the same numbers of ranks and nodes.
 
     Those of this instance type come first, then those of its GPU, then those of GPUs with the same links. Across nodes
     the networks must have the same rate, if both rates are known.
@@ -123,7 +123,9 @@ def same_shape(
 
 
 def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[Reference, ...]:
-    """The fastest result of each machine with this pattern and number of ranks, for a log from an unknown machine."""
+    """Return the fastest result of each machine with this pattern and number of ranks, for a log from an unknown
+    machine.
+    """
     best: dict[str, Reference] = {}
     for each in collectives():
         alike = (each.pattern, each.num_ranks) == (pattern, num_ranks) and num_nodes in (None, each.num_nodes)
@@ -134,7 +136,7 @@ def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[R
 
 
 def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:
-    """Copies of this instance type, if there are any, else of every machine with this GPU."""
+    """Return the published copies of this instance type, or if there are none those of every machine with this GPU."""
     if instance and (own := tuple(each for each in copies() if each.instance == instance)):
         return own
     return tuple(each for each in copies() if each.gpu == gpu)

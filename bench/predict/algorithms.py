@@ -99,12 +99,12 @@ class Task:
 
 
 def patterns() -> tuple[str, ...]:
-    """The patterns that can be predicted."""
+    """Return the patterns that can be predicted."""
     return tuple(LIBRARY)
 
 
 def load_style(pattern: str) -> str:
-    """The name of the patterns that load a port in the same way as this one."""
+    """Return the name of the patterns that load a port in the same way as this pattern."""
     return next((word for word, members in LOAD_STYLES.items() if pattern in members), pattern)
 
 
@@ -115,7 +115,7 @@ def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float)
 
 
 def task(pattern: str, links: NodeLinks, num_nodes: int, ranks_per_node: int) -> Task:
-    """The algorithms of one pattern.
+    """Return the algorithms of one pattern.
 
     Raises UsageError for an unknown pattern, rate or latency, or for too many GPUs per node.
     """
@@ -187,7 +187,7 @@ def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[t
 
 
 def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
-    """The family of the path between two GPUs of a node, or of one NVLink network.
+    """Return the family of the path between two GPUs of a node, or of one NVLink network.
 
     `reduces`: the switch reduces (NVLS).
     """
@@ -206,7 +206,7 @@ def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
 
 
 def machine(links: NodeLinks, family: str) -> str:
-    """The instance type whose evidence is used as this machine's own evidence in a family; "" if there is none.
+    """Return the instance type whose evidence counts as this machine's own evidence in a family; "" if there is none.
 
     For a type made with `like:`, this is the parent type if both types have the same links of that family.
     """
@@ -218,7 +218,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
 
 def _links_of(family: str) -> tuple[str, ...]:
-    """The fields of NodeLinks that describe the links of a family."""
+    """Return the fields of NodeLinks that describe the links of a family."""
     if family == "network":
         return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
     if family in ("pcie-link", "pcie-p2p", "no-p2p"):

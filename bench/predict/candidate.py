@@ -91,7 +91,7 @@ class Candidate:
         return self.instance.name if nodes == 1 else f"{nodes} x {self.instance.name}"
 
     def range(self, part: str) -> DrawnRange:
-        """The range of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
+        """Return the range of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
         return range_of(getattr(self.step, part))
 
     @property
@@ -105,7 +105,7 @@ class Candidate:
         return range_of(1 / self.sample_s)
 
     def usd(self, samples: int) -> DrawnRange | None:
-        """The cost of this many samples; None without a price."""
+        """Return the cost of this many samples; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
     @property
@@ -216,7 +216,10 @@ def _predicted(
 
 
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
-    """The links of one group if several groups send at the same time: each gets its part of the node's NICs."""
+    """Return the links of one group if several groups send at the same time:
+
+    each group gets its part of the node's NICs.
+    """
     if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
         return links
     nics = links.num_nics or 1
@@ -238,7 +241,7 @@ def has_middle(exchanges: Exchanges) -> bool:
 def _feed(
     found: ParallelLayout, instance: Instance, evidence: EfficiencyEvidence
 ) -> tuple[Prediction | None, list[Coded]]:
-    """The copy of a step's input to one GPU while all GPUs of the node copy theirs."""
+    """Predict the copy of a step's input to one GPU while all GPUs of the node copy their inputs."""
     workload = found.workload
     if workload.input_bytes is None:
         return None, [Coded.of(PredictRemark.FEED_WITHOUT_INPUT)]
@@ -256,7 +259,7 @@ def _links_name(prediction: Prediction) -> str:
 def _unknowns(
     instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
 ) -> dict[str, Unknown]:
-    """The unknowns by the name of their draws."""
+    """Return the unknowns by the name of their draws."""
     name, gpu = instance.name, instance.gpu
     select = f"python -m bench select --workload {question.workload.name} --runs results/RUN"
     baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"
@@ -287,7 +290,7 @@ def _unknowns(
 
 
 def _unpublished(gpu: GpuModel, exchanges: Exchanges) -> list[Coded]:
-    """A remark on each collective that has only an interval because no result of its kind is published."""
+    """Return a remark on each collective that has only an interval because no result of its kind is published."""
     if has_middle(exchanges):
         return []
     published = {(row.gpu, row.num_nodes > 1, row.pattern) for row in reference.collectives() if row.num_ranks > 1}
@@ -315,7 +318,7 @@ def _verified(
 def _unverified(
     workload: Workload, gpu: GpuModel, computed: Compute, exchanges: Exchanges, feed: Prediction | None
 ) -> list[Coded]:
-    """A remark that lists the figures without a source."""
+    """Return a remark that lists the figures without a source."""
     figures = []
     if not workload.verified:
         figures.append(f"the workload ({'; '.join(workload.unverified)})")

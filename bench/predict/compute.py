@@ -65,7 +65,7 @@ def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
 
 
 def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | None = None) -> Compute:
-    """The computation of one GPU in a step. `rates`: those of the user's runs; they replace published rates.
+    """Predict the computation of one GPU in a step. `rates`: measured by the user's runs; they replace published rates.
 
     Raises UsageError if no rate is known for the element type.
     """

@@ -39,7 +39,7 @@ def priced(
     on: date | None = None,
     given: Mapping[str, float] | None = None,
 ) -> Priced:
-    """The price to use: the `given` one; else that of `region` on the day `on`, or the latest."""
+    """Return the price to use: the `given` one, else the price of `region` on the day `on`, else the latest price."""
     if given and found.name in given:
         return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))
     known = [price for price in found.prices if region in (None, price.region)]
@@ -52,7 +52,7 @@ def priced(
 
 
 def in_force(prices: Sequence[Price], on: date) -> Price | None:
-    """The last price seen on or before a day; None if all are later or undated."""
+    """Return the last price seen on or before a day; None if all prices are later or undated."""
     seen = [price for price in prices if price.date is not None and price.date <= on.isoformat()]
     return max(seen, key=lambda price: price.date or "", default=None)
 
@@ -74,7 +74,9 @@ def check_region(region: str | None, known: Sequence[Instance]) -> None:
 
 
 def earlier(found: Instance, price: Price) -> Price | None:
-    """The last earlier price of the same region that differs from `price`, with the day on which it was last seen."""
+    """Return the last earlier price of the same region that differs from `price`, with the day on which it was last
+    seen.
+    """
     before = [
         each
         for each in found.prices

@@ -70,7 +70,10 @@ def _line(
 
 
 def _sizes(workload: Workload) -> list[Workload]:
-    """The workload with fewer and more layers and the same embedding. Without known layers, all parameters scale."""
+    """Return the workload with fewer and with more layers and the same embedding.
+
+    If its layers are unknown, all parameters scale.
+    """
     model, found = workload.model, []
     for factor in SIZES:
         if model.layers is None:

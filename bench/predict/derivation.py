@@ -21,7 +21,7 @@ _DRAWN = f"are {100 * CONFIDENCE:.0f} % of {NUM_DRAWS:,} draws, whose ends are n
 
 
 def lines(each: Candidate) -> list[str]:
-    """The whole derivation."""
+    """Return the whole derivation."""
     sections = (
         (f"{each.name}: {each.instance.gpus} x {each.gpu.name} per node", _machine(each)),
         ("memory of one GPU", _memory(each)),
@@ -45,7 +45,9 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """The line with the product of the middles of all factors above it, and the interval, which comes from draws."""
+    """Return the line with the product of the middles of all factors above it, and the interval, which comes from
+    draws.
+    """
     found = each.range("compute_s")
     middles = compute(each.layout, each.gpu, Draws(1))  # a single draw is the middle of every unknown
     middle = float(middles.passes_s[0] + middles.update_s[0])
@@ -129,7 +131,9 @@ def _seconds(prediction: Prediction) -> str:
 
 
 def by_hand(each: Candidate) -> Iterator[str]:
-    """The time of a step's largest exchange at rates that a reader can look up, as one call that nothing hides."""
+    """Yield the time of a step's largest exchange at rates that a reader can look up, as one call that no computation
+    hides.
+    """
     inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
         return
@@ -161,7 +165,9 @@ _Rate = tuple[str, float]  # words, bytes per second
 
 
 def _bounds(each: Candidate) -> Iterator[_Rate]:
-    """The rate of the link that the exchange uses, then the published rates of copies from the host over it."""
+    """Yield the rate of the link that the exchange uses, then the published rates of copies from the host over that
+    link.
+    """
     links = each.instance.links
     if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
         yield "at the NVLink port's rate (bound)", links.nvlink_bytes_per_s
@@ -174,7 +180,7 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 
 
 def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
-    """Published results of the same number of GPUs of this model in one node, those of this instance type first."""
+    """Return published results of the same number of GPUs of this model in one node, those of this instance type first."""
     found = [
         one
         for one in reference.collectives()
@@ -186,7 +192,7 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 
 
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
-    """Published rates of such machines; if there are none, of the fastest and slowest without peer access."""
+    """Yield published rates of such machines. If there are none, yield the fastest and the slowest without peer access."""
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"
         yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]

@@ -60,7 +60,7 @@ class Draws:
         return float(-ndtri(_TAIL))
 
     def normal(self, name: str) -> Floats:
-        """The standard normal variable of an unknown."""
+        """Return the standard normal variable of an unknown."""
         import numpy as np
         from scipy.special import ndtri
 
@@ -115,7 +115,7 @@ class Draws:
 
 
 def range_of(values: Floats) -> DrawnRange:
-    """The interval of the draws at level CONFIDENCE, and their median."""
+    """Return the interval of the draws at level CONFIDENCE, and their median."""
     import numpy as np
 
     low, middle, high = np.quantile(values, [_TAIL, 0.5, 1 - _TAIL])

@@ -69,7 +69,7 @@ class Efficiencies:
         self._task, self._links, self._evidence = task, links, evidence
 
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
-        """The efficiency of a family's links, for messages that keep one link busy for `busy_s`.
+        """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
         Where a curve ends, the estimate can jump. No message takes longer than a larger message, so the efficiency is
         at least what the times of larger messages imply. This is checked on a fixed grid of GRID_STEPS steps.
@@ -100,7 +100,7 @@ class Efficiencies:
         )
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
-        """The efficiency from the evidence at this busy time only."""
+        """Return the efficiency from the evidence at this busy time only."""
         found = estimate(self._evidence.curves, query, log(busy_s))
         if found is None:
             return self._bracket(query.family, busy_s)
@@ -111,7 +111,7 @@ class Efficiencies:
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
-        """The interval without measurements: it includes the efficiencies of BRACKETS and the typical interval."""
+        """Return the interval without measurements: it includes the efficiencies of BRACKETS and the typical interval."""
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
         low, high = min(values, default=LEAST_TYPICAL), max(values, default=MOST_TYPICAL)
@@ -120,7 +120,7 @@ class Efficiencies:
 
 
 def of_copies(evidence: EfficiencyEvidence, instance: str, direction: str | None) -> EfficiencyRange:
-    """The efficiency of PCIe copies: of this instance type if it was measured, else of all systems."""
+    """Return the efficiency of PCIe copies: of this instance type if it was measured, else of all systems."""
     measured = [each for each in evidence.copies if direction in (None, each[2])]
     own = [each for each in measured if instance and each[1] == instance]
     values = [log(each[3]) for each in own or measured]

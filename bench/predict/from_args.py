@@ -45,7 +45,7 @@ def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_of(args: argparse.Namespace) -> RequestedMachine:
-    """The machine that the options name. Raises UsageError for unknown names and too many GPUs."""
+    """Return the machine that the options name. Raises UsageError for unknown names and too many GPUs."""
     from bench.config import clusters
 
     path = paths.config_file(args.config)
@@ -67,7 +67,7 @@ def machine_of(args: argparse.Namespace) -> RequestedMachine:
 
 
 def parsed(field: str, text: str) -> Any:
-    """The value of an option (sizes, links, ranks_per_node), parsed as every command parses it."""
+    """Return the value of an option (sizes, links, ranks_per_node), parsed as every command parses it."""
     return FACTOR[field].parse(text)
 
 
@@ -90,7 +90,9 @@ def check_most(gpus: int, request: str | None = None) -> None:
 
 
 def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> EfficiencyEvidence:
-    """The published evidence plus that of the user's runs and imported logs. Raises UsageError for an unusable run.
+    """Return the published evidence and that of the user's runs and imported logs.
+
+    Raises UsageError for an unusable run.
 
     `rates`, if given, receives the measured FLOP/s of matrix multiplication by (GPU model, type).
     """

@@ -18,7 +18,7 @@ SCHEMA = "bench.instances/1"
 
 
 def instance_row(found: Instance, own: bool) -> dict[str, Any]:
-    """The figures of one instance type. `own`: bench.yaml added or changed it."""
+    """Return the figures of one instance type. `own`: whether bench.yaml added or changed the type."""
     links, price = found.links, found.price()
     row = {
         "name": found.name,
@@ -64,12 +64,12 @@ class InstancesReport(Report):
     rows: Sequence[Mapping[str, Any]]
 
     def blocks(self) -> Iterable[Block]:
-        """The types, then the notes."""
+        """Yield the types, then the notes."""
         yield Table(_COLUMNS, self.rows)
         yield Lines([note.text for note in self.notes()])
 
     def data(self) -> Mapping[str, Any]:
-        """The rows and the notes."""
+        """Return the rows and the notes."""
         notes = self.notes()
         return {
             "schema": SCHEMA,
@@ -79,11 +79,14 @@ class InstancesReport(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """The rows."""
+        """Yield the rows."""
         return self.rows
 
     def notes(self) -> list[Coded]:
-        """Notes below the table: what marks and prices mean, then the types with doubtful figures, by kind of doubt."""
+        """Return the notes below the table:
+
+        what marks and prices mean, then the types with doubtful figures, by kind of doubt.
+        """
         rows = self.rows
         notes = [Coded.of(PageNote.OWN)] if any(row["own"] for row in rows) else []
         notes.append(Coded.of(PageNote.PRICES))

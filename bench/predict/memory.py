@@ -52,7 +52,7 @@ class OutOfMemoryError(UsageError):
 
 
 def memory_need(found: ParallelLayout) -> MemoryNeed:
-    """The memory that one GPU needs during training."""
+    """Return the memory that one GPU needs during training."""
     workload = found.workload
     stage = _STAGES[workload.strategy]
     master_weights = 0 if workload.weights == "float32" else 4

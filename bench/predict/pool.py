@@ -106,12 +106,12 @@ class EfficiencyEstimate:
     verified: bool
 
     def quantile(self, sigmas: float) -> float:
-        """The efficiency at this many standard deviations from the mean, at most 1."""
+        """Return the efficiency at this many standard deviations from the mean, at most 1."""
         return min(exp(self.mean + sigmas * self.deviation), 1.0)
 
 
 def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> EfficiencyEstimate | None:
-    """The efficiency at ln(busy seconds) = `where`; None if no system of the family has a value there."""
+    """Estimate the efficiency at ln(busy seconds) = `where`; None if no system of the family has a value there."""
     family = [each for each in curves if each.family == query.family]
     by_system: dict[str, list[_Value]] = {}
     for curve in family:
@@ -149,7 +149,7 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
 
 
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The value with half of the weight below it.
+    """Return the value that has half of the weight below it.
 
     Each value is placed at the middle of its weight; between values the result is interpolated.
     """
@@ -222,7 +222,9 @@ def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, float
 
 
 def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
-    """Standard deviation between systems of one generation, shrunk towards the prior, and its degrees of freedom."""
+    """Return the standard deviation between systems of one generation, shrunk towards the prior, and its degrees of
+    freedom.
+    """
     groups: dict[str, list[float]] = {}
     for system in systems:
         groups.setdefault(system.exact, []).append(system.value)

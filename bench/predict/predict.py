@@ -83,7 +83,7 @@ class Prediction:
 
 
 def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
-    """The class of the slowest links on the path.
+    """Return the class of the slowest links on the path.
 
     One of nvswitch-nvls, nvswitch, nvlink-mesh, infinity-fabric, nvlink-pairs, pcie-p2p, no-p2p and memory inside a
     node; nvlink-domain for nodes of one NVLink network; network-<kind of NIC> between nodes.
@@ -132,7 +132,7 @@ def curve(
 def chosen(
     curves: Mapping[str, dict[float, Prediction]], algorithm: str, pattern: str, num_nodes: int, ranks_per_node: int
 ) -> dict[float, Prediction]:
-    """The curve of one algorithm. Raises UsageError if the algorithm cannot run there."""
+    """Return the curve of one algorithm. Raises UsageError if the algorithm cannot run there."""
     if algorithm not in curves:
         raise UsageError.of(
             Refusal.ALGORITHM_UNKNOWN,
@@ -153,7 +153,7 @@ def by_algorithm(
     ranks_per_node: int,
     evidence: EfficiencyEvidence,
 ) -> dict[str, dict[float, Prediction]]:
-    """The result of `curve` for each algorithm that libraries have and that can run on this cluster."""
+    """Return the result of `curve` for each algorithm that libraries have and that can run on this cluster."""
     if num_nodes < 1 or ranks_per_node < 1 or num_nodes * ranks_per_node < 2:
         raise UsageError.of(Refusal.TOO_FEW_RANKS, num_nodes=num_nodes, ranks_per_node=ranks_per_node)
     for size in sizes:
@@ -235,7 +235,7 @@ class _Predictor:
         )
 
     def _overhead_evidence(self) -> list[EfficiencyCurve]:
-        """The curves whose smallest message shows the start-up time.
+        """Return the curves whose smallest message shows the start-up time.
 
         These are the user's curves of this machine. If there are none, all curves inside nodes are used, or, for a
         cluster with a network, all curves between nodes.
@@ -250,7 +250,7 @@ class _Predictor:
         return own or near
 
     def _most_ranks(self) -> int | None:
-        """The most ranks that were measured over similar networks, else over any network; None inside a node."""
+        """Return the most ranks that were measured over similar networks, else over any network; None inside a node."""
         if self._family() != "network":
             return None
         across = [each for each in self.evidence.curves if each.family == "network"]
@@ -268,7 +268,7 @@ class _Predictor:
         return (f"extrapolated: at most {self.most_ranks} GPUs were measured across such a network",)
 
     def _family(self) -> str:
-        """The family of the path that an empty message takes."""
+        """Return the family of the path that an empty message takes."""
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
         return "network" if crossing else engine.peer_family(self.links, self.task.num_nodes, False)
 

@@ -66,7 +66,7 @@ def _row(pattern: str, size: int, world: tuple[int, int], found: Prediction, bes
 
 
 def _bound(pattern: str, size: int, world: tuple[int, int], algorithm: str, ideal_s: float) -> dict[str, Any]:
-    """The row of an algorithm that no library uses: it has only the limit of its links."""
+    """Return the row of an algorithm that no library uses: it has only the limit of its links."""
     return {
         **_key(pattern, size, world, algorithm, False),
         "low_s": ideal_s,
@@ -105,13 +105,13 @@ class PredictReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """The rows, then how to read them."""
+        """Yield the rows, then how to read them."""
         columns = _COLUMNS if len({row["pattern"] for row in self.rows}) > 1 else _COLUMNS[1:]
         yield Table(columns, self.rows)
         yield Lines([note.text for note in self.notes()])
 
     def data(self) -> Mapping[str, Any]:
-        """The rows and the notes."""
+        """Return the rows and the notes."""
         notes = self.notes()
         return {
             "schema": SCHEMA,
@@ -122,7 +122,7 @@ class PredictReport(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """The rows."""
+        """Yield the rows."""
         return self.rows
 
     def notes(self) -> list[Coded]:

@@ -58,13 +58,13 @@ class EfficiencyEvidence:
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __add__(self, other: EfficiencyEvidence) -> EfficiencyEvidence:
-        """The evidence of both."""
+        """Return the evidence of both."""
         return EfficiencyEvidence(
             self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
         )
 
     def without(self, system: str) -> EfficiencyEvidence:
-        """The evidence without the rows of one system."""
+        """Return the evidence without the rows of one system."""
         return EfficiencyEvidence(
             tuple(each for each in self.rows if each.system != system),
             tuple(each for each in self.curves if each.system != system),
@@ -89,7 +89,7 @@ def evidence_of(rows: Iterable[PublishedCurve], notes: Sequence[Coded] = ()) -> 
 
 @cache
 def published() -> EfficiencyEvidence:
-    """The evidence of hardware/reference.yaml and curves.yaml, without results that have a known defect."""
+    """Return the evidence of hardware/reference.yaml and curves.yaml, without results that have a known defect."""
     rows = []
     for each in published_curves.published():
         row = each.told
@@ -116,7 +116,7 @@ def published() -> EfficiencyEvidence:
 
 
 def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: str) -> EfficiencyEvidence:
-    """The usable rows of a run or an imported log: rows of all ranks, with correct data, on known GPU links.
+    """Return the usable rows of a run or an imported log: rows of all ranks, with correct data, on known GPU links.
 
     `name`: the run's name in reports. Modelled rows are left out.
     """
@@ -178,7 +178,7 @@ def _unusable(header: Header, row: Summary) -> Coded | None:
 
 
 def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
-    """The efficiency of the busiest link at each size, as one curve per family."""
+    """Return the efficiency of the busiest link at each size, as one curve per family."""
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
         return []
@@ -243,7 +243,9 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 
 
 def _raw_rate(copies: reference.CopyReference) -> float:
-    """The PCIe rate of the instance type, because a host's link may be slower than the GPU's; if unknown, the GPU's."""
+    """Return the PCIe rate of the instance type, because a host's link may be slower than the GPU's; if it is unknown,
+    the GPU's rate.
+    """
     from bench.hardware import catalogue
 
     if copies.instance is not None:

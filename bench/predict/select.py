@@ -135,7 +135,10 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
 
 
 def _none_found(refused: Sequence[Refused]) -> UsageError:
-    """The error if no machine can run the workload. If there was only one machine, its error's code is kept."""
+    """Return the error if no machine can run the workload.
+
+    If there was only one machine, the error has that machine's code.
+    """
     reasons = [f"{each.num_nodes} x {each.instance}: {each.error}" for each in refused]
     error = UsageError.of(Refusal.NO_MACHINE, reasons="; ".join(reasons))
     if len(refused) == 1:
@@ -151,7 +154,7 @@ def _key(each: Candidate, by: str) -> tuple[bool, float]:
 
 
 def _metrics(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
-    """What two machines are compared by: the requested metric first, and cost only if both have a price."""
+    """Return by what two machines are compared: the requested metric first, and cost only if both have a price."""
     priced = first.sample_usd is not None and other.sample_usd is not None
     if not priced:
         return ("time",)
@@ -167,7 +170,7 @@ def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> PairDe
 
 
 def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doubt:
-    """The unknown with the largest squared correlation between its draws and the logarithm of the ratio."""
+    """Return the unknown with the largest squared correlation between its draws and the logarithm of the ratio."""
     import numpy as np
 
     unknowns = {**first.unknowns, **other.unknowns}
@@ -198,7 +201,9 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 
 
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
-    """A remark on each pair with the best machine in which an earlier price changes the price order or cost verdict."""
+    """Return a remark on each pair with the best machine in which an earlier price changes the order or the verdict on
+    cost.
+    """
     changes = []
     best = ranked[0]
     ranked = list({each.instance.name: each for each in reversed(ranked)}.values())[::-1]  # each type at its best

@@ -152,7 +152,7 @@ def _dollars(found: DrawnRange | None, basis: str) -> str:
 
 
 def fine_print(selection: Selection) -> list[str]:
-    """The meaning of the letters, the verdicts, the machines that were left out, and the remarks."""
+    """Return the meaning of the letters, the verdicts, the machines that were left out, and the remarks."""
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
     first = f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {meaning}"
@@ -200,7 +200,10 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
 
 
 def sentence(verdict: PairDecision) -> str:
-    """`a sample costs on A 0.21..0.64 of what it costs on B: A is cheaper`, or UNDECIDED with what would decide it."""
+    """Return `a sample costs on A 0.21..0.64 of what it costs on B:
+
+    A is cheaper`, or UNDECIDED with what would decide it.
+    """
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
     ratio = f"a sample on {first} {verb} {verdict.ratio.text()} of one on {other}: "

@@ -55,7 +55,7 @@ def step(
     copied_s: Floats,
     shares_link: bool,
 ) -> StepTime:
-    """The times of a layout's step.
+    """Return the times of a layout's step.
 
     `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
     optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is

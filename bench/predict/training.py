@@ -118,7 +118,7 @@ class ParallelLayout:
         return (self.workload.model.layers or 1) // self.workload.mesh.pipeline
 
     def group(self, name: str) -> CommGroup:
-        """The group called data, replicas, shard (of ZeRO 3), expert_data, tensor, pipeline or expert."""
+        """Return the group called data, replicas, shard (of ZeRO 3), expert_data, tensor, pipeline or expert."""
         mesh = self.workload.mesh
         shard = mesh.shard or self.data
         size, stride = {
@@ -136,7 +136,7 @@ class ParallelLayout:
         return CommGroup(name, size // per_node, per_node, self.gpus_per_node // per_node)
 
     def shards(self, part: str) -> int:
-        """The number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""
+        """Return the number of ranks over which ZeRO shards the 'dense' or the 'experts' parameters."""
         if self.workload.strategy == "ddp":
             return 1
         if part == "experts":
@@ -150,7 +150,7 @@ def width(dtype: str) -> int:
 
 
 def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
-    """The workload on this many GPUs. Raises UsageError if the mesh does not divide them."""
+    """Return the workload on this many GPUs. Raises UsageError if the mesh does not divide them."""
     mesh, gpus = workload.mesh, num_nodes * gpus_per_node
     fixed = mesh.tensor * mesh.pipeline
     if gpus % fixed:
@@ -257,7 +257,7 @@ def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
 
 
 def fixed_parts(found: ParallelLayout) -> int:
-    """The number of parts into which tensor and pipeline parallelism split the model."""
+    """Return the number of parts into which tensor and pipeline parallelism split the model."""
     return found.workload.mesh.tensor * found.workload.mesh.pipeline
 
 

@@ -115,7 +115,7 @@ def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str,
 
 
 def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSummary:
-    """The summary of at least one row."""
+    """Summarise at least one row."""
     systems: dict[str, list[HeldOutRow]] = {}
     for row in rows:
         systems.setdefault(row.system, []).append(row)
@@ -146,12 +146,12 @@ def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSumma
 
 
 def large_allreduce(rows: Iterable[HeldOutRow]) -> tuple[HeldOutRow, ...]:
-    """The rows that the targets apply to."""
+    """Return the rows to which the targets apply."""
     return tuple(row for row in rows if row.pattern == "allreduce" and row.payload_bytes >= LARGE_BYTES)
 
 
 def link_level(row: HeldOutRow) -> str:
-    """The link class of a row, with all networks as one class."""
+    """Return the link class of a row. All networks are one class."""
     return "network" if row.link_class.startswith("network") else row.link_class
 
 
@@ -192,7 +192,7 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """The estimate by hand: bytes / the link's rate / one efficiency for all machines of its level."""
+    """Return the estimate by hand: bytes / the link's rate / one efficiency for all machines of its level."""
     times = []
     for algorithm in task.algorithms:
         link_times = []
@@ -206,7 +206,7 @@ def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float
 
 
 def _wilson(share: float, num: int) -> tuple[float, float]:
-    """The 90 % interval of a share of `num` trials (E. B. Wilson, 1927)."""
+    """Return the 90 % interval of a share of `num` trials (E. B. Wilson, 1927)."""
     z2 = _Z90**2
     centre = (share + z2 / (2 * num)) / (1 + z2 / num)
     half = _Z90 / (1 + z2 / num) * sqrt(share * (1 - share) / num + z2 / (4 * num**2))

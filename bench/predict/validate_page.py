@@ -36,7 +36,7 @@ class SummaryTable:
     targets: bool = False
 
     def block(self) -> Table:
-        """The table, without empty columns."""
+        """Return the table, without empty columns."""
         columns = [
             Column(name, lambda summary, k=k: summary.words[k], right=False)  # type: ignore[misc]
             for k, name in enumerate(self.names)
@@ -49,7 +49,7 @@ class SummaryTable:
 
 
 def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
-    """The tables of a validation, those with targets first."""
+    """Return the tables of a validation, those with targets first."""
     large_rows = [row for row in rows if row.payload_bytes >= validate.LARGE_BYTES]
     large_allreduce = validate.large_allreduce(rows)
     by_class = validate.summarize(large_allreduce, lambda row: (validate.link_level(row),))
@@ -98,7 +98,7 @@ class ValidateReport(Report):
     left_out: Sequence[Coded]
 
     def blocks(self) -> Iterable[Block]:
-        """The tables, then the meaning of their columns."""
+        """Yield the tables, then the meaning of their columns."""
         for table in summary_tables(self.rows):
             yield table.block()
         notes = [code.template for code in _MEANING]
@@ -106,7 +106,7 @@ class ValidateReport(Report):
         yield Lines(notes)
 
     def data(self) -> Mapping[str, Any]:
-        """The tables, the rows and the meaning of the columns."""
+        """Return the tables, the rows and the meaning of the columns."""
         tables = {table.heading: table.summaries for table in summary_tables(self.rows)}
         targets = {}
         for table in summary_tables(self.rows):
@@ -121,7 +121,7 @@ class ValidateReport(Report):
         }
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """The held-out rows with their errors."""
+        """Yield the held-out rows with their errors."""
         for row in self.rows:
             errors = {"error": row.error, "baseline_error": row.baseline_error, "covered": row.covered}
             yield asdict(row) | errors | {"modelled": True}

@@ -33,7 +33,7 @@ _Found = Mapping[str, Any]  # key -> value, or section -> field -> value
 
 
 def count(typed: str) -> float:
-    """A number above zero: 306M, 8.03B, 1e12, 602112. Suffixes are decimal, unlike those of message sizes."""
+    """Return a number above zero: 306M, 8.03B, 1e12, 602112. Suffixes are decimal, unlike those of message sizes."""
     match = _COUNT.fullmatch(typed)
     number = float(match[1]) * _THOUSANDS[match[2].upper()] if match else 0.0
     if not 0 < number < math.inf:
@@ -42,7 +42,7 @@ def count(typed: str) -> float:
 
 
 def whole(typed: str) -> int:
-    """A whole number above zero."""
+    """Return a whole number above zero."""
     number = count(typed)
     if number != int(number):
         raise UsageError.of(Refusal.WHOLE_INVALID, typed=typed)
@@ -50,7 +50,7 @@ def whole(typed: str) -> int:
 
 
 def span(typed: str) -> Span:
-    """A number such as `0.4` or an interval such as `0.3..0.5`, above zero."""
+    """Return a number such as `0.4` or an interval such as `0.3..0.5`, above zero."""
     low, dots, high = typed.partition("..")
     ends = count(low.strip()), count((high if dots else low).strip())
     if ends[0] > ends[1]:
@@ -59,7 +59,7 @@ def span(typed: str) -> Span:
 
 
 def fraction(typed: str) -> Span:
-    """A number or interval of at most 1."""
+    """Return a number or interval of at most 1."""
     ends = span(typed)
     if ends[1] > 1:
         raise UsageError.of(Refusal.FRACTION_ABOVE_ONE, typed=typed)
@@ -154,7 +154,7 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 
 
 def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
-    """The keys of a file and of its preset; the file's own keys win."""
+    """Return the keys of a file and of its preset. The file's own keys win."""
     found: _Found = schema.read(file, WORKLOAD)
     preset = found.get("preset")
     if preset is None:
@@ -174,7 +174,7 @@ def _merged(below: _Found, above: _Found) -> _Found:
 
 
 def _setting(typed: str) -> _Found:
-    """The keys that a setting such as `training.batch=32` sets."""
+    """Return the keys that a setting such as `training.batch=32` sets."""
     key, equals, value = typed.partition("=")
     section, dot, inner = key.strip().partition(".")
     if not (equals and dot) or section not in _SECTIONS:
