@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 _GAP = 80  # characters between two facts of one statement
 
@@ -18,3 +20,10 @@ def _whole(fact: str) -> str:
     begin = r"(?<![\w.])" if re.match(r"\w", fact) else ""
     end = r"(?!\w|\.\d)" if re.search(r"\w\Z", fact) else ""
     return begin + re.escape(fact) + end
+
+
+def whole_plan(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan with the keys that every plan of a measured run has; `plan` may leave them out."""
+    world = {"num_nodes": 1, "ranks_per_node": 2}
+    jobs = [{"case": ["allreduce"], "world": world, "factors": {}, **job} for job in plan["jobs"]]
+    return {"scenario": "latency", "cluster": {"name": "lab"}, **plan, "jobs": jobs}

@@ -16,7 +16,7 @@ import pytest
 from bench.__main__ import main
 from bench.core.record import Samples
 from bench.store import jsonl, runs
-from tests.facts import holds
+from tests.facts import holds, whole_plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
@@ -53,7 +53,7 @@ def a_run(tmp_path: Path, a_header: Make, a_record: Make) -> Make:
                     row = {"mode": mode, "payload_bytes": size, "requested_bytes": (size,), "samples": samples}
                     writer.append(a_record(**(row | of_record)))
         plan = {"scenario": "latency", "cluster": {"name": "lab"}, "jobs": [{"name": job} for job in jobs]}
-        runs.write_plan(folder, plan)
+        runs.write_plan(folder, whole_plan(plan))
         return folder
 
     return make

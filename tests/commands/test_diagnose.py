@@ -192,7 +192,7 @@ def test_an_interrupted_diagnosis_prints_the_verdict_so_far(
 
     def interrupted(args: object) -> None:
         folder.mkdir()
-        runs.write_plan(folder, {"jobs": []})
+        runs.write_plan(folder, {"scenario": "links", "cluster": {}, "jobs": []})
         stored(folder, 4)
         raise Interrupted("interrupted")
 

@@ -21,7 +21,7 @@ import pytest
 from bench.__main__ import main
 from bench.core.record import Record
 from bench.store import jsonl, runs
-from tests.facts import holds
+from tests.facts import holds, whole_plan
 from tests.gate.gate_runs import Run, good, pairs
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -43,7 +43,7 @@ def stored(run: Run, folder: Path) -> Path:
     """The run as it lies in results/."""
     folder.mkdir(parents=True)
     if run.plan is not None:
-        runs.write_plan(folder, {"scenario_text": "", **run.plan})
+        runs.write_plan(folder, whole_plan({"scenario_text": "", **run.plan}))
     runs.write_outcomes(folder, run.outcomes)
     for job, head, records in run.jobs:
         writer = jsonl.Writer(runs.results_file(folder, job.partition("#")[0]), head)
@@ -286,7 +286,7 @@ def test_a_retest_of_a_run_that_passed_starts_nothing(tmp_path: Path, rules: str
     assert holds(capsys.readouterr().err, "nothing", "again")
     assert not (folder / "retests.json").exists()
     assert main(["run", "--retest", str(folder), "--resume", str(folder)]) == 2
-    runs.write_plan(folder, {"scenario": "import", "imported": ["a.log"], "jobs": []})
+    runs.write_plan(folder, {"scenario": "import", "cluster": {}, "imported": ["a.log"], "jobs": []})
     assert main(["run", "--retest", str(folder), "--rules", rules]) == 2
     assert f"{folder} was imported" in capsys.readouterr().err
 

@@ -17,6 +17,7 @@ from bench.core import plugins
 from bench.core.record import Header, Record, Skip
 from bench.results import collect, summary
 from bench.store import jsonl, runs
+from tests.facts import whole_plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
@@ -50,7 +51,7 @@ class Files:
 
     def write(self, folder: Path) -> Path:
         folder.mkdir()
-        runs.write_plan(folder, self.plan)
+        runs.write_plan(folder, whole_plan(self.plan))
         runs.write_outcomes(folder, self.outcomes)
         writer = jsonl.Writer(runs.results_file(folder, JOB), self.header)
         for record in self.records:

@@ -87,7 +87,9 @@ def test_under_slurm_a_retest_needs_an_allocation_with_its_hosts(
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     case = ["pairs", "--transport", "nccl", "--sizes", "4M", "--mode", "pipelined", "--schedule", "ladder"]
     job = {"name": "pairs", "case": case, "world": {"num_nodes": 8, "ranks_per_node": 1}, "factors": {}}
-    runs.write_plan(tmp_path, {"cluster": {"name": "s", "nodes": 8, "launcher": "slurm"}, "jobs": [job]})
+    runs.write_plan(
+        tmp_path, {"scenario": "s", "cluster": {"name": "s", "nodes": 8, "launcher": "slurm"}, "jobs": [job]}
+    )
     site = plan.site_of(Cluster("s", nodes=8, launcher="slurm"), (), None)
     context = RunContext(site, tmp_path, tmp_path, 60.0, print, print, check_hosts=False)
     with pytest.raises(UsageError) as error:

@@ -25,11 +25,12 @@ from bench.core.errors import BenchError, UsageError
 from bench.core.record import Header, Record, Samples
 from bench.store import heartbeat, jsonl, lease, run_lock, runs
 from bench.store.heartbeat import End, Heartbeat
+from tests.facts import whole_plan
 
 MODES = {"kill": 1, "torn": 2, "no space": 3, "broken": 4, "power": 5}  # as in injection.c
 JOBS, SIZES = ("first", "second"), (8, 64, 4096)
 FAILED, CRASHED = 3, 70
-PLAN = {"cluster": "c", "jobs": [{"name": job} for job in JOBS]}
+PLAN = whole_plan({"jobs": [{"name": job} for job in JOBS]})
 
 Acknowledge = Callable[[str], None]
 
