@@ -112,7 +112,9 @@ def _counts(option: str, text: str) -> list[int]:
 def _measured(
     rows: Sequence[Mapping[str, Any]], evidence: EfficiencyEvidence
 ) -> Iterator[tuple[str, str, int, int, int, float]]:
-    """Yield the user's rows on the predicted worlds, as (basis, pattern, nodes, GPUs per node, size in bytes, seconds)."""
+    """Yield the user's rows on the predicted worlds, as (basis, pattern, nodes, GPUs per node, size in bytes,
+    seconds).
+    """
     worlds = {(row["pattern"], row["num_nodes"], row["ranks_per_node"]) for row in rows}
     for each in evidence.rows:
         world = (each.pattern, each.num_nodes, each.ranks_per_node)

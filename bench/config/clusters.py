@@ -49,7 +49,10 @@ class Cluster:
 
 
 def load_clusters(path: Path) -> Mapping[str, Cluster]:
-    """Return the clusters of a bench.yaml by name. Raises UsageError naming line, column and key of the first mistake."""
+    """Return the clusters of a bench.yaml by name.
+
+    Raises UsageError naming line, column and key of the first mistake.
+    """
     file = load(path)
     site = schema.read(file, _SITE)
     own = site.get("instances", {})
@@ -60,7 +63,10 @@ def load_clusters(path: Path) -> Mapping[str, Cluster]:
 
 
 def load_site(path: Path) -> InstanceTypes:
-    """Return the catalogue's instance types with those of a bench.yaml, if the file exists. Raises UsageError as above."""
+    """Return the catalogue's instance types with those of a bench.yaml, if the file exists.
+
+    Raises UsageError as above.
+    """
     if not path.exists():
         return site_of({})
     return site_of(schema.load(path, _SITE).get("instances", {}), path)

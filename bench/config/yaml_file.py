@@ -84,12 +84,15 @@ class YamlFile:
         return loc
 
     def fail(self, loc: Loc, message: str, key: bool = False) -> UsageError:
-        """Return the error to raise for the value at `loc` (or for its key): `FILE:LINE:COLUMN: dotted.key: message`."""
+        """Return the error for the value at `loc` (or for its key): `FILE:LINE:COLUMN: dotted.key: message`."""
         return UsageError(": ".join(filter(None, (self.where(loc, key), dotted(self.present(loc)), message))))
 
 
 def find(kind: str, name_or_path: str, folder: Path) -> Path:
-    """Return the path of a file, given by its name in `folder` or by its path. Raises UsageError with the nearest name."""
+    """Return the path of a file, given by its name in `folder` or by its path.
+
+    Raises UsageError with the nearest name.
+    """
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return path

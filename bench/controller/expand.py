@@ -151,7 +151,10 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 
 
 def _with_preset(case: Case) -> Case:
-    """Return the case with the settings that `like` fixes. Raises UsageError if the case sets one of them differently."""
+    """Return the case with the settings that `like` fixes.
+
+    Raises UsageError if the case sets one of them differently.
+    """
     fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
         given = getattr(case, name)

@@ -56,7 +56,10 @@ def waiting_note(cluster: Cluster) -> str | None:
 
 
 def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results: Path) -> Wanted:
-    """Return what jobs require of the hosts that their cluster names. If the cluster names no hosts, no host is asked."""
+    """Return what jobs require of the hosts that their cluster names.
+
+    If the cluster names no hosts, no host is asked.
+    """
     real = [job for job in jobs if not traits(job.case.transport).modelled]
     meets = any(job.world.num_nodes > 1 and traits(job.case.transport).rendezvous for job in real)
     return Wanted(

@@ -339,7 +339,9 @@ def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:
 
 
 def ignored_option(case: Case, transport: str) -> Skip | None:
-    """Return a skip that names an option that this transport would silently ignore, or None if there is no such option."""
+    """Return a skip that names an option that this transport would silently ignore, or None if there is no such
+    option.
+    """
     accepted = (*traits(transport).factors, *traits(transport).no_effect)
     for each in FACTORS:
         if each.strict and each.name not in accepted and getattr(case, each.name) != each.default:

@@ -45,7 +45,9 @@ class Fabric:
         self._solved: dict[bytes, Floats] = {}
 
     def path(self, source: int, target: int) -> tuple[str, ...]:
-        """Return the links that a message from `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in 1')."""
+        """Return the links that a message from `source` to `target` crosses, in order: ('nvlink out 0', 'nvlink in
+        1').
+        """
         import numpy as np
 
         ids = self._paths(np.array([source]), np.array([target]))[0]

@@ -31,7 +31,10 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Return the text that `expand` turns back into these names. Consecutive numbers at the end of names become ranges."""
+    """Return the text that `expand` turns back into these names.
+
+    Consecutive numbers at the end of names become ranges.
+    """
     parts: list[str] = []
     for (stem, width), group in groupby(map(_split, names), key=lambda split: (split[0], _width(split[1]))):
         runs: list[list[str]] = []

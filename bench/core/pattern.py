@@ -129,7 +129,10 @@ class Pattern(ABC):
         return 1
 
     def min_steps(self, num_ranks: int) -> int:
-        """Return the least number of messages that must follow one another. The floor is this number times one latency."""
+        """Return the least number of messages that must follow one another.
+
+        The floor is this number times one latency.
+        """
         return 1
 
 

@@ -24,7 +24,10 @@ def sealed(data: bytes, secret: bytes, context: bytes) -> bytes:
 
 
 def unsealed(data: bytes, secret: bytes, context: bytes) -> bytes:
-    """Return the bytes of a sealed message, without the HMAC. Raises SealError if the sender does not know the secret."""
+    """Return the bytes of a sealed message, without the HMAC.
+
+    Raises SealError if the sender does not know the secret.
+    """
     digest, rest = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not hmac.compare_digest(digest, _digest(rest, secret, context)):
         raise SealError("a message came from a process that does not know the secret of this run")

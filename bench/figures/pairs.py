@@ -244,7 +244,9 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _norm(low: float, high: float) -> Normalize:
-    """Return a colour scale of at least a factor of 2, so noise looks harmless; above a factor of 5 it is logarithmic."""
+    """Return a colour scale of at least a factor of 2, so noise looks harmless; above a factor of 5 it is
+    logarithmic.
+    """
     low = min(low, high / 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 

@@ -60,7 +60,9 @@ def own_links(header: Header, record: Record) -> NodeLinks | None:
 
 
 def between(header: Header, record: Record) -> Between | None:
-    """Return the links between the two GPUs of a row; None if they are unknown, or if the user gave rates for the run."""
+    """Return the links between the two GPUs of a row; None if they are unknown, or if the user gave rates for the
+    run.
+    """
     ranks = _two_ranks(header, record)
     ends = [gpu_of(header, rank) for rank in ranks] if ranks else []
     if len(ends) < 2 or ends[0] is None or ends[1] is None or ends[0][0] != ends[1][0] or ends[0][1] == ends[1][1]:

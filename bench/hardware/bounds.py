@@ -98,7 +98,10 @@ def shares_gpu(header: Header, flags: Collection[str]) -> bool:
 
 
 def _of_row(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
-    """Return the links between the two GPUs of a pair's row. With NVLink a library may also route through a third GPU."""
+    """Return the links between the two GPUs of a pair's row.
+
+    With NVLink a library may also route through a third GPU.
+    """
     if moves_host_memory(header.transport) or header.modelled:
         return links
     joined = _live_copies.between(header, record)

@@ -317,7 +317,10 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 
 
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
-    """Return the source of a block as `<text> (<date>)`. The date is the block's own if it has one, else the source's."""
+    """Return the source of a block as `<text> (<date>)`.
+
+    The date is the block's own if it has one, else the source's.
+    """
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]
     return f"{source['text']} ({date})" if date else str(source["text"])

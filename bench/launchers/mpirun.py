@@ -120,7 +120,9 @@ class Mpirun(Launcher):
         return consent | {"BENCH_AGENT": shlex.join(site.agent)} | dict.fromkeys(_AGENTS, str(_AGENT)) | _SSH_TREE
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, from Hydra's BAD TERMINATION or Open MPI's report of the rank that ended first."""
+        """Return the rank that failed, from Hydra's BAD TERMINATION or Open MPI's report of the rank that ended
+        first.
+        """
         for form in _LOST:
             if match := form.search(log):
                 found = match.groupdict()

@@ -180,7 +180,9 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 
 
 def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
-    """Return published results of the same number of GPUs of this model in one node, those of this instance type first."""
+    """Return published results of the same number of GPUs of this model in one node, those of this instance type
+    first.
+    """
     found = [
         one
         for one in reference.collectives()
@@ -192,7 +194,10 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 
 
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
-    """Yield published rates of such machines. If there are none, yield the fastest and the slowest without peer access."""
+    """Yield published rates of such machines.
+
+    If there are none, yield the fastest and the slowest without peer access.
+    """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"
         yield f"as published for {where} at {format_bytes(one.best[0])} ({one.source})", one.best[1]

@@ -111,7 +111,9 @@ class Efficiencies:
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
-        """Return the interval without measurements: it includes the efficiencies of BRACKETS and the typical interval."""
+        """Return the interval without measurements: it includes the efficiencies of BRACKETS and the typical
+        interval.
+        """
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
         low, high = min(values, default=LEAST_TYPICAL), max(values, default=MOST_TYPICAL)

@@ -83,7 +83,9 @@ def devices() -> tuple[Device, ...]:
 
 
 def neighbours() -> dict[str, str]:
-    """Return the MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour discovery)."""
+    """Return the MAC address that this host uses for each address of its own networks (ARP, IPv6 neighbour
+    discovery).
+    """
     found = {}
     for body in _dump(_GET_NEIGHBOURS, struct.pack("=BBHiHBB", 0, 0, 0, 0, 0, 0, 0)):
         (state,) = struct.unpack_from("=H", body, 8)

@@ -138,7 +138,10 @@ def _value(point: _Point, factor: str) -> str:
 
 
 def _time_ratio(point: _Point, reference: _Point) -> PairedRatio:
-    """Return the point's time / the reference's time. With two or more launches of both, the interval is over launches."""
+    """Return the point's time / the reference's time.
+
+    With two or more launches of both, the interval is over launches.
+    """
     if point is reference:
         return PairedRatio(1.0)
     if point.first.modelled:

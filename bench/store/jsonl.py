@@ -296,7 +296,10 @@ def _header(parsed: Mapping[str, Any]) -> Header:
 
 
 def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
-    """Return the record of a line that fits the schema. Raises UsageError if the record's parts contradict each other."""
+    """Return the record of a line that fits the schema.
+
+    Raises UsageError if the record's parts contradict each other.
+    """
     values = {name: value for name, value in parsed.items() if name in _OF_RECORD}
     for name in ("requested_bytes", "flags"):
         values[name] = tuple(values.get(name, ()))

@@ -81,7 +81,10 @@ def discard(folder: Path) -> None:
 
 
 def find(results: Path, name: str) -> Path:
-    """Return the folder of a run by path, name, or `latest`. Raises UsageError, with the latest runs, if there is none."""
+    """Return the folder of a run by path, name, or `latest`.
+
+    Raises UsageError, with the latest runs, if there is none.
+    """
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
         return as_path
