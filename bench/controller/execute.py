@@ -339,7 +339,7 @@ def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, w
 
 
 def _printed(folder: Path, job: Job, start: int) -> str:
-    """Return what the ranks and the launcher of this attempt have printed so far: the job's log from byte `start` on."""
+    """Return what ranks and launcher of this attempt have printed so far: the job's log from byte `start` on."""
     with runs.log_file(folder, job.name).open("rb") as log:
         log.seek(start)
         return log.read().decode(errors="replace")

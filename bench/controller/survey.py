@@ -268,7 +268,7 @@ def _silence(
 
 
 def _without(host: str, text: str) -> str:
-    """Replace the host's name in the text by the placeholder _HOST, so hosts with the same reason have the same text."""
+    """Replace the host's name in the text by _HOST, so hosts with the same reason have the same text."""
     return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", _HOST, text)
 
 

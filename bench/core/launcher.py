@@ -84,7 +84,7 @@ class Launcher(ABC):
         return {}
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the lost rank and host that this launcher reports in `log`, or None if the log reports no lost rank."""
+        """Return the lost rank and host that this launcher reports in `log`; None if the log reports none."""
         return None
 
     def unavailable(self, which: Callable[[str], str | None]) -> str | None:

@@ -59,7 +59,7 @@ _UNKNOWN = LogTraits()
 
 @cache
 def log_traits(tool: str) -> LogTraits:
-    """Return the traits of the tool whose runs have this name, or the default traits if no reader declares this name."""
+    """Return the traits of the tool whose runs have this name, or default traits if no reader declares it."""
     if tool in plugins.names("transport"):
         return _UNKNOWN
     for name in plugins.names("tool"):

@@ -30,7 +30,7 @@ FOLDERS = {
 
 @cache
 def names(kind: str) -> tuple[str, ...]:
-    """Return the names of one kind (a key of FOLDERS), sorted: `names("transport")` -> ('gloo', 'model', 'mpi', ...)."""
+    """Return the sorted names of one kind (a key of FOLDERS): `names("transport")` -> ('gloo', 'model', 'mpi', ...)."""
     files = (_ROOT / FOLDERS[kind]).glob("*.py")
     return tuple(sorted(file.stem for file in files if not file.stem.startswith("_")))
 

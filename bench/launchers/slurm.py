@@ -119,7 +119,7 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, from srun's line about the first lost task: `srun: error: h2: task 2: Killed`."""
+        """Return the rank that failed, by srun's line on the first lost task: `srun: error: h2: task 2: Killed`."""
         match = _LOST.search(log)
         if match is None:
             return None

@@ -85,7 +85,7 @@ def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple
 
 
 def case_of(job: str, header: Header) -> str:
-    """Return the name of a job without its launch and attempt: `allreduce-mpi-1x2` for `allreduce-mpi-1x2-launch3#2`."""
+    """Return a job's name without its launch and attempt: `allreduce-mpi-1x2` for `allreduce-mpi-1x2-launch3#2`."""
     stem = job.partition("#")[0]
     return stem.replace(f"-launch{header.launch}", "", 1) if header.launch > 1 else stem
 

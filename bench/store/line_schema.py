@@ -324,7 +324,7 @@ KINDS = tuple(_CHECKS)
 
 
 def problem(kind: str, parsed: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a line of this type (header, record, clocks, end) as text, or None if all values fit."""
+    """Return what is wrong with a line of this type (header, record, clocks, end); None if all values fit."""
     misfit = _CHECKS[kind](parsed)
     return None if misfit is None else words(misfit)
 
