@@ -58,7 +58,7 @@ def _machine(headers: Sequence[Header]) -> Coded:
     ranks = sorted({header.num_ranks for header in headers if header.num_ranks})
     num_nodes = max([header.num_nodes or 0 for header in headers])
     modelled = all(header.modelled for header in headers)
-    shown = Counter(_node_words(node) for node in nodes.values() if not modelled)
+    shown = Counter(filter(None, (_node_words(node) for node in nodes.values() if not modelled)))
     return Coded.of(
         HeadlineCode.MACHINE,
         modelled=modelled,
@@ -71,13 +71,13 @@ def _machine(headers: Sequence[Header]) -> Coded:
 
 
 def _node_words(node: Any) -> str:
-    """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`."""
-    cpus = text.count(node["num_cpus"], "CPU") if node.get("num_cpus") else "unknown CPUs"
-    if node.get("cpu_model"):
-        cpus += f" ({node['cpu_model']})"
+    """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`. Unknown parts are left out, as in many logs."""
     gpus = Counter(str(gpu.get("name") or "unknown GPU") for gpu in node.get("gpus") or ())
-    names = [f"{num} x {name}" for name, num in gpus.items()]
-    return f"{cpus}, {', '.join(names) or 'no GPU'}"
+    parts = [f"{num} x {name}" for name, num in gpus.items()]
+    if node.get("num_cpus"):
+        model = f" ({node['cpu_model']})" if node.get("cpu_model") else ""
+        parts = [f"{text.count(node['num_cpus'], 'CPU')}{model}", *(parts or ["no GPU"])]
+    return ", ".join(parts)
 
 
 def _range(numbers: Sequence[int]) -> str | None:
