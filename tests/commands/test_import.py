@@ -569,7 +569,12 @@ def logs_of_all_tools() -> Iterator[tuple[str, bytes]]:
     yield from ((path.name, path.read_bytes()) for path in corpus.paths(FOLDERS))
 
 
-@pytest.mark.parametrize("noise", NOISE)
+_USUAL_NOISE = ("CRLF", "colours, tags, CRLF")
+
+
+@pytest.mark.parametrize(
+    "noise", [noise if noise in _USUAL_NOISE else pytest.param(noise, marks=pytest.mark.slow) for noise in NOISE]
+)
 def test_noise_on_every_line_changes_no_row(noise: str) -> None:
     for name, text in logs_of_all_tools():
         assert figures(document_of(NOISE[noise](text))) == figures(document_of(text)), name
@@ -633,7 +638,7 @@ def imported(text: bytes, form: str) -> int:
     return code
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(MANGLED, st.binary(max_size=400)), st.sampled_from(["json", "table", "csv", "markdown"]))
 def test_no_input_crashes_the_command(text: bytes, form: str) -> None:
     assert imported(text, form) in (0, 1, 2)
@@ -668,7 +673,12 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+_USUAL_HOSTILE = ("one long line", "open strings", "devices")  # the others take long and behave like these
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in _USUAL_HOSTILE else pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE]
+)
 def test_memory_is_a_few_times_the_input(name: str) -> None:
     text = HOSTILE[name]
     imported(b"", "json")  # modules that are loaded once are not counted

@@ -163,6 +163,7 @@ def _modelled(run: Run, site: Path, links: str) -> dict[str, float]:
     return times
 
 
+@pytest.mark.slow
 @pytest.mark.beside
 def test_halving_a_link_slows_exactly_what_crosses_it(run: Run, tmp_path: Path) -> None:
     full = _modelled(run, tmp_path, "")

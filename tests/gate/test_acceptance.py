@@ -52,6 +52,7 @@ def test_64_nodes_of_8_gpus_are_planned_in_20_minutes(config: str, capsys: Out) 
     assert "# estimate: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_modelled_acceptance_is_judged_and_refused(config: str, tmp_path: Path, capsys: Out) -> None:
     where = ["--results", str(tmp_path / "results")]
     words = ["run", "acceptance", "--cluster", "small", "--config", config, "--model", "--no-plots", *where]

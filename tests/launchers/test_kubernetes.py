@@ -290,6 +290,7 @@ def test_the_plan_is_a_shell_script_that_brings_the_samples_home(cluster: Path) 
     assert (cluster / "store.deleted").read_text().count("mpijob/") == 2, "nothing stays on the cluster"
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_a_failed_job_is_reported_and_fails_the_script(cluster: Path) -> None:
     done = shell(cluster, PLAN, ENDED="Running FailureTarget Failed")

@@ -52,7 +52,7 @@ def test_a_column_that_tells_lines_apart_stays(a_document: Document) -> None:
     assert "type" in titles(table.render(RunReport(differing), 80))
 
 
-@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("width", [80, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_real_terminal_has_lines_that_fit_and_a_pipe_has_all(width: int) -> None:
     words = (sys.executable, "-m", "bench", "report", str(REFERENCE))
     env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
