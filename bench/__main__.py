@@ -84,7 +84,7 @@ def _run(words: list[str]) -> int:
 
 
 def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
-    """The parser of all commands. Only commands in `loaded` are imported and have options."""
+    """Return the parser of all commands. Only commands in `loaded` are imported and have options."""
     parser = Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
     parser.add_argument("--debug", action="store_true", help=_DEBUG)

@@ -29,7 +29,7 @@ class AllToAll(BlockPattern):
         return (Collective(self.name, *self.buffers(shape, member)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The block that each member sends to this member."""
+        """Return the block that each member sends to this member."""
         block = shape.block_bytes
         return tuple(Copied(source, member * block, block, source * block) for source in range(shape.num_ranks))
 

@@ -35,7 +35,7 @@ class AllToAllV(Pattern):
     name = "alltoallv"
 
     def needs(self, shape: Shape) -> Skip | None:
-        """A matrix, if given, must have a row and a column for each rank."""
+        """Check that a matrix, if given, has a row and a column for each rank."""
         num_ranks, matrix = shape.num_ranks, shape.matrix
         if matrix and {num_ranks} != {len(matrix), *map(len, matrix)}:
             return Skip.of(SkipCode.MATRIX_SIZE, num_rows=len(matrix), num_ranks=num_ranks)
@@ -48,7 +48,7 @@ class AllToAllV(Pattern):
         return _largest_line(_blocks(shape.num_ranks, shape.matrix, requested_bytes))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """This member's row of blocks to send, its column of blocks to receive."""
+        """Return the bytes that this member sends (its row of blocks) and receives (its column of blocks)."""
         sent, received = self._split(shape, member)
         return sum(sent), sum(received)
 
@@ -58,7 +58,7 @@ class AllToAllV(Pattern):
         return (Collective(self.name, sum(sent), sum(received), send_split=sent, recv_split=received),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The blocks that the members send to this member, in member order, one after the other."""
+        """Return the blocks that the members send to this member, in member order, one after the other."""
         blocks = _blocks(shape.num_ranks, shape.matrix, shape.payload_bytes)
         _, received = self._split(shape, member)
         offsets = accumulate(received, initial=0)
@@ -85,7 +85,7 @@ class AllToAllV(Pattern):
 
 @lru_cache(maxsize=64)
 def _blocks(num_ranks: int, matrix: Matrix, most_bytes: int) -> Matrix:
-    """The largest blocks whose rows and columns all stay within `most_bytes`; the smallest if none do.
+    """Return the largest blocks whose rows and columns all stay within `most_bytes`, or the smallest blocks if none do.
 
     Blocks grow with a scale: 16 * floor(scale * weight / (16 * M)), M the largest row or column of the weights. Several
     scales can give the same payload; the smallest is used, so payload(payload(x)) == payload(x).

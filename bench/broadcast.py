@@ -21,7 +21,7 @@ class Broadcast(Pattern):
     rooted = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """The root only sends, the others only receive."""
+        """Return the bytes to send and to receive: the root only sends, the other members only receive."""
         return (shape.payload_bytes, 0) if member == shape.root else (0, shape.payload_bytes)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
@@ -29,7 +29,7 @@ class Broadcast(Pattern):
         return (Collective(self.name, *self.buffers(shape, member), root=shape.root),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """What the root sent."""
+        """Return the data that the root sent."""
         return () if member == shape.root else (Copied(shape.root, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -37,7 +37,7 @@ class Broadcast(Pattern):
         return shape.payload_bytes if num_parts > 1 else 0
 
     def min_steps(self, num_ranks: int) -> int:
-        """The root's data must reach all other ranks."""
+        """Return the least number of messages after one another until the root's data reach all other ranks."""
         return log2_steps(num_ranks)
 
 

@@ -40,7 +40,7 @@ class GpuBaseline(Pattern):
         return (Product(order_of(shape.payload_bytes, shape.element_bytes)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The product of this rank's own factors."""
+        """Return the product of this rank's own factors."""
         return (Multiplied(order_of(shape.payload_bytes, shape.element_bytes), shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

@@ -42,7 +42,7 @@ class HostDevice(Pattern):
         return (CopyStep(tuple(copies)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The data that was sent, at the same place in the buffer."""
+        """Return the data that was sent, at the same place in the buffer."""
         return (Copied(member, 0, shape.payload_bytes * len(self._ways(shape))),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

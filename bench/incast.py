@@ -26,7 +26,7 @@ class Incast(MessagePattern):
         return round_blocks(requested_bytes, max(shape.num_ranks - 1, 1))
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """The root only receives, the others only send."""
+        """Return the bytes to send and to receive: the root only receives, the other members only send."""
         return (0, shape.payload_bytes) if member == shape.root else (self._block(shape), 0)
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -30,7 +30,7 @@ class LocalCopy(Pattern):
         return (CopyStep((Copy(member, member, shape.payload_bytes, member, member),)),)
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """What was sent."""
+        """Return the data that was sent."""
         return (Copied(member, 0, shape.payload_bytes),)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:

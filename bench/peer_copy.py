@@ -37,12 +37,12 @@ class PeerCopy(Pattern):
         return sends * shape.payload_bytes, receives * shape.payload_bytes
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:
-        """The copies that this member runs, if any."""
+        """Return the copies that this member runs, if any."""
         mine = tuple(copy for by, copy in self._copies(shape) if by == member)
         return (CopyStep(mine),) if mine else ()
 
     def expected(self, shape: Shape, member: int) -> tuple[Expected, ...]:
-        """The source's data, if this member is a target."""
+        """Return the source's data if this member is a target."""
         return tuple(Copied(c.source, 0, c.num_bytes) for _, c in self._copies(shape) if c.target == member)
 
     def crossing(self, shape: Shape, num_parts: int) -> float:
@@ -50,7 +50,7 @@ class PeerCopy(Pattern):
         return busiest_boundary([(0, 1, shape.payload_bytes)], shape.num_ranks, num_parts)
 
     def _copies(self, shape: Shape) -> tuple[tuple[int, Copy], ...]:
-        """The copies, each as (member that runs it, copy). If one process holds both ends, it owns both buffers."""
+        """Return the copies, each with the member that runs it. A process that holds both ends owns both buffers."""
         size, found = shape.payload_bytes, []
         for source, target in ((0, 1), (1, 0))[: 2 if shape.direction == "two-way" else 1]:
             by = source if shape.access == "write" else target

@@ -23,7 +23,7 @@ class Reduce(Pattern):
     in_place = True
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
-        """S to send; only the root receives."""
+        """Return the bytes to send and to receive: every member sends S, and only the root receives."""
         return shape.payload_bytes, shape.payload_bytes if member == shape.root else 0
 
     def steps(self, shape: Shape, member: int) -> tuple[Step, ...]:

@@ -47,7 +47,7 @@ _FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0: this GPU ha
 
 
 def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
-    """The answer to a question; None if this driver, board or version of the library has none."""
+    """Return the answer to a question; None if this driver, board or version of the library has none."""
     try:
         return getattr(nvml, question)(*about)
     except (nvml.NVMLError, AttributeError, ctypes.ArgumentError, UnicodeDecodeError):
@@ -55,7 +55,7 @@ def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
 
 
 def text(value: str | bytes | None) -> str | None:
-    """An answer as text, because old versions of the library return bytes."""
+    """Return an answer as text, because old versions of the library return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
@@ -99,7 +99,7 @@ def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bo
 
 
 def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
-    """The state that changes while a GPU works, with the keys and units of `core.inventory.Gpu`."""
+    """Return the state that changes while a GPU works, with the keys and units of `core.inventory.Gpu`."""
     reasons = _either(
         nvml, handle, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
     )
@@ -115,7 +115,7 @@ def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
 
 
 def _either(nvml: ModuleType, handle: Any, *questions: str) -> Any:
-    """The answer to the first question that has one."""
+    """Return the answer to the first question that has one."""
     return next((answer for name in questions if (answer := ask(nvml, name, handle)) is not None), None)
 
 
@@ -127,7 +127,7 @@ def _temperature(nvml: ModuleType, handle: Any) -> float | None:
 
 
 def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -> int | None:
-    """The NUMA node of the host memory near a GPU, from the kernel, else from NVML if it names exactly one.
+    """Return the NUMA node of the host memory near a GPU, from the kernel, else from NVML if it names exactly one.
 
     nvmlDeviceGetNumaNodeId is not used: it returns the NUMA node of the GPU's own memory, if that memory is a node.
     """
@@ -142,7 +142,7 @@ def _numa_node(nvml: ModuleType, handle: Any, address: str | None, root: Path) -
 def _believable(
     slot: tuple[int | None, int | None], generation: int | None, lanes: int | None
 ) -> tuple[int | None, int | None]:
-    """The slot's (generation, lanes).
+    """Return the slot's generation and lanes.
 
     (None, None) if the slot reports less than its link has now: a hypervisor then made the values up.
     """

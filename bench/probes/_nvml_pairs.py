@@ -25,14 +25,14 @@ _NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """These GPUs with NVLink peers named `gpu3`, if the peer is among them."""
+    """Return these GPUs with NVLink peers named `gpu3`, if the peer is among them."""
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
     return tuple(replace(each, nvlinks=tuple(_with_name(link, name_of) for link in each.nvlinks)) for each in found)
 
 
 def paths(nvml: ModuleType, gpus: Iterable[Gpu], handles: Mapping[int, Any]) -> tuple[Path, ...]:
-    """The path of each pair of GPUs that the driver reports."""
+    """Return the path of each pair of GPUs that the driver reports."""
     found = (_path(nvml, a, b, handles[a.index], handles[b.index]) for a, b in combinations(gpus, 2))
     return tuple(path for path in found if path is not None)
 
@@ -52,7 +52,10 @@ def _path(nvml: ModuleType, a: Gpu, b: Gpu, of_a: Any, of_b: Any) -> Path | None
 
 
 def num_nvlinks(a: Gpu, b: Gpu) -> int:
-    """Number of active NVLinks between two GPUs; without direct ones, the smaller number of links to switches."""
+    """Return the number of active NVLinks between two GPUs.
+
+    Without direct NVLinks, it is the smaller number of links to switches.
+    """
     direct = sum(1 for link in a.nvlinks if link.active and link.peer == f"gpu{b.index}")
     return direct or min(_to_switch(a), _to_switch(b))
 
@@ -62,7 +65,7 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def _of_unknown_end(gpu: Gpu) -> int:
-    """Number of active NVLinks whose other end a virtual machine hides: no GPU, switch or CPU of this node."""
+    """Count the active NVLinks whose other end a virtual machine hides: no GPU, switch or CPU of this node."""
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))
 

@@ -54,13 +54,13 @@ def _ethernet(path: Path) -> Adapter:
 
 
 def _pci_bus(path: Path) -> str | None:
-    """The innermost PCI device above this one: a virtio device is below its PCI device."""
+    """Return the innermost PCI device above this device: a virtio device is below its PCI device."""
     device = path / "device"
     found = [each for part in device.resolve().parts if (each := pci.address(part))] if device.exists() else []
     return found[-1] if found else None
 
 
 def _numa_node(path: Path) -> int | None:
-    """The NUMA node of the device or of its parent."""
+    """Return the NUMA node of the device or of its parent."""
     device = (path / "device").resolve()
     return next((node for each in (device, device.parent) if (node := node_of(each)) is not None), None)

@@ -99,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def parse(line: str) -> HostReport | None:
-    """The report in a printed line; None for any other text, such as that of another version."""
+    """Return the report in a printed line; None for any other text, such as a report of another version."""
     try:
         plain = json.loads(line)
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
@@ -111,13 +111,13 @@ def parse(line: str) -> HostReport | None:
 
 
 def last_report(out: str) -> HostReport | None:
-    """The last line that is a report; a login may print other lines before it."""
+    """Return the last line that is a report. A login may print other lines before it."""
     found = (parse(line) for line in reversed(out.splitlines()))
     return next((report for report in found if report is not None), None)
 
 
 def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
-    """The facts of this host."""
+    """Return the facts of this host."""
     folder = Path(question.results) if question.results is not None else None
     return Facts(
         host=socket.gethostname(),
@@ -146,7 +146,7 @@ def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
 
 
 def _names(folder: Path) -> list[str]:
-    """The sorted names in a folder."""
+    """Return the sorted names in a folder."""
     return sorted(path.name for path in folder.glob("*"))
 
 
@@ -159,7 +159,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """The error of a test write: only writing reveals quotas, read-only mounts and full disks."""
+    """Return the error of a test write: only writing reveals quotas, read-only mounts and full disks."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
             file.write(b"\0" * _TRIED_BYTES)

@@ -51,7 +51,7 @@ def verbs(root: Path = ROOT) -> bool | None:
 
 
 def driver_flavour(root: Path = ROOT) -> str | None:
-    """The kind of the GPU kernel modules: `open` or `proprietary`."""
+    """Return the kind of the GPU kernel modules: `open` or `proprietary`."""
     reported = read(root / "proc/driver/nvidia/version")
     if reported is None or "NVRM version" not in reported:
         return None
@@ -86,7 +86,10 @@ def shared_memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def virtual_machine(root: Path = ROOT) -> bool | None:
-    """Does this kernel run in a virtual machine? x86 processors report it; elsewhere the vendor's name shows it."""
+    """Check whether this kernel runs in a virtual machine.
+
+    x86 processors report it; elsewhere the vendor's name shows it.
+    """
     flags = re.search(r"^flags\s*:(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE)
     if flags:
         return "hypervisor" in flags[1].split()
@@ -94,14 +97,14 @@ def virtual_machine(root: Path = ROOT) -> bool | None:
 
 
 def hypervisor(root: Path = ROOT) -> str | None:
-    """The vendor of this virtual machine: `Amazon EC2`, `QEMU`, `Google`."""
+    """Return the vendor of this virtual machine: `Amazon EC2`, `QEMU`, `Google`."""
     if not virtual_machine(root):
         return None
     return read(root / "sys/class/dmi/id/sys_vendor") or read(root / "sys/hypervisor/type")
 
 
 def fabric_manager(root: Path = ROOT) -> bool | None:
-    """Does NVIDIA's fabric manager run here? None if other processes are hidden, as in a container."""
+    """Check whether NVIDIA's fabric manager runs here. None if other processes are hidden, as in a container."""
     processes = [path for path in (root / "proc").glob("[0-9]*") if path.name.isdigit()]
     if any((read(path / "comm") or "") == _FABRIC_MANAGER for path in processes):
         return True

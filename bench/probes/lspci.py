@@ -54,7 +54,7 @@ class PciFunction:
 
 
 def recognises(text: str) -> bool:
-    """Does a line start a device's block?"""
+    """Check whether a line starts a device's block."""
     return (
         _DEVICE.search(text) is not None
         and re.search(r"^\s+(?:Control|Capabilities|Subsystem):", text, re.M) is not None
@@ -87,7 +87,7 @@ def devices(text: str) -> dict[str, PciFunction]:
 
 
 def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFunction, ...]:
-    """The bridges above a device in the text, outermost first."""
+    """Return the bridges above a device in the text, the outermost first."""
     chain: list[PciFunction] = []
     bus = device.bus
     while True:
@@ -102,7 +102,7 @@ def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFun
 
 
 def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
-    """The path in the terms of `nvidia-smi topo -m`; None if the bridges above them are not in the text."""
+    """Return the path in the terms of `nvidia-smi topo -m`; None if the bridges above them are not in the text."""
     of_a, of_b = above(a, found), above(b, found)
     common = sum(1 for x, y in zip(of_a, of_b, strict=False) if x is y)
     if common:

@@ -58,7 +58,7 @@ def _devices(found: nvml.NvmlInventory, root: Path) -> dict[str, Any]:
 
 
 def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
-    """Settings that affect paths between GPUs and adapters. Some are skipped on machines without GPUs."""
+    """Return settings that affect paths between GPUs and adapters. Some are skipped on machines without GPUs."""
     shm_bytes, shm_free_bytes = kernel.shared_memory_bytes(root)
     redirected = [pci.redirects(address, root) for address in gpus]
     return {
@@ -78,7 +78,7 @@ def _settings(gpus: list[str | None], root: Path) -> dict[str, Any]:
 
 
 def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
-    """A GPU's facts as they look after a round trip through JSON: lists instead of tuples."""
+    """Return a GPU's facts as they look after a round trip through JSON: lists instead of tuples."""
     return gpu | {"nvlinks": list(gpu["nvlinks"]), "throttle": list(gpu["throttle"])}
 
 
@@ -107,7 +107,7 @@ def cpu_quota(root: Path = ROOT) -> float | None:
 
 
 def container(root: Path = ROOT) -> str | None:
-    """The kind of this container; None if it is no known container."""
+    """Return the kind of this container; None if it is no known container."""
     for file, kind in ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer")):
         if (root / file).exists():
             return kind
@@ -131,7 +131,7 @@ def _left_of_limit(root: Path) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> list[Path]:
-    """This process's control group and its parents; only the top one if a container hides the others.
+    """Return this process's control group and its parents, or only the top group if a container hides the other groups.
 
     `controller` is empty for version 2, whose line in /proc/self/cgroup starts with `0::`.
     """

@@ -152,7 +152,10 @@ def _node(cpu: str) -> int | None:
 
 
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
-    """The network adapters of a device, with names and rates; if none is listed, the device, named by its address."""
+    """Yield the network adapters of a device, with names and rates.
+
+    If none is listed, yield the device, named by its address.
+    """
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
         kind = "efa"
@@ -184,7 +187,7 @@ def _links(
 
 
 def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
-    """The path in the terms of `nvidia-smi topo -m`; between two processors it is SYS."""
+    """Return the path in the terms of `nvidia-smi topo -m`. Between two processors it is SYS."""
     if a.name.startswith("gpu") and b.name.startswith("gpu"):
         of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]
         direct = sum(1 for link in of_a if link.peer == b.name)

@@ -33,12 +33,14 @@ def is_heading(line: str) -> bool:
 
 
 def recognises(text: str) -> bool:
-    """Does this text have the status of a link, or the sentence that replaces these lines?"""
+    """Check whether a text has the status of a link, or the sentence that replaces these lines."""
     return any(is_part(line) for line in _lines(text))
 
 
 def inventory(text: str) -> Inventory:
-    """The GPUs with their links. A GPU with only inactive links is assumed to have as many as another GPU of the text.
+    """Return the GPUs with their links.
+
+    A GPU with only inactive links is assumed to have as many as another GPU of the text.
 
     A GPU that is described twice keeps its first description. `lost` names links without a heading.
     """
@@ -76,7 +78,7 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
 
 
 def _nvlinks(lines: list[str]) -> tuple[NvLink, ...]:
-    """The links of one GPU by number; only _ALL_DOWN if the text says that all are inactive."""
+    """Return the links of one GPU by number; only _ALL_DOWN if the text says that all links are inactive."""
     links: dict[int, NvLink] = {}
     for line in lines:
         found = _LINK.search(line)

@@ -34,7 +34,7 @@ class NvmlInventory:
 
 
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
-    """The number of GPUs for CUDA programs: those of the driver that CUDA_VISIBLE_DEVICES allows.
+    """Return the number of GPUs for CUDA programs: those of the driver that CUDA_VISIBLE_DEVICES allows.
 
     Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted.
     """
@@ -88,7 +88,9 @@ def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
 
 
 def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
-    """The changing state of each GPU; empty without a driver. Fast enough to be read before and after every job.
+    """Return the changing state of each GPU; empty without a driver.
+
+    It is fast enough to be read before and after every job.
 
     Keys and units as in `core.inventory.Gpu`: `index`, `pcie_generation`, `pcie_lanes`, `sm_hz`,
     `memory_hz`, `power_w`, `temperature_c`, `throttle`.
@@ -139,13 +141,13 @@ def _device_files(root: Path) -> list[Path]:
 
 
 def _on_bus(root: Path) -> int:
-    """The number of NVIDIA displays and 3D controllers on the PCI bus, with or without a driver."""
+    """Return the number of NVIDIA displays and 3D controllers on the PCI bus, with or without a driver."""
     devices = (root / "sys/bus/pci/devices").glob("*")
     return sum(read(one / "vendor") == "0x10de" and (read(one / "class") or "").startswith("0x03") for one in devices)
 
 
 def _listed(visible: str) -> list[str]:
-    """The valid entries of CUDA_VISIBLE_DEVICES: CUDA stops at the first invalid one."""
+    """Return the valid entries of CUDA_VISIBLE_DEVICES. CUDA stops at the first invalid entry."""
     entries = []
     for entry in (word.strip() for word in visible.split(",")):
         if not entry or entry.startswith("-") or entry == "NoDevFiles":

@@ -37,7 +37,7 @@ class PciPath:
 
 
 def address(reported: str | None) -> str | None:
-    """The kernel's form of a PCI address: `00000000:9E:00.0`, as NVML writes it, is `0000:9e:00.0`."""
+    """Return the kernel's form of a PCI address: NVML's `00000000:9E:00.0` becomes `0000:9e:00.0`."""
     found = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", (reported or "").strip().lower())
     return None if found is None else f"{int(found[1] or '0', 16):04x}:{found[2]}"
 
@@ -56,7 +56,7 @@ def lanes(width: str | None) -> int | None:
 
 
 def place(at: str | None, root: Path = ROOT) -> PciPath | None:
-    """The path of a device in the tree; None if /sys does not show it."""
+    """Return the path of a device in the tree; None if /sys does not show it."""
     link = root / _DEVICES / (at or "-")
     if not link.exists():
         return None
@@ -69,7 +69,7 @@ def place(at: str | None, root: Path = ROOT) -> PciPath | None:
 
 
 def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
-    """The path between two devices in the terms of `nvidia-smi topo -m`; None if unknown.
+    """Return the path between two devices in the terms of `nvidia-smi topo -m`; None if it is unknown.
 
     PIX: one switch (at most one bridge on each side below the common one); PXB: several; PHB: the host bridge; NODE:
     several host bridges of a NUMA node; SYS: the link between processors. `num_nodes`: NUMA nodes of the machine.
@@ -98,7 +98,7 @@ def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
 
 
 def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
-    """The maximum payload of this device's packets: bits 5 to 7 of its Device Control register."""
+    """Return the maximum payload of this device's packets: bits 5 to 7 of its Device Control register."""
     config = _config(at, root)
     position = _express(config)
     if position is None or position + _DEVICE_CONTROL + 2 > len(config):
@@ -108,7 +108,9 @@ def packet_bytes(at: str | None, root: Path = ROOT) -> int | None:
 
 
 def redirects(at: str | None, root: Path = ROOT) -> bool | None:
-    """Does a bridge above this device redirect peer traffic through the host (ACS)? None: not readable.
+    """Check whether a bridge above this device redirects peer traffic through the host (ACS).
+
+    None if this cannot be read.
 
     Linux checks the same bits (drivers/pci/p2pdma.c).
     """
@@ -134,7 +136,7 @@ def _redirected(config: bytes) -> bool | None:
 
 
 def _express(config: bytes) -> int | None:
-    """The offset of the PCI Express capability."""
+    """Return the offset of the PCI Express capability."""
     if len(config) <= 64 or not _word(config, _STATUS) & _HAS_CAPABILITIES:
         return None
     at, seen = config[_FIRST_CAPABILITY] & ~3, set[int]()

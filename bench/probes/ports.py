@@ -15,7 +15,7 @@ _MOST_TRIED = 64
 
 
 def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
-    """The addresses of each name, or the error message."""
+    """Return the addresses of each name, or the error message."""
     if not names:
         return {}
     with ThreadPoolExecutor(min(_MOST_THREADS, len(names))) as pool:
@@ -23,7 +23,7 @@ def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
 
 
 def free_port(among: Sequence[int] | None = None) -> int:
-    """A TCP port that is free now, if possible one of (first, last); else the kernel chooses it."""
+    """Return a TCP port that is free now: one of (first, last) if possible, else one that the kernel chooses."""
     if among:
         first, last = among
         for port in random.sample(range(first, last + 1), min(_MOST_TRIED, last + 1 - first)):
@@ -52,7 +52,7 @@ def _addresses(name: str) -> list[str] | str:
 
 
 def listener(port: int) -> socket.socket:
-    """A socket that listens on every address of this host, IPv6 included, as torch's rendezvous does."""
+    """Return a socket that listens on every address of this host, IPv6 included, as torch's rendezvous does."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -27,7 +27,7 @@ _CPU_S = 1.0  # ten periods of a CPU quota
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
-    """Processes of this host with BENCH_JOB=`job_id` in their environment, except this one, by id.
+    """Return the processes of this host with BENCH_JOB=`job_id` in their environment, except this process, by id.
 
     The variable is read from the environment that a process started with. All descendants are therefore found, even
     those in other sessions or without a parent. Other users' processes cannot be read and are skipped.

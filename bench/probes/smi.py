@@ -64,7 +64,7 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """The GPUs in the order of the text, which is the driver's. The text has no paths between them."""
+    """Return the GPUs in the order of the text, which is the driver's order. The text has no paths between them."""
     tables = list(_of_xml(text) if "<nvidia_smi_log" in text else _of_text(text))
     lost = []
     reported = re.search(r"<attached_gpus>(\d+)<|^Attached GPUs +: *(\d+)", text, re.MULTILINE)
@@ -199,7 +199,7 @@ def _enabled(value: str | None) -> bool | None:
 
 
 def _whole(value: str | None) -> int | None:
-    """The whole number at the start of a value such as `4`, `16x` or `40960 MiB`."""
+    """Return the whole number at the start of a value such as `4`, `16x` or `40960 MiB`."""
     found = re.match(r"\d+", value or "")
     return int(found[0]) if found else None
 

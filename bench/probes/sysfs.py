@@ -51,7 +51,10 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 
 
 def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
-    """These CPUs as physical cores (tuples of hardware threads), socket by socket; if unknown, each CPU is a core."""
+    """Return these CPUs as physical cores (tuples of hardware threads), socket by socket.
+
+    If unknown, each CPU is a core.
+    """
     found: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(cpus):
         topology = root / _CPUS / f"cpu{cpu}" / "topology"
@@ -62,7 +65,7 @@ def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
 
 
 def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
-    """The CPUs of a PCI device's NUMA node; empty if unknown."""
+    """Return the CPUs of a PCI device's NUMA node; empty if they are unknown."""
     device = root / "sys/bus/pci/devices" / pci_address.lower()
     node, listed = number(device / "numa_node"), read(device / "local_cpulist")
     if listed is None or node is None or node < 0:
@@ -75,12 +78,12 @@ def cpus_beside(pci_address: str, root: Path = ROOT) -> tuple[int, ...]:
 
 
 def num_cores(root: Path = ROOT) -> int | None:
-    """The number of physical cores."""
+    """Return the number of physical cores."""
     return _distinct(root, "physical_package_id", "core_id")
 
 
 def num_sockets(root: Path = ROOT) -> int | None:
-    """The number of processor packages."""
+    """Return the number of processor packages."""
     return _distinct(root, "physical_package_id")
 
 
@@ -90,7 +93,7 @@ def governor(root: Path = ROOT) -> str | None:
 
 
 def cpu_model(root: Path = ROOT) -> str | None:
-    """The processor's name: `model name` on x86, implementer and part numbers on Arm."""
+    """Return the processor's name: `model name` on x86, implementer and part numbers on Arm."""
     fields = dict(re.findall(r"^([^\t:]+?)\s*:[ \t]*(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE))
     if "model name" in fields:
         return str(fields["model name"])
@@ -100,13 +103,13 @@ def cpu_model(root: Path = ROOT) -> str | None:
 
 
 def memory_bytes(root: Path = ROOT, key: str = "MemTotal") -> int | None:
-    """The value of a line of /proc/meminfo in bytes: `MemTotal`, or `MemAvailable` (available without swapping)."""
+    """Return a value of /proc/meminfo in bytes: `MemTotal`, or `MemAvailable` (available without swapping)."""
     found = re.search(rf"^{key}:\s+(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
     return None if found is None else int(found[1]) << 10
 
 
 def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
-    """The NUMA nodes, by number."""
+    """Return the NUMA nodes, by number."""
     nodes = []
     for path in (root / "sys/devices/system/node").glob("node[0-9]*"):
         total = re.search(r"MemTotal:\s+(\d+) kB", read(path / "meminfo") or "")
@@ -123,12 +126,14 @@ def ports(root: Path = ROOT) -> tuple[Port, ...]:
 
 
 def product(root: Path = ROOT) -> str | None:
-    """The product name of the machine; on AWS the instance type: `p4d.24xlarge`."""
+    """Return the product name of the machine; on AWS the instance type: `p4d.24xlarge`."""
     return read(root / "sys/class/dmi/id/product_name")
 
 
 def clock(root: Path = ROOT) -> str | None:
-    """The identity of the CLOCK_MONOTONIC that this process reads: equal for all processes that read the same clock.
+    """Return the identity of the CLOCK_MONOTONIC that this process reads.
+
+    Processes that read the same clock have the same identity.
 
     Every boot has such a clock, and every time namespace has another. None if the kernel does not report the boot.
     """
@@ -141,7 +146,7 @@ def clock(root: Path = ROOT) -> str | None:
 
 
 def read(path: Path) -> str | None:
-    """A file's stripped text; None if the file is missing or unreadable, as many files in /sys are."""
+    """Return a file's stripped text; None if the file is missing or unreadable, as many files in /sys are."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -149,13 +154,13 @@ def read(path: Path) -> str | None:
 
 
 def node_of(device: Path) -> int | None:
-    """The NUMA node of a device."""
+    """Return the NUMA node of a device."""
     node = number(device / "numa_node")  # -1: unknown to the firmware
     return node if node is not None and node >= 0 else None
 
 
 def number(path: Path) -> int | None:
-    """The whole number in a file; None for anything else."""
+    """Return the whole number in a file; None if the file holds anything else."""
     text = read(path)
     return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
 

@@ -48,13 +48,15 @@ class TopoTable:
     lost: list[str] = field(default_factory=list)
 
     def cell(self, a: str, b: str) -> str | None:
-        """The path between two devices, from the two cells of this pair. None if neither was read or they disagree."""
+        """Return the path between two devices from the two cells of this pair; None if neither was read or they
+        disagree.
+        """
         reported = {self.cells[pair] for pair in ((a, b), (b, a)) if pair in self.cells}
         return reported.pop() if len(reported) == 1 else None
 
 
 def recognises(text: str) -> bool:
-    """Does this text have a table?"""
+    """Check whether a text has a table."""
     return any(True for _ in tables(text))
 
 
@@ -106,7 +108,7 @@ def tables(text: str) -> Iterator[TopoTable]:
 
 
 def heading(line: str) -> tuple[str, ...] | None:
-    """The column names, if the line has only device names; a row has a cell after its name."""
+    """Return the column names if a line has only device names. A row has a cell after its name."""
     glued = re.split(r"CPU\s*Affinity|\bCPU\b", line)[0].split()
     words = [name for word in glued for name in (re.findall(_NUMBERED, word) if _all_numbered(word) else [word])]
     if not words or not re.fullmatch(r"GPU\d+", words[0]) or not all(_NAME.fullmatch(word) for word in words):
@@ -143,7 +145,7 @@ def _take(table: TopoTable, line: str) -> None:
 
 
 def _cells(reported: Sequence[str], num_columns: int, words: str) -> tuple[list[str | None], Sequence[str]]:
-    """The row's cells and the rest. Words without the tab between them are split: PIXNODE is two cells."""
+    """Return the row's cells and the rest. Words without the tab between them are split: PIXNODE is two cells."""
     cells: list[str | None] = []
     for position, word in enumerate(reported):
         if len(cells) >= num_columns or re.match(r"\d|N/A", word):  # CPU affinities start with a number
@@ -172,6 +174,6 @@ def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[boo
 
 
 def _gpu(name: str, rest: Sequence[str]) -> Gpu:
-    """A GPU. `rest`: its CPUs, NUMA nodes, and the node of its memory. Several NUMA nodes are treated as unknown."""
+    """Return a GPU. `rest`: its CPUs, NUMA nodes, and the node of its memory. Several NUMA nodes count as unknown."""
     node = int(rest[1]) if len(rest) > 1 and rest[1].isdigit() else None
     return Gpu(int(name[3:]), "unknown", None, None, None, None, None, None, numa_node=node)

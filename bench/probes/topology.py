@@ -18,14 +18,14 @@ _READERS = (smi, nccl_xml, lspci, topo_matrix, nvlink_status)
 
 
 def of_machine(found: nvml.NvmlInventory | None = None, root: Path = ROOT) -> Inventory:
-    """This machine's GPUs, adapters and known paths. `found`: NVML's inventory, if it was already read."""
+    """Return this machine's GPUs, adapters and known paths. `found`: NVML's inventory, if it was read."""
     reported = nvml.gpus(root) if found is None else found
     cards = adapters(root)
     return Inventory(reported.gpus, cards, (*reported.paths, *_to_adapters(reported.gpus, cards, root)))
 
 
 def inventory_of(text: str) -> Inventory | None:
-    """The devices in a recorded text, whose format is detected; None for an unknown format.
+    """Return the devices in a recorded text, whose format is detected; None for an unknown format.
 
     Formats: `nvidia-smi topo -m` and `topo -p2p`, `nvidia-smi nvlink -s` (alone or with a table of `topo`),
     `nvidia-smi -q` (text, and XML by `-x`), `lspci -vvv`, and topology and graph files of NCCL. Other lines are
@@ -41,7 +41,9 @@ def inventory_of(text: str) -> Inventory | None:
 
 
 def facts_of(text: str, file: str) -> dict[str, Any] | None:
-    """The inventory of a text as a node's facts in a header, with the program that wrote the text and its `file`."""
+    """Return the inventory of a text as a node's facts in a header, with the program that wrote the text and its
+    `file`.
+    """
     reader = next((each for each in _READERS if each.recognises(text)), None)
     if reader is None:
         return None
@@ -52,7 +54,7 @@ def facts_of(text: str, file: str) -> dict[str, Any] | None:
 
 
 def _with_nvlinks(table: Inventory, status: Inventory) -> Inventory:
-    """The GPUs of a `topo` table, with the names and NVLinks that `nvlink -s` reports for the same GPU numbers."""
+    """Return the GPUs of a `topo` table with the names and NVLinks that `nvlink -s` reports for the same GPU numbers."""
     reported = {gpu.index: gpu for gpu in status.gpus}
     numbers = {gpu.index for gpu in table.gpus}
     gpus = []

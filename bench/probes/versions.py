@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """The versions that must be equal on all hosts of a run: suite, Python and libraries. No library is imported."""
+    """Return the versions that must be equal on all hosts: suite, Python, libraries. No library is imported."""
     found = {"bench": bench.__version__}
     found |= {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     libraries = {name: installed(name) for name in _DISTRIBUTIONS}
@@ -45,7 +45,7 @@ def software() -> dict[str, str]:
 
 
 def source(package: Path = Path(bench.__file__).parent) -> str:
-    """A 12-digit hash of the suite's files: equal on two hosts with the same version."""
+    """Return a 12-digit hash of the suite's files. It is equal on two hosts with the same version."""
     files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".c", ".yaml") and path.is_file())
     digest = hashlib.sha256()
     for path in files:
@@ -55,7 +55,7 @@ def source(package: Path = Path(bench.__file__).parent) -> str:
 
 
 def installed(distribution: str) -> str | None:
-    """The version of a distribution; None if it is not installed."""
+    """Return the version of a distribution; None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -63,7 +63,9 @@ def installed(distribution: str) -> str | None:
 
 
 def commit(checkout: Path) -> str | None:
-    """The commit of a git checkout, with `-dirty` if files differ; None without git or if the folder is no checkout."""
+    """Return the commit of a git checkout, with `-dirty` if files differ; None without git or if the folder is no
+    checkout.
+    """
     if not (checkout / ".git").exists():
         return None
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
@@ -75,7 +77,7 @@ def commit(checkout: Path) -> str | None:
 
 
 def system() -> str | None:
-    """The name of the Linux distribution: `Ubuntu 24.04.1 LTS`."""
+    """Return the name of the Linux distribution: `Ubuntu 24.04.1 LTS`."""
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME")
     except OSError:

@@ -38,7 +38,7 @@ _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
 
 
 def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Clocks) -> dict[str, Any]:
-    """The calibration on rank 0; empty on other ranks. All ranks take part."""
+    """Return the calibration on rank 0, nothing on other ranks. All ranks take part."""
     copied = transport.channel.gather([_copy_rate(transport, num_bytes) for num_bytes in _COPY_BYTES])
     found: dict[str, Any] = {
         "message_s": _message_s(transport, world),
@@ -151,7 +151,7 @@ def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | 
 
 
 def _of_one_rank(operation: str) -> Collective:
-    """The smallest call of a collective by a group of one rank."""
+    """Return the smallest call of a collective by a group of one rank."""
     num_bytes = 0 if operation == "barrier" else _SOFTWARE_BYTES
     return Collective(operation, num_bytes, num_bytes, 0, (num_bytes,), (num_bytes,))
 

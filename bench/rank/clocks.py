@@ -109,7 +109,8 @@ class Clocks:
         return found
 
     def exchanged(self, pair: tuple[int, int] | None) -> Readings:
-        """This rank's readings of a burst of round trips in a `pair` (reference, client); [] if it has no pair.
+        """Return this rank's readings of a burst of round trips in a `pair` (reference, client); [] if the rank has no
+        pair.
 
         The reference rank marks its last message, because only this rank knows how long the burst takes.
         """
@@ -149,7 +150,7 @@ class Clocks:
 
 
 def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sends: bool) -> Callable[[], Any]:
-    """A blocking call that sends a small message to the other rank of a pair, or receives one."""
+    """Return a blocking call that sends a small message to the other rank of a pair, or receives a message from it."""
     message = (Message(1 - pair.index(transport.place.rank), _BYTES),)
     step = Exchange(sends=message) if sends else Exchange(recvs=message)
     compiled = transport.compile((step,), Group("clocks", pair), buffers, Reduction("uint8", "sum"), False)
@@ -157,7 +158,7 @@ def messenger(transport: Transport, buffers: Buffers, pair: tuple[int, int], sen
 
 
 def round_trips(reference: Readings, client: Readings) -> list[RoundTrip]:
-    """The round trips of a pair, from the readings of both ranks."""
+    """Return the round trips of a pair, from the readings of both ranks."""
     return [
         RoundTrip(sent * 1e-9, received * 1e-9, back * 1e-9)
         for (sent, back), (received,) in zip(reference, client, strict=True)

@@ -87,7 +87,7 @@ class ContentionSampler:
         return self._parts.aggressors.ranks
 
     def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
-        """The contention record of group k of the victims."""
+        """Return the contention record of group k of the victims."""
         contested, useful = taken.contest, useful_bytes(self._pattern, self._shape)
         assert contested is not None
         return Contention(
@@ -175,7 +175,9 @@ class ContentionSampler:
         return done if done.calls else more
 
     def _prepared(self) -> _Program | None:
-        """The aggressors' buffers and calls, checked once before they disturb any victim; None on other ranks."""
+        """Return the aggressors' buffers and calls, which are checked once before they disturb a victim; None on other
+        ranks.
+        """
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
         steps = self._pattern.steps(self._shape, member)

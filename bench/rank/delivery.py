@@ -141,7 +141,7 @@ class _TablePrinter:
 
 
 def failed_document(name: str, error: BenchError) -> Document:
-    """The document of a run without results, because JSON output is one document even after a failure."""
+    """Return the document of a run without results. JSON output is one document even after a failure."""
     from bench.results.document import DOCUMENT_SCHEMA, Document
 
     where = {"job": name, "pattern": name, "rank": None, "host": None}

@@ -52,11 +52,11 @@ class Gathered:
         return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
 
     def slowest(self) -> list[array[float]]:
-        """The slowest rank's seconds so far, of each group."""
+        """Return the slowest rank's seconds so far, for each group."""
         return [own.slowest for own in self._groups]
 
     def shares(self) -> tuple[GatheredSamples, ...]:
-        """The kept samples of each group."""
+        """Return the kept samples of each group."""
         return tuple(own.shares() for own in self._groups)
 
 

@@ -122,7 +122,7 @@ def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str,
 
 
 def now() -> str:
-    """The time now, as results files store it: ISO 8601, UTC."""
+    """Return the time now as results files store it: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -148,7 +148,10 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """The links that bound a run: those of the instance type, except for rates that the case gives; {} if unknown."""
+    """Return the links that bound a run:
+
+    those of the instance type, except for rates that the case gives; {} if unknown.
+    """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)

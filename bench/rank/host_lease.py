@@ -74,7 +74,7 @@ def _refused(**facts: object) -> RefusedError:
 
 
 def _bound(name: str) -> socket.socket | None:
-    """A socket with this abstract name; None if the name is taken."""
+    """Return a socket with this abstract name; None if the name is taken."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         bound.bind(b"\0" + name.encode()[:_MOST_BYTES])

@@ -19,7 +19,7 @@ _LEAST, _MOST = 21, 101
 
 
 def per_block(case: Case, row: PlannedRow, sample_s: float) -> int:
-    """The number of samples of one block."""
+    """Return the number of samples of one block."""
     if case.iterations is not None:
         return max(1, case.iterations // _LEAST)
     return max(1, min(_MOST_PER_BLOCK, int(max(_LEAST_BLOCK_S, row.max_s / _BLOCKS) / max(sample_s, 1e-9))))

@@ -17,7 +17,7 @@ from bench.results import stats
 
 
 def places(case: Case, hosts: Sequence[str], ranks_per_host: int, clock: str) -> Places:
-    """The hosts, NICs and racks of the ranks. If the case names no NICs, each GPU of a host counts as a NIC."""
+    """Return the hosts, NICs and racks of the ranks. If the case names no NICs, each GPU of a host counts as a NIC."""
     local = [rank % ranks_per_host for rank in range(len(hosts))]
     of_gpus = clock == "device" or traits(case.transport).on_gpu
     found = [placement.nic_of(case, k) if case.nics or not of_gpus else f"gpu{k}" for k in local]

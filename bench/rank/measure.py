@@ -206,7 +206,7 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """The first reason that any rank has, equal on all ranks. A failure takes precedence over a skip."""
+        """Return the first reason that any rank has, equal on all ranks. A failure takes precedence over a skip."""
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
         return reasons[0] if reasons else None
@@ -214,7 +214,7 @@ class Measurer:
     def _allocate(
         self, row: PlannedRow, group: Group | None, member: int, in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """Returns this rank's buffers; if any rank cannot allocate its buffers, all ranks return the reason."""
+        """Return this rank's buffers. If any rank cannot allocate its buffers, all ranks return the reason."""
         steps = self._s.pattern.steps(row.shape, member) if group else ()
         buffers, reason = self._own_buffers(row, member, steps, in_place) if group else (None, None)
         agreed = self._agreed(reason)
@@ -226,7 +226,7 @@ class Measurer:
     def _own_buffers(
         self, row: PlannedRow, member: int, steps: tuple[Step, ...], in_place: bool
     ) -> tuple[Buffers | None, Reason | None]:
-        """This rank's buffers.
+        """Allocate this rank's buffers.
 
         Too little free memory skips the row; if allocation fails despite enough memory, the row fails.
         """
@@ -272,7 +272,7 @@ class Measurer:
 
 
 def _connected_groups(pattern: Pattern, shape: Shape, groups: Round) -> Round:
-    """Groups whose ranks need a communicator or access to each other's memory; messages between ranks need neither."""
+    """Return the groups that need a communicator or access to each other's memory. Messages need neither."""
     steps = [step for member in range(min(2, shape.num_ranks)) for step in pattern.steps(shape, member)]
     return groups if any(isinstance(step, Collective | CopyStep) for step in steps) else ()
 

@@ -46,7 +46,7 @@ class OneWaySampler:
         return taken
 
     def bound_s(self, group: Group) -> float:
-        """The largest clock error of a group's samples so far, in seconds; 0 if both ranks read one clock."""
+        """Return the largest clock error of a group's samples so far, in seconds; 0 if both ranks read one clock."""
         return self._bounds_s.get(group.ranks, 0.0)
 
     def _compared(self) -> Readings:

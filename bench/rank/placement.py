@@ -27,7 +27,7 @@ def launchers() -> tuple[Launcher, ...]:
 
 
 def place(env: Mapping[str, str]) -> RankInfo:
-    """This process's rank and host, from the variables of its launcher.
+    """Return this process's rank and host from the variables of its launcher.
 
     If the variables of several launchers are set (torchrun inside srun), the inner launcher counts.
     """
@@ -39,7 +39,9 @@ def place(env: Mapping[str, str]) -> RankInfo:
 
 
 def num_cpus() -> int:
-    """Number of CPUs that all ranks of this host have, even if the launcher bound each rank to a few of them."""
+    """Return the number of CPUs that all ranks of this host have, even if the launcher bound each rank to a few of
+    them.
+    """
     try:
         launcher = os.sched_getaffinity(os.getppid())
     except OSError:
@@ -73,7 +75,7 @@ def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int)
 
 
 def nic_variables() -> frozenset[str]:
-    """The environment variables of all transports that name a NIC."""
+    """Return the environment variables of all transports that name a NIC."""
     found: set[str] = set()
     for name in plugins.names("transport"):
         its = traits(name)
@@ -83,7 +85,7 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """The NIC of a rank: a host's ranks use the NICs in turn. None if the case names no NIC.
+    """Return the NIC of a rank: a host's ranks use the NICs in turn. None if the case names no NIC.
 
     Also None with several NICs over MPI: all MPI ranks must reach each other at the start, so a rank cannot be bound to
     one rail.

@@ -99,7 +99,7 @@ def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) ->
 
 
 def absent_words(error: AbsentError, me: RankInfo, world: Expected | None) -> LastWords:
-    """The ranks that did not arrive, and their expected hosts, as text."""
+    """Return the ranks that did not arrive, and their expected hosts, as text."""
     per_node = world.ranks_per_node if world is not None else me.local_size
     nodes: dict[int, list[int]] = {}
     for rank in error.ranks[1:]:
@@ -157,7 +157,7 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """The first forbidden difference between ranks; None if there is none."""
+    """Return the first forbidden difference between ranks; None if there is none."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 

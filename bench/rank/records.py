@@ -37,7 +37,7 @@ class Records:
         transport_flags: tuple[str, ...],
         contention: ContentionSampler | None,
     ) -> Record:
-        """The record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks executed it."""
+        """Return the record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks executed it."""
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
         # If an aggressor has wrong data, the disturbance was not the one that the record states.
@@ -79,7 +79,7 @@ class Records:
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:
-        """Records of all groups of a row that failed its first check, before anything was timed."""
+        """Return records of all groups of a row that failed its first check, before anything was timed."""
         records: list[Record] = []
         for group in row.round:
             bad = [(rank, wrongs[rank]) for rank in group.ranks if wrongs[rank].num_wrong]
@@ -97,7 +97,7 @@ class Records:
         return tuple(records)
 
     def skipped(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
-        """Records of all groups of a skipped row. `in_place`: as requested."""
+        """Return records of all groups of a skipped row. `in_place`: as requested."""
         field = "failed" if isinstance(reason, Failure) else "skipped"
         return tuple(self._blank(row, group, in_place)(**{field: reason}) for group in row.round)
 

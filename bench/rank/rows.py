@@ -72,7 +72,7 @@ class BufferSets:
     cold: bool
 
     def num(self, shape: Shape, in_place: bool) -> int:
-        """Number of sets.
+        """Return the number of buffer sets.
 
         With a cold cache, the sets of all ranks that share the cache are twice as large as the cache.
 
@@ -86,13 +86,19 @@ class BufferSets:
         return max(1, min(max(cold, own), _MOST_SETS))
 
     def most_batch(self, shape: Shape, in_place: bool) -> int:
-        """The most calls in a pipelined sample: an in-place reduction can use each set only once before a refill."""
+        """Return the most calls in a pipelined sample.
+
+        An in-place reduction can use each set only once before a refill.
+        """
         if in_place and self.pattern.reduces:
             return self.num(shape, in_place)
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """The real cache state: cold if all sets have at least twice the cache's size, else hot; None if unknown."""
+        """Return the real cache state:
+
+        cold if all sets have at least twice the cache's size, else hot; None if it is unknown.
+        """
         if not self.cache_bytes:
             return None
         return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"

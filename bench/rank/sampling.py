@@ -148,12 +148,18 @@ class Sampler:
         return loop, tuple(taken.slowest()), call_s, wall_s
 
     def _more_warm_up(self, done: int, wall_s: float) -> int:
-        """Number of warm-up calls after the first `done` calls: the warm-up repeats calls for 50 ms in total."""
+        """Return the number of warm-up calls after the first `done` calls.
+
+        The warm-up repeats calls for 50 ms in total.
+        """
         most_s = min(_WARMUP_MOST_S, max(2 * self._row.max_s, _WARMUP_S))
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
     def batch(self, call_s: float, most: int) -> int:
-        """Calls per pipelined sample: the smallest power of two that lasts 2 ms, so reading the clock costs little."""
+        """Return the calls per pipelined sample:
+
+        the smallest power of two that lasts 2 ms, so reading the clock costs little.
+        """
         if self._row.mode == "isolated":
             return 1
         wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
@@ -207,7 +213,7 @@ class Sampler:
         return _without_host_times(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
-        """This rank's seconds of `chunk` samples; an idle rank has none."""
+        """Return this rank's seconds of `chunk` samples; nothing on an idle rank."""
         if self._row.mode == "isolated":
             return self._transport.time_each(self._compiled, chunk)
         timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
@@ -219,7 +225,10 @@ class Sampler:
         )
 
     def _chunk(self, num: int, sample_s: float) -> int:
-        """Number of samples until the next check: 30 at first, then 10 (or a tenth); fewer if a sample is long."""
+        """Return the number of samples until the next check:
+
+        30 at first, then 10 (or a tenth); fewer if a sample is long.
+        """
         if self._case.iterations is not None:
             return max(1, min(self._case.iterations - num, self._most_chunk, int(_CHUNK_S / max(sample_s, 1e-9))))
         wanted = MIN_SAMPLES if num == 0 else max(_CHECK_EVERY, num // 10)

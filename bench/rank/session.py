@@ -34,7 +34,7 @@ class ReportProgress(Protocol):
     """Reports what this rank is doing. `within_s`: the timeout of this activity, if not the usual one."""
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
-        """Called between batches, never in a timed region."""
+        """Record a heartbeat. It is called between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
         """Context of work that needs no other rank: its CPU time counts as progress."""
@@ -208,7 +208,7 @@ def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
 
 
 def world_of(hosts: Sequence[str]) -> World:
-    """The world of ranks on these hosts, in rank order. Raises UsageError for an uneven or scattered world."""
+    """Return the world of ranks on these hosts, in rank order. Raises UsageError for an uneven or scattered world."""
     names = list(dict.fromkeys(hosts))
     per_node = len(hosts) // len(names)
     if list(hosts) != [name for name in names for _ in range(per_node)]:

@@ -131,7 +131,7 @@ class Verifier:
         buffers.fill("recv", index, end, buffers.recv_bytes - end, self._poison)
 
     def _parts(self, buffers: Buffers, region: Expected) -> list[tuple[int, int]]:
-        """The parts of a region to compare: on a GPU the whole region, on a CPU only samples of a large region."""
+        """Return the parts of a region to compare: on a GPU the whole region, on a CPU samples of a large one."""
         if buffers.on_host("recv"):
             return _pieces(region.num_bytes, self._dtype.num_bytes)
         return [(0, region.num_bytes)] if region.num_bytes else []
@@ -169,7 +169,7 @@ class Verifier:
 
 
 def _expected_data(region: Expected, data: _Data) -> Tiled:
-    """The expected data of a region."""
+    """Return the expected data of a region."""
     if isinstance(region, Multiplied):
         assert isinstance(data, ProductData)
         return data.product

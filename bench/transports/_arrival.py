@@ -122,7 +122,10 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """The first two ranks on one GPU, and its name; None if no GPU is shared. Ranks without a device are ignored."""
+    """Return the first two ranks on one GPU, and its name; None if no GPU is shared.
+
+    Ranks without a device are ignored.
+    """
     owner: dict[str, int] = {}
     for rank, device in devices.items():
         if device is None:
@@ -134,7 +137,7 @@ def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] 
 
 
 def shared_gpu_error(first: int, second: int, device: str) -> str:
-    """The error if two ranks are on one GPU although sharing was not requested."""
+    """Return the error for two ranks on one GPU although sharing was not requested."""
     return (
         f"ranks {first} and {second} are on the same GPU ({device}): start one rank per GPU, or set "
         "CUDA_VISIBLE_DEVICES of each rank to its own"
@@ -142,7 +145,7 @@ def shared_gpu_error(first: int, second: int, device: str) -> str:
 
 
 def _unfinished(requests: Mapping[int, Any], until: float) -> tuple[int, ...]:
-    """The ranks whose requests have not ended at the time `until` (by time.monotonic)."""
+    """Return the ranks whose requests have not ended at the time `until` (by time.monotonic)."""
     waiting = dict(requests)
     while True:
         waiting = {rank: request for rank, request in waiting.items() if not request.Test()}

@@ -37,7 +37,7 @@ class CudaDevice:
 
 
 def load_cupy() -> Any:
-    """The CuPy module. Raises NotInstalledError if it is missing or does not load."""
+    """Return the CuPy module. Raises NotInstalledError if it is missing or does not load."""
     try:
         _cache.for_cupy(os.environ)
         import cupy
@@ -63,7 +63,7 @@ def load_cupy() -> Any:
 
 
 def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] | None = None) -> int:
-    """The number of this rank's GPU: the local rank, or 0 if the launcher made only one GPU visible.
+    """Return the number of this rank's GPU: the local rank, or 0 if the launcher made only one GPU visible.
 
     Raises RefusedError on every rank of a host if there are not enough GPUs.
     """
@@ -84,7 +84,7 @@ def choose(cupy: Any, place: RankInfo, share_gpu: bool, env: Mapping[str, str] |
 
 
 def count(cupy: Any, visible: str | None) -> int:
-    """The number of GPUs that CUDA shows. Raises RefusedError if there is none. `visible`: CUDA_VISIBLE_DEVICES."""
+    """Return the number of GPUs that CUDA shows. Raises RefusedError for none. `visible`: CUDA_VISIBLE_DEVICES."""
     try:
         num_gpus = int(cupy.cuda.runtime.getDeviceCount())
     except RuntimeError as error:
@@ -107,7 +107,7 @@ def count(cupy: Any, visible: str | None) -> int:
 
 
 def describe(cupy: Any, index: int) -> CudaDevice:
-    """The properties of a GPU."""
+    """Return the properties of a GPU."""
     runtime = cupy.cuda.runtime
     properties = runtime.getDeviceProperties(index)
     name = properties.get("name", b"unknown")
@@ -128,7 +128,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
 
 
 def _bus(runtime: Any, index: int) -> str:
-    """The PCI address as the kernel writes it; the GPU's number if CUDA reports no address."""
+    """Return the PCI address as the kernel writes it, or the GPU's number if CUDA reports no address."""
     try:
         return str(runtime.deviceGetPCIBusId(index)).lower()
     except RuntimeError:
@@ -149,7 +149,7 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """The first two ranks on one GPU; None if no two ranks share one. `owners`: the GPU of every rank."""
+    """Return the first two ranks on one GPU; None if no two ranks share one. `owners`: the GPU of every rank."""
     first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
         if owner in first:
@@ -185,7 +185,7 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
 
 
 def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control_plane: str) -> dict[str, str]:
-    """The facts for the header. `batches`: how batches start; `control_plane`: the library of the control plane."""
+    """Return the facts for the header. `batches`: how batches start; `control_plane`: its library."""
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
         "cupy": str(cupy.__version__),
@@ -222,7 +222,7 @@ def _beside(device: CudaDevice, options: Options) -> str:
 
 
 def _version(number: int) -> str:
-    """A CUDA version as text: 13000 is 13.0."""
+    """Return a CUDA version as text: 13000 is 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 

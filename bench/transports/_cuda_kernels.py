@@ -73,12 +73,12 @@ class OnStream:
 
 
 def copy_kernel(cupy: Any) -> Any:
-    """The copy kernel; compiled at its first launch on a GPU, or by `compile`."""
+    """Return the copy kernel, which is compiled at its first launch on a GPU, or by `compile`."""
     return cupy.RawKernel(COPY, "bench_copy")
 
 
 def gate_kernel(cupy: Any) -> Any:
-    """The gate kernel; compiled at the same moments as the copy kernel."""
+    """Return the gate kernel, which is compiled at the same moments as the copy kernel."""
     return cupy.RawKernel(GATE, "bench_gate")
 
 
@@ -88,5 +88,8 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
 
 
 def copy_grid(num_bytes: int, num_sms: int) -> int:
-    """Number of blocks of the copy kernel: as many as fit on the SMs, or one per tile if there are fewer tiles."""
+    """Return the number of blocks of the copy kernel:
+
+    as many as fit on the SMs, or one per tile if there are fewer tiles.
+    """
     return max(1, min(BLOCKS_PER_SM * num_sms, -(-num_bytes // TILE_BYTES)))

@@ -69,7 +69,7 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """The parts of a member's buffers: in the places that copies name, all other bytes on the member's own GPU."""
+    """Return the parts of a member's buffers: as copies place them, and all other bytes on the member's own GPU."""
     parts: list[Part] = []
     stride: dict[Place, int] = {}
     for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):
@@ -95,7 +95,7 @@ def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[in
 
 
 def _cut(num_bytes: int, named: Iterable[tuple[int, int, int | None]]) -> Iterable[tuple[int, int, Any]]:
-    """The whole buffer in order: the named ranges and the ranges between them. Duplicates count once."""
+    """Yield the whole buffer in order: the named ranges and the ranges between them. Duplicates count once."""
     at = 0
     for begin, size, on in sorted(set(named), key=lambda part: part[0]):
         if begin < at:
@@ -120,7 +120,7 @@ class Allocation(ABC):
 
     @abstractmethod
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """A part of the allocation, for filling and comparing."""
+        """Return a part of the allocation, for filling and comparing."""
 
 
 class HostBlock(Allocation):
@@ -139,7 +139,7 @@ class HostBlock(Allocation):
             self.pointer = self._memory.ctypes.data
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """A numpy view."""
+        """Return a numpy view."""
         return Memory(NUMPY, self._memory[offset : offset + num_bytes])
 
     def __del__(self) -> None:
@@ -167,7 +167,7 @@ class DeviceBlock(Allocation):
             self._memory = Memory(CupyArrays(cupy), array)
 
     def piece(self, offset: int, num_bytes: int) -> Memory:
-        """A part that is compared on the GPU or, without kernels, on the host."""
+        """Return a part that is compared on the GPU or, without kernels, on the host."""
         return self._memory.part(offset, num_bytes)
 
     def __del__(self) -> None:
@@ -185,7 +185,7 @@ class Staged(Memory):
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
-        """A copy of the bytes in host memory."""
+        """Return a copy of the bytes in host memory."""
         data: Bytes = self.array.get()
         return data
 
@@ -288,7 +288,7 @@ class CudaBuffers(Buffers):
         return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
 
     def guards(self, index: int) -> list[Memory]:
-        """The bytes before and after every part."""
+        """Return the bytes before and after every part."""
         return [
             self.blocks[part.where].piece(begin, GUARD_BYTES)
             for side in SIDES

@@ -62,7 +62,7 @@ class Offer:
 
 
 def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
-    """This rank's buffers in a form that another process can open."""
+    """Return this rank's buffers in a form that another process can open."""
     block = buffers.blocks.get(device)
     if block is None:
         return Offer(buffers.layout, device, host, why_none="its buffers are not on its GPU")
@@ -95,7 +95,7 @@ class IpcMappings:
         return None
 
     def address(self, rank: int, side: Which, index: int, offset: int, num_bytes: int) -> int:
-        """The address, in this process, of some bytes in the buffer of a rank whose buffers are open."""
+        """Return the address, in this process, of some bytes in the buffer of a rank whose buffers are open."""
         other, pointer = self._found[rank]
         return pointer + other.layout.find(side, index, offset, num_bytes)[1]
 
@@ -133,7 +133,7 @@ class Reach:
         self._not_visible = None
 
     def device_of(self, group: Group, member: int) -> int:
-        """The GPU of a member as CUDA numbers it in this process.
+        """Return the GPU of a member as CUDA numbers it in this process.
 
         If this process does not see it, `share` reports that.
         """

@@ -35,7 +35,7 @@ class CopyTimer:
         return self._timing(compiled, taken)
 
     def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Copies back to back, issued in portions that fit in a queue; see Transport.time_batch."""
+        """Time copies back to back, issued in portions that fit in a queue; see Transport.time_batch."""
         order = _next_sets(compiled, num_calls)
         most = num_calls if self._clock == "host" else MOST_CALLS
         taken = []

@@ -114,7 +114,7 @@ class GuardedBlock:
         Memory(arrays, self.array).fill(constant(GUARD))
 
     def offset(self, index: int) -> int:
-        """The offset of buffer `index` in `array`."""
+        """Return the offset of buffer `index` in `array`."""
         return index * self._stride + _ALIGNMENT_BYTES
 
     def view(self, index: int) -> Any:
@@ -126,7 +126,7 @@ class GuardedBlock:
         return Memory(self._arrays, self.view(index))
 
     def guards(self, index: int) -> tuple[Memory, Memory]:
-        """The bytes before and after buffer `index`."""
+        """Return the bytes before and after buffer `index`."""
         begin, end = self.offset(index), self.offset(index) + self.num_bytes
         after = (index + 1) * self._stride + _ALIGNMENT_BYTES
         return (
@@ -143,13 +143,13 @@ class DeviceBuffers(Buffers):
         self.send_bytes, self.recv_bytes, self.num_sets = send.num_bytes, recv.num_bytes, send.num
 
     def view(self, which: Which, index: int) -> Any:
-        """The memory as a uint8 array, for the library."""
+        """Return the memory as a uint8 array, for the library."""
         return self._blocks[which].view(index)
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
-        """A whole buffer of set `index`."""
+        """Return a whole buffer of set `index`."""
         return (self._blocks[which].memory(index),)
 
     def guards(self, index: int) -> list[Memory]:
-        """The bytes before and after both buffers of a set."""
+        """Return the bytes before and after both buffers of a set."""
         return [piece for block in self._blocks.values() for piece in block.guards(index)]

@@ -34,20 +34,20 @@ class HostBuffers(Buffers):
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
     def view(self, which: Which, index: int) -> Bytes:
-        """The memory itself, for the library."""
+        """Return the memory itself, for the library."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
 
     def address(self, which: Which, index: int) -> int:
-        """The address of that memory."""
+        """Return the address of that memory."""
         return int(self.view(which, index).ctypes.data)
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
-        """A whole buffer of set `index`."""
+        """Return a whole buffer of set `index`."""
         return (Memory(NUMPY, self.view(which, index)),)
 
     def guards(self, index: int) -> list[Memory]:
-        """The memory between and around the buffers of a set."""
+        """Return the memory between and around the buffers of a set."""
         block = self._block[index * self._stride : (index + 1) * self._stride]
         send, recv = self._start["send"], self._start["recv"]
         pieces = (block[:send], block[send + self.send_bytes : recv], block[recv + self.recv_bytes :])
@@ -58,12 +58,12 @@ class HostBuffers(Buffers):
         self.view(which, index)[:] = data
 
     def read(self, which: Which, index: int, begin: int = 0, num_bytes: int | None = None) -> Bytes:
-        """A view of a buffer of set `index`."""
+        """Return a view of a buffer of set `index`."""
         return self.view(which, index)[begin : None if num_bytes is None else begin + num_bytes]
 
 
 def room(num_bytes: int, alignment_bytes: int) -> int:
-    """The bytes that a buffer needs, with guards on both sides and padding up to the next aligned address."""
+    """Return the bytes that a buffer needs, with guards on both sides and padding up to the next aligned address."""
     return alignment_bytes + -(-(num_bytes + GUARD_BYTES) // alignment_bytes) * alignment_bytes
 
 

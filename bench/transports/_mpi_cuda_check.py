@@ -102,14 +102,14 @@ def check(device: int, env: Mapping[str, str], limit_s: float = LIMIT_S) -> Chec
 
 
 def alone(env: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a world of one rank, with all settings of the site and the user."""
+    """Return the environment for a world of one rank, with all settings of the site and the user."""
     kept = {name: value for name, value in env.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
     path = env.get("PYTHONPATH")
     return kept | {"PYTHONPATH": f"{_ROOT}{os.pathsep}{path}" if path else str(_ROOT)}
 
 
 def refusal(checked: Checked, env: Mapping[str, str]) -> str:
-    """The error message: names the library, its own report, what happened, and what to do."""
+    """Return the error message: the library, its own report, what happened, and what to do."""
     library = checked.library or "the MPI library"
     off = [f"{name}={env[name]}" for name, values in _OFF.items() if env.get(name, "").lower() in values]
     built = _open_mpi_was_built(env) if library.startswith("Open MPI") else ""
@@ -193,7 +193,7 @@ def _try(device: int) -> None:
 
 
 def _answer(mpi: Any) -> tuple[str, bool]:
-    """The library's report, as text, and whether it denies that it can use GPU memory."""
+    """Return the library's report as text, and whether it denies that it can use GPU memory."""
     library = ctypes.CDLL(mpi.__file__)  # the MPI library that this module is linked to
     for name in ("MPIX_Query_cuda_support", "MPIX_GPU_query_support"):
         function = getattr(library, name, None)

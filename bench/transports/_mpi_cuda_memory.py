@@ -78,7 +78,7 @@ class RankGpu:
         return num_gpus
 
     def facts(self) -> dict[str, str]:
-        """The facts for the header."""
+        """Return the facts for the header."""
         model = self._about.get("name", b"")
         runtime = int(self._runtime.runtimeGetVersion())
         return {
@@ -134,20 +134,20 @@ class MpiCudaBuffers(Buffers):
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
     def view(self, which: Which, index: int) -> Any:
-        """The device memory, for mpi4py."""
+        """Return the device memory, for mpi4py."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + self._num_bytes(which)]
 
     def address(self, which: Which, index: int) -> int:
-        """The address of that memory, for the compiled loop."""
+        """Return the address of that memory, for the compiled loop."""
         return self._address + index * self._stride + self._start[which]
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
-        """A whole buffer of set `index`."""
+        """Return a whole buffer of set `index`."""
         return (Memory(self._gpu.arrays, self.view(which, index)),)
 
     def guards(self, index: int) -> list[Memory]:
-        """The memory between and around the buffers of a set."""
+        """Return the memory between and around the buffers of a set."""
         first = index * self._stride
         send, recv = first + self._start["send"], first + self._start["recv"]
         ends = ((first, send), (send + self.send_bytes, recv), (recv + self.recv_bytes, first + self._stride))

@@ -20,7 +20,7 @@ _GAIN = 0.9  # a time above this share of the staged time is no clear gain, beca
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """The rank that rank 0 sends to: the first on another host, else rank 1; None for one rank."""
+    """Return the rank that rank 0 sends to: the first rank on another host, else rank 1; None for one rank."""
     elsewhere = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), None)
     return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
 

@@ -173,11 +173,11 @@ class Loop:
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
-        """An array of the handles of mpi4py's requests."""
+        """Return an array of the handles of mpi4py's requests."""
         return (self._handle * len(requests))(*(self._mpi._handleof(request) for request in requests))
 
     def program(self, sets: Sequence[Sequence[LoopStep]], keep: list[Any]) -> LoopProgram:
-        """The steps of every buffer set as one array."""
+        """Return the steps of every buffer set as one array."""
         flat = [step for steps in sets for step in steps]
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 

@@ -42,10 +42,10 @@ class Addressed(Protocol):
     num_sets: int
 
     def view(self, which: Which, index: int) -> Any:
-        """A buffer's bytes; it can be sliced."""
+        """Return a buffer's bytes, which can be sliced."""
 
     def address(self, which: Which, index: int) -> int:
-        """The address of a buffer's first byte."""
+        """Return the address of a buffer's first byte."""
 
 
 class Builder:
@@ -68,7 +68,7 @@ class Builder:
         return [chain([self._call(step, index) for step in steps]) for index in range(self._buffers.num_sets)]
 
     def program(self, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
-        """The calls of all buffer sets, for the compiled loop."""
+        """Return the calls of all buffer sets, for the compiled loop."""
         keep: list[Any] = [self._buffers]
         sets = [[self._native(step, index, loop, keep) for step in steps] for index in range(self._buffers.num_sets)]
         return loop.program(sets, keep)
@@ -137,7 +137,7 @@ class Builder:
         return self._typed(memory[message.offset_bytes : message.offset_bytes + message.num_bytes])
 
     def _posted(self, step: Exchange, send_memory: Any, recv_memory: Any) -> list[Any]:
-        """Persistent requests: receives first, so that each message finds a posted receive."""
+        """Return persistent requests: receives first, so each message finds a posted receive."""
         world, ranks = self._world, self._ranks
         requests = [world.Recv_init(self._part(recv_memory, m), ranks[m.peer]) for m in step.recvs]
         requests += [world.Send_init(self._part(send_memory, m), ranks[m.peer]) for m in step.sends]

@@ -99,12 +99,15 @@ class NcclReport:
         self.paths.add("/".join(words[:2]) if words[0] == "P2P" else words[0])
 
     def _network(self, name: str) -> str:
-        """The name of the network in use. libfabric reaches several networks; its provider's name shows which one."""
+        """Return the name of the network in use.
+
+        libfabric reaches several networks; its provider's name shows which one.
+        """
         word = name.lower()
         return self.provider or "ofi" if "libfabric" in word or "ofi" in word else word
 
     def facts(self, num_nodes: int) -> dict[str, str]:
-        """The facts for the header. `num_nodes`: the number of nodes, as NCCL sees it."""
+        """Return the facts for the header. `num_nodes`: the number of nodes, as NCCL sees it."""
         used = " + ".join(self.networks) or ("none, within one node" if num_nodes == 1 else None)
         nvls = {None: None, 0: "no"}.get(self.nvls_channels, f"yes, {self.nvls_channels} channels")
         rdma = None if self.gpudirect is None else "yes" if self.gpudirect else "no"
@@ -236,7 +239,8 @@ def _expanded(name: str) -> str:
 
 
 def broken_demand(required: Iterable[tuple[str, str]], seen: NcclReport | None, choice: Choice | None) -> str | None:
-    """The first demand of `--require` that is not met or cannot be checked, with its evidence; None if all are met.
+    """Return the first demand of `--require` that is not met or cannot be checked, with its evidence; None if all are
+    met.
 
     Without `seen`, only `algorithm` and `protocol` are checked, against `choice`. With `seen`, only `network` is
     checked.

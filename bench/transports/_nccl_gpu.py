@@ -52,7 +52,7 @@ def problem(
 
 
 def built_without(torch: Any) -> MissingPart | None:
-    """What this torch lacks; None if it has both CUDA and NCCL."""
+    """Return what this torch lacks; None if it has both CUDA and NCCL."""
     if torch.version.cuda is None:
         return MissingPart.CUDA
     has_nccl = torch.distributed.is_available() and torch.distributed.is_nccl_available()
@@ -95,7 +95,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 
 
 def loaded() -> ctypes.CDLL | None:
-    """The NCCL library that torch has loaded; None if NCCL is linked into torch."""
+    """Return the NCCL library that torch has loaded; None if NCCL is linked into torch."""
     try:
         return ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
@@ -103,7 +103,7 @@ def loaded() -> ctypes.CDLL | None:
 
 
 def version(torch: Any, library: Any) -> tuple[int, ...]:
-    """The version of the loaded NCCL. torch reports the version that it was built with, which may be older."""
+    """Return the version of the loaded NCCL. torch reports the version that it was built with, which may be older."""
     number = ctypes.c_int(0)
     try:
         if library is not None and library.ncclGetVersion(ctypes.byref(number)) == 0:

@@ -22,7 +22,7 @@ class EventTimer:
         self._sync, self._loop = sync, loop
 
     def timing(self, samples: Sequence[Sample | None]) -> Timing:
-        """The Timing of these samples; an idle rank has None."""
+        """Return the Timing of these samples; None on an idle rank."""
         taken = [sample for sample in samples if sample is not None]
         if not taken:
             return Timing((), self._loop)
@@ -56,7 +56,7 @@ class EventTimer:
 
 
 def start_of(next_set: int, num_calls: int, num_sets: int) -> int:
-    """The first buffer set of a replayed batch.
+    """Return the first buffer set of a replayed batch.
 
     A batch with at least as many calls as there are sets starts at set 0. A shorter batch starts where the last batch
     ended, or at set 0 if too few sets remain. This limits the number of captured calls and still uses more than half of
@@ -77,7 +77,7 @@ class Graphs:
         self._stream: Any = None
 
     def replay(self, start: int, num_calls: int) -> Callable[[], Any]:
-        """A function that launches the calls, from set `start` on.
+        """Return a function that launches the calls, from set `start` on.
 
         A new graph is first captured, uploaded and run once.
 

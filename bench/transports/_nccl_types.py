@@ -45,7 +45,7 @@ def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capabilit
 
 
 def moved(reduction: Reduction, steps: tuple[Step, ...]) -> Reduction:
-    """The reduction to use: if nothing is computed, element types that NCCL or torch lack are moved as bytes."""
+    """Return the reduction to use. If nothing is computed, element types that NCCL or torch lack are moved as bytes."""
     if reduction.dtype in _REDUCED or any(map(_torch.reduces, steps)):
         return reduction
     return Reduction("uint8", reduction.reduce_op)

@@ -75,12 +75,12 @@ def is_lost_contact(error: BaseException) -> bool:
 
 
 def reduces(step: Step) -> bool:
-    """Does a step compute with the elements rather than move them?"""
+    """Check whether a step computes with the elements rather than only moving them."""
     return isinstance(step, Collective) and step.op in _REDUCES
 
 
 def tiny_collective(op: str, num_ranks: int) -> Collective:
-    """A small call of this kind. Each rank's share is a whole number of elements of any type."""
+    """Return a small call of this kind. Each rank's share is a whole number of elements of any type."""
     whole, block = _TINY_BYTES * num_ranks, _TINY_BYTES
     split = (block,) * num_ranks if op == "alltoallv" else ()
     send_bytes = block if op in ("allgather", "gather") else whole
@@ -89,13 +89,13 @@ def tiny_collective(op: str, num_ranks: int) -> Collective:
 
 
 def tiny_exchange(rank: int, num_ranks: int) -> Exchange:
-    """A message to the next rank, and one from the previous rank."""
+    """Return a message to the next rank and a message from the previous rank."""
     sent, received = Message((rank + 1) % num_ranks, _TINY_BYTES), Message((rank - 1) % num_ranks, _TINY_BYTES)
     return Exchange((sent,), (received,))
 
 
 def renamed(dist: Any, name: str) -> Any:
-    """A function of torch.distributed, by its new name if there is one, else by its old one. Resolved once, untimed."""
+    """Return a function of torch.distributed by its new name, or by its old name if this version lacks the new one."""
     return getattr(dist, name, None) or getattr(dist, _RENAMED[name])
 
 
@@ -129,7 +129,7 @@ def open_process_group(
 
 
 def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
-    """The store where the ranks meet. torch's own rendezvous would not report which ranks are missing."""
+    """Return the store where the ranks meet. torch's own rendezvous would not report which ranks are missing."""
     if place.rendezvous is None:
         if place.local_size != place.num_ranks:
             raise RefusedError(
@@ -151,7 +151,7 @@ def _store(dist: Any, place: RankInfo, timeout: timedelta) -> Any:
 
 
 def _listening(host: str, port: int) -> socket.socket | None:
-    """A socket for the store on the rendezvous address only; None if this host does not have the address.
+    """Return a socket for the store on the rendezvous address only; None if this host does not have the address.
 
     torch itself listens on all interfaces.
     """
@@ -169,7 +169,7 @@ def _listening(host: str, port: int) -> socket.socket | None:
 
 
 def _meeting_file() -> Path:
-    """A file name that is the same on all ranks of one launch on this host, and differs between launches.
+    """Return a file name that is the same on all ranks of one launch on this host, and differs between launches.
 
     Open MPI reports a name of the job; under Hydra all ranks are children of one proxy process, which names it.
     """
@@ -179,7 +179,7 @@ def _meeting_file() -> Path:
 
 
 def _own_folder() -> Path:
-    """A temporary folder that only this user can enter. Raises RefusedError if another user took its name."""
+    """Return a temporary folder that only this user can enter. Raises RefusedError if another user took its name."""
     folder = Path(tempfile.gettempdir()) / f"bench-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
@@ -189,7 +189,7 @@ def _own_folder() -> Path:
 
 
 def _started(process: int) -> str:
-    """The start time of a process in clock ticks since boot; unique together with the process id."""
+    """Return the start time of a process in clock ticks since boot. With the process id it is unique."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
     except OSError:
@@ -260,7 +260,7 @@ class TorchChannel(Channel):
 
 
 def secret() -> bytes:
-    """What only the ranks of this run know; empty if they were started by hand without it."""
+    """Return the secret that only the ranks of this run know; empty if they were started by hand without it."""
     return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
 
@@ -281,7 +281,10 @@ def bound_calls(
     in_place: bool,
     always_batch: bool = False,
 ) -> list[Callable[[], Any]]:
-    """The steps on each buffer set as calls without arguments. `memory`: (send, receive) uint8 tensors of each set."""
+    """Return the steps on each buffer set as calls without arguments. `memory`:
+
+    (send, receive) uint8 tensors of each set.
+    """
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)
     calls = []
@@ -345,7 +348,10 @@ def collective(
 def exchange(
     dist: Any, step: Exchange, group: Group, send: Any, recv: Any, always_batch: bool = False
 ) -> Callable[[], Any]:
-    """Sends and receives posted together as prebuilt P2POps. A single message is a plain send or receive."""
+    """Return sends and receives that are posted together as prebuilt P2POps.
+
+    A single message is a plain send or receive.
+    """
 
     def part(tensor: Any, message: Message) -> Any:
         size = tensor.element_size()

@@ -42,7 +42,10 @@ def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
 def calls(
     torch: Any, product: Product, memory: list[tuple[Any, Any]], dtype: str, tf32: bool
 ) -> list[Callable[[], Any]]:
-    """The product on each buffer set. `memory`: (send, receive) uint8 tensors; the send tensor holds the factors."""
+    """Return the product on each buffer set. `memory`:
+
+    (send, receive) uint8 tensors; the send tensor holds the factors.
+    """
     # "high" allows TF32. torch's default is strict float32, but another module may have changed it.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     # Keep partial sums of a split product in float32: rounded to the result's type, they would fail verification.
@@ -132,7 +135,7 @@ class OnHost:
 
 
 def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
-    """The time at which each product ends."""
+    """Return the time at which each product ends."""
     ends = []
     go.wait()
     for call in products:
@@ -142,7 +145,7 @@ def _ends(go: Event, products: list[Callable[[], Any]]) -> tuple[float, ...]:
 
 
 def _taken(compiled: Compiled | None, num_calls: int) -> list[Callable[[], Any]]:
-    """The next calls, each on the next buffer set. Sets that in-place calls changed are refilled first."""
+    """Return the next calls, each on the next buffer set. Sets that in-place calls changed are refilled first."""
     if compiled is None:
         return []
     num_sets = len(compiled.calls)

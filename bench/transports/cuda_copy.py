@@ -119,7 +119,7 @@ class CudaCopy(Transport):
         return problem
 
     def _first_of_any(self, problem: Coded | None) -> Coded | None:
-        """The problem of the first rank that has one; all ranks return the same."""
+        """Return the problem of the first rank that has one. All ranks return the same problem."""
         return next((other for other in self.channel.share(problem) if other is not None), None)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class CudaCopy(Transport):
             self._active.native.keep_busy(_ACTIVE_S)
 
     def _with_host(self, num_bytes: int, both_ways: bool) -> Compiled:
-        """Copies from pinned memory to this rank's GPU; with `both_ways` also from the GPU at the same time."""
+        """Return copies from pinned memory to this rank's GPU; with `both_ways` also from the GPU at the same time."""
         copies = [Copy(0, 0, num_bytes, None, 0), Copy(0, 0, num_bytes, 0, None, num_bytes, num_bytes)]
         steps = (CopyStep(tuple(copies if both_ways else copies[:1])),)
         size = num_bytes * len(steps[0].copies)
@@ -290,7 +290,7 @@ class CudaCopy(Transport):
         return self._timer.each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Copies back to back, issued in portions that fit in a queue, each behind a gate."""
+        """Time copies back to back, issued in portions that fit in a queue, each behind a gate."""
         return self._timer.batch(compiled, num_calls)
 
 

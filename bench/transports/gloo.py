@@ -98,7 +98,7 @@ class Gloo(Transport):
         return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """The version of torch and the network interface."""
+        """Return the version of torch and the network interface."""
         return {
             "torch": str(self._torch.__version__),
             "gloo_interface": os.environ.get("GLOO_SOCKET_IFNAME", "chosen by host name"),

@@ -39,7 +39,7 @@ class FabricModel:
         self.algorithm_used = ""  # in the last simulation, for each step: "ring", "messages, tree"
 
     def facts(self) -> dict[str, str]:
-        """The instance type, its peer links and rates."""
+        """Return the instance type, its peer links and rates."""
         links = self.fabric.links
         rates = {name: getattr(links, f"{name}_bytes_per_s") for name in ("nvlink", "pcie", "nic", "memory")}
         known = {f"model_{name}": format_rate(rate) for name, rate in rates.items() if rate is not None}

@@ -181,7 +181,7 @@ class Mpi(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Calls with their arguments bound; exchanges as persistent requests."""
+        """Return calls with their arguments bound, and exchanges as persistent requests."""
         assert isinstance(buffers, Addressed)
         builder = Builder(self._mpi, self._world, self._comms.get(group.ranks), group, buffers, reduction, in_place)
         if self._loop is None or max(map(_most_bytes, steps), default=0) // builder.element_bytes > _MOST_COUNT:
@@ -190,7 +190,7 @@ class Mpi(Transport):
         return Compiled(self._loop.calls(native), keep=[buffers], release=builder.free, native=native)
 
     def sync(self) -> None:
-        """A barrier on a separate communicator, or on the measured one if `--sync barrier` was given."""
+        """Wait in a barrier on a separate communicator, or on the measured one if `--sync barrier` was given."""
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
@@ -207,12 +207,12 @@ class Mpi(Transport):
             self._open_barriers(self._loop)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """A nonblocking barrier."""
+        """Start a nonblocking barrier."""
         test: Callable[[], bool] = self._all_ranks.Ibarrier().Test
         return test
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """A nonblocking broadcast."""
+        """Start a nonblocking broadcast."""
         box = np.array([value])
         request = self._part.Ibcast(box)
 
@@ -289,7 +289,7 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """The libmpi that belongs to the mpirun on PATH (same prefix); None if mpi4py is to choose."""
+    """Return the libmpi that belongs to the mpirun on PATH (same prefix); None if mpi4py is to choose."""
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []
     prefixes += [str(Path(folder).parent) for folder in env.get("PATH", "").split(os.pathsep) if folder]

@@ -108,7 +108,7 @@ class MpiCuda(Transport):
         return self._mpi.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """The facts of Mpi, the GPU, what the library reports about CUDA, and the comparison with staging."""
+        """Return the facts of Mpi, the GPU, what the library reports about CUDA, and the comparison with staging."""
         own = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
         own |= {"device_messages": self._path} if self._path else {}
         own |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
@@ -123,7 +123,7 @@ class MpiCuda(Transport):
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
-        """The GPU's second-level cache."""
+        """Return the size of the GPU's second-level cache."""
         return self._gpu.cache_bytes()
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
@@ -137,7 +137,7 @@ class MpiCuda(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """The calls of Mpi with addresses on the GPU."""
+        """Return the calls of Mpi with addresses on the GPU."""
         assert isinstance(buffers, MpiCudaBuffers)
         return self._mpi.compile(steps, group, buffers, reduction, in_place)
 
@@ -147,7 +147,7 @@ class MpiCuda(Transport):
         self._mpi.sync()
 
     def before_each(self) -> None:
-        """The barriers of Mpi; the stream is already idle."""
+        """Wait in the barriers of Mpi. The stream is already idle."""
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
@@ -176,7 +176,7 @@ class MpiCuda(Transport):
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """(this rank's GPU, the library check on the first rank of a host, why either failed)."""
+    """Return this rank's GPU, the library check on the first rank of a host, and why either failed."""
     try:
         gpu = RankGpu(load_cupy(), place, shared)
     except RefusedError as error:

@@ -149,7 +149,9 @@ class Nccl(Transport):
         return f" ({given} is set; without it the benchmark reads NCCL's output)" if given else ""
 
     def _uuid(self) -> str | None:
-        """A name of this rank's GPU that is unique among all hosts; None if unknown or if ranks may share GPUs."""
+        """Return a name of this rank's GPU that is unique among all hosts; None if it is unknown or if ranks may share
+        GPUs.
+        """
         if self._ranks_per_gpu > 1 or os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
             return None
         found = getattr(self._torch.cuda.get_device_properties(self._device), "uuid", None)
@@ -243,7 +245,7 @@ class Nccl(Transport):
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)
 
     def cache_bytes(self) -> int | None:
-        """The GPU's L2 cache; None if this torch does not report it."""
+        """Return the size of the GPU's L2 cache; None if this torch does not report it."""
         reported = getattr(self._torch.cuda.get_device_properties(self._device), "L2_cache_size", None)
         return int(reported) if reported else None
 
@@ -311,7 +313,10 @@ class Nccl(Transport):
         )
 
     def _chosen(self, steps: tuple[Step, ...], group: Group, call: Callable[[], Any]) -> tuple[str, ...]:
-        """The algorithm that NCCL chooses for the collective, as a flag; only the first rank of a group knows it."""
+        """Return the algorithm that NCCL chooses for the collective, as a flag.
+
+        Only the first rank of a group knows it.
+        """
         if len(group.ranks) == 1 or not any(isinstance(step, Collective) for step in steps):
             return ()
 
