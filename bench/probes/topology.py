@@ -54,7 +54,7 @@ def facts_of(text: str, file: str) -> dict[str, Any] | None:
 
 
 def _with_nvlinks(table: Inventory, status: Inventory) -> Inventory:
-    """Return the GPUs of a `topo` table with the names and NVLinks that `nvlink -s` reports for the same GPU numbers."""
+    """Return the GPUs of a `topo` table with names and NVLinks that `nvlink -s` reports for the same GPU numbers."""
     reported = {gpu.index: gpu for gpu in status.gpus}
     numbers = {gpu.index for gpu in table.gpus}
     gpus = []
