@@ -32,7 +32,7 @@ Start = Callable[[int], tuple[str, ...]]
 
 @pytest.mark.mpi
 def test_sixteen_ranks_print_one_json_document_with_every_size_verified(run: Run, mpirun: Start) -> None:
-    ran = run(*mpirun(16), "-m", "bench.allreduce", "--sizes", "8:64K:64", "--format", "json", *QUICK)
+    ran = run(*mpirun(16), "-m", "bench.allreduce", "--sizes", "8,512,32K", "--format", "json", *QUICK)
     document = json.loads(ran.out)
     assert ran.code == 0, ran.err
     assert {row["num_ranks"] for row in document["summaries"]} == {16}
