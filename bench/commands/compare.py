@@ -25,7 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=("slower", "never"),
         default="slower",
-        help="when to exit with 1: if a row became slower (default), or never",
+        help="when to exit with 1: if all rows together or any row became slower (default), or never",
     )
     parser.add_argument(
         "--allow-diff",
@@ -39,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the comparison of NEW with BASE. Returns 1 if a row became slower."""
+    """Print the comparison of NEW with BASE. Returns 1 if all rows together or any row became slower."""
     paths = [report.path_of(argparse.Namespace(run=name, results=args.results)) for name in (args.base, args.new)]
     documents = [collect.document(path) for path in paths]
     comparison = compare.compare(*documents, delta=args.delta, allow_diff=args.allow_diff)
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
     report.warn(*documents)
     if paths[0].resolve() == paths[1].resolve():
         say("bench: warning: BASE and NEW are the same run")
-    return EXIT_VERDICT if comparison.counts["slower"] and args.fail_on == "slower" else EXIT_DONE
+    return EXIT_VERDICT if comparison.is_slower and args.fail_on == "slower" else EXIT_DONE
 
 
 def _fraction(text: str) -> float:

@@ -5,11 +5,15 @@ Two rows are compared if all factors (results/launches.py: FACTORS) are equal, e
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
@@ -17,13 +21,13 @@ from bench.core.record import Flag
 from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
-from bench.results.inference import LEAST_LAUNCHES
-from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, varied_variables
+from bench.results.inference import LEAST_LAUNCHES, ComparisonVerdict
+from bench.results.joint_test import JointTest, joint_test
+from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, launch_numbers, varied_variables
 from bench.results.messages import ReasonCode
 from bench.results.pairing import listed, word
 
-# Only the first four are verdicts; rows with one of the next three have only a ratio.
-VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")
+VERDICTS = tuple(ComparisonVerdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Compared:
     reason: Coded | None = None
     base_launches_s: tuple[float, ...] = ()
     new_launches_s: tuple[float, ...] = ()
+    base_launches: tuple[int, ...] = ()  # the numbers of these launches
+    new_launches: tuple[int, ...] = ()
     estimate: inference.RatioEstimate | None = None
     p_corrected: float | None = None
 
@@ -77,15 +83,32 @@ class UnmatchedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate of all rows."""
+    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate of all rows.
+
+    `together`: the test of all rows with enough launches at once; None if no row has enough.
+    """
 
     rows: tuple[Compared, ...]
+    together: JointTest | None
     only_base: tuple[UnmatchedRow, ...]
     only_new: tuple[UnmatchedRow, ...]
     allowed: tuple[str, ...]  # factors that may differ
     changes: tuple[Change, ...]
     delta: float
     fdr: float
+
+    @property
+    def verdict_together(self) -> ComparisonVerdict | None:
+        """The verdict on the change of all rows together; None if no row has enough launches."""
+        test = self.together
+        if test is None:
+            return None
+        return inference.verdict(test.ratio, (test.ratio_low, test.ratio_high), test.p, self.delta, self.fdr)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether all rows together, or any row, became slower."""
+        return self.verdict_together == ComparisonVerdict.SLOWER or self.counts["slower"] > 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -108,13 +131,14 @@ def compare(
     pairing.refuse_model_against_measurement(base_cells, new_cells)
     pairing.refuse_other_factors(base_cells, new_cells, allowed)
     pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
-    rows = _judged([_compared(*pair, allowed) for pair in pairs], delta, fdr)
+    rows, together = _judged([_compared(*pair, base, new, allowed) for pair in pairs], delta, fdr)
     if all(row.ratio is None for row in rows):
         raise UsageError(_nothing(rows, left_base, left_new))
     base_jobs = dict.fromkeys(job for row in rows for job in row.base_jobs)
     new_jobs = dict.fromkeys(job for row in rows for job in row.new_jobs)
     return Comparison(
         rows=tuple(rows),
+        together=together,
         only_base=_unmatched(left_base, rows, new),
         only_new=_unmatched(left_new, rows, base),
         allowed=tuple(dict.fromkeys(allow_diff)),
@@ -124,7 +148,9 @@ def compare(
     )
 
 
-def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
+def _compared(
+    base: RowLaunches, new: RowLaunches, base_run: Document, new_run: Document, allowed: frozenset[str]
+) -> Compared:
     """Pair the rows of both runs without a verdict. The pair has the launches of both, or the reason for no ratio."""
     differs = {
         name: (base.factors[name], new.factors[name])
@@ -138,7 +164,14 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
     if any(each.imported for cell in (base, new) for each in cell.rows.values()):
         return replace(row, verdict="imported", base_launches_s=_imported_s(base), new_launches_s=_imported_s(new))
     verdict = "modelled" if base.factors["modelled"] == "yes" else "exploratory"
-    return replace(row, verdict=verdict, base_launches_s=launch_medians(base), new_launches_s=launch_medians(new))
+    return replace(
+        row,
+        verdict=verdict,
+        base_launches_s=launch_medians(base),
+        new_launches_s=launch_medians(new),
+        base_launches=launch_numbers(base, base_run.headers),
+        new_launches=launch_numbers(new, new_run.headers),
+    )
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
@@ -185,16 +218,44 @@ def _unusable(row: Summary) -> ReasonCode | None:
     return None
 
 
-def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """Give each row a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
+def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Compared], JointTest | None]:
+    """Give each row a verdict if both runs have enough launches. All such rows are tested together.
+
+    A row can be slower or faster only if the joint test finds a change, so that at most `fdr` of the comparisons of
+    equal runs name any row.
+    """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
-    found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
-    p_values = inference.corrected([each.p for each in found])
-    judged = {
-        id(row): replace(row, verdict=inference.verdict(each, p, delta, fdr), estimate=each, p_corrected=p)
-        for row, each, p in zip(enough, found, p_values, strict=True)
-    }
-    return [judged.get(id(row), row) for row in rows]
+    if not enough:
+        return list(rows), None
+    base = _log_medians([(row.base_launches, row.base_launches_s) for row in enough])
+    new = _log_medians([(row.new_launches, row.new_launches_s) for row in enough])
+    together = joint_test(base, new, fdr)
+    judged = {}
+    for row, test in zip(enough, together.rows, strict=True):
+        found = inference.estimate(row.base_launches_s, row.new_launches_s, delta, test)
+        p = max(test.p_corrected, together.p)
+        verdict = inference.verdict(found.ratio, (found.ratio_low, found.ratio_high), p, delta, fdr)
+        judged[id(row)] = replace(row, verdict=verdict, estimate=found, p_corrected=p)
+    return [judged.get(id(row), row) for row in rows], together
+
+
+def _log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.NDArray[np.float64]:
+    """Return the logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
+
+    Each row has the numbers of its launches, and their medians in seconds. The rows of one line were measured in the
+    same launch. A row that has a launch number twice gets a second line for it.
+    """
+    lines: dict[tuple[int, int], dict[int, float]] = {}
+    for column, (numbers, medians) in enumerate(rows):
+        seen: Counter[int] = Counter()
+        for number, seconds in zip(numbers, medians, strict=True):
+            lines.setdefault((number, seen[number]), {})[column] = math.log(seconds)
+            seen[number] += 1
+    table = np.full((len(lines), len(rows)), np.nan)
+    for values, line in zip(table, lines.values(), strict=True):
+        for column, value in line.items():
+            values[column] = value
+    return table
 
 
 def num_launches(row: Compared) -> int:

@@ -104,6 +104,11 @@ def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
 
+def launch_numbers(cell: RowLaunches, headers: Mapping[str, Header]) -> tuple[int, ...]:
+    """Return the number of each launch that `launch_medians` returns."""
+    return tuple(headers[row.job].launch for row in _usable(cell))
+
+
 def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
     """Return the spread over launches of every row that at least two launches have."""
     found = []
