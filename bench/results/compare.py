@@ -30,8 +30,8 @@ VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "mo
 class Compared:
     """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: those of BASE; `differs`: factor -> (BASE, NEW) if the values differ. `estimate` and `p_corrected` need 5
-    launches of each run. `reason`: why the row is not comparable (ReasonCode).
+    `factors`: the factors of BASE. `differs`: the values (BASE, NEW) of each factor whose values differ. `estimate` and
+    `p_corrected` need 5 launches of each run. `reason`: why the row is not comparable (ReasonCode).
     """
 
     place: RowKey
@@ -66,8 +66,8 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: in which factors it differs from the row that both runs have, or why the other run did not measure it;
-    None if neither is known.
+    `reason`: in which factors the row differs from a row of the same size that both runs have, or why the other run did
+    not measure the row; None if neither is known.
     """
 
     place: RowKey
@@ -77,7 +77,10 @@ class UnmatchedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate of all rows."""
+    """The rows of two runs.
+
+    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows.
+    """
 
     rows: tuple[Compared, ...]
     only_base: tuple[UnmatchedRow, ...]
@@ -147,7 +150,10 @@ def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the median of a row, else its mean; if a log prints only a rate, the time computed from that rate."""
+    """Return the time of a row in seconds: its median if it has one, otherwise its mean.
+
+    If a log prints only a rate, return the time that follows from the rate.
+    """
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
@@ -156,7 +162,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Why a pair has no ratio; None if it has one."""
+    """Return why a pair has no ratio; None if it has one."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -173,7 +179,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Why a row has no time to compare; None if it has one."""
+    """Return why a row has no time to compare; None if it has one."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -186,7 +192,10 @@ def _unusable(row: Summary) -> ReasonCode | None:
 
 
 def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """Give each row a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
+    """Return the rows, each with a verdict if both runs have enough launches.
+
+    The p-values of all rows are corrected together.
+    """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
     p_values = inference.corrected([each.p for each in found])
@@ -203,7 +212,7 @@ def num_launches(row: Compared) -> int:
 
 
 def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_new: Sequence[RowLaunches]) -> str:
-    """Why no row has a ratio, in one sentence."""
+    """Return why no row has a ratio, in one sentence."""
     if rows:
         reason, number = Counter(row.reason.text for row in rows if row.reason is not None).most_common(1)[0]
         return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"

@@ -25,7 +25,10 @@ _SCALING_TITLES = {
 
 
 def tables(document: Document, whole: bool = True) -> list[Table]:
-    """Every table that has a row. Unless `whole`, the scaling table shows only the largest size of each curve."""
+    """Return every table that has a row.
+
+    If `whole` is False, the scaling table shows only the largest size of each curve.
+    """
     scalings = document.scalings if whole else _largest(document.scalings)
     sharings = _sizes_shared(document.sharings)
     found = [
@@ -43,7 +46,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLine:
-    """One size of one case over its launches, with the modes beside each other."""
+    """One line of the table of launches: a size and group of a case, with the spread over launches for each mode."""
 
     heading: str
     groups: tuple[str, ...]
@@ -52,7 +55,7 @@ class SpreadLine:
 
 
 def launches(document: Document) -> Table:
-    """One line for each size and group of the cases that were launched more than once."""
+    """Return one line for each size and group of the cases that were launched more than once."""
     lines: list[SpreadLine] = []
     for job in dict.fromkeys(spread.job for spread in document.spreads):
         own = [spread for spread in document.spreads if spread.job == job]
@@ -118,7 +121,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """`4 of 21`; empty if `num` is 0."""
+    """Return `4 of 21`; empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 
@@ -164,7 +167,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Whether the row shows its bandwidth instead of its time."""
+    """Check whether the row shows its bandwidth instead of its time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -241,7 +244,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """Return the groups of each job, mode and size together."""
+    """Return lists of groups, one list for each job, mode and size."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

@@ -50,7 +50,9 @@ class RowKey:
 
 @dataclass(frozen=True, slots=True)
 class RowLaunches:
-    """Rows that differ only in their launch. `rows`: by job; a later attempt of a job replaces the earlier.
+    """Rows that differ only in their launch.
+
+    `rows`: the row of each job; a later attempt of a job replaces the earlier attempt.
 
     `factors`: the value of each factor by name; None if a file does not state the factor, or if the factor does not
     apply.
@@ -191,7 +193,8 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
     """Return the factors that may change from row to row.
 
-    `asked_cache`: the requested cache mode; the row's own may differ, because small buffers may stay warm.
+    `asked_cache`: the requested cache mode. The cache state of a row may differ from it, because small buffers may stay
+    in the cache.
     """
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:

@@ -1,4 +1,4 @@
-"""How a command writes its output: for which run, in which format, and to stdout or to a file."""
+"""Declare and apply the options for a command's output: the run, the format, and stdout or a file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
-MOST_LINES = 200  # of a table on the terminal without `--all`
+MOST_LINES = 200  # the largest number of lines of a table on the terminal without `--all`
 
 # For commands that write a format of their own instead of showing a Report.
 BY_HAND = ("table", "json", "csv", "markdown")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which run is shown."""
+    """Declare the options that choose which run is shown."""
     parser.add_argument(
         "run", nargs="?", default="latest", help="path or name of a run, a .jsonl file, or latest (default)"
     )
@@ -29,9 +29,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = ()) -> None:
-    """Declare `--format` and `--output`. `formats`: all files of results/formats/ by default, `table` first.
+    """Declare `--format` and `--output`.
 
-    A path that cannot be written is refused when arguments are parsed.
+    `formats`: the allowed formats; by default all files of results/formats/, with `table` first.
+
+    If the path of `--output` cannot be written, the parser refuses it.
     """
     known = formats or ("table", *(name for name in plugins.names("format") if name != "table"))
     parser.add_argument("--format", choices=known, default=known[0], help=f"output format (default {known[0]})")
@@ -62,7 +64,9 @@ def show(report: Report, args: argparse.Namespace) -> None:
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
-    """Write `text`, ended by one line end, to `args.output` (as a whole or not at all), else to stdout.
+    """Write `text` with one line end after it to the file `args.output`, or to stdout if no file was asked for.
+
+    A file is written as a whole or not at all.
 
     Raises UsageError when the file cannot be written.
     """
