@@ -155,7 +155,7 @@ class ParallelLayout:
 
 
 def width(dtype: str) -> int:
-    """Return bytes of one element."""
+    """Return the size of one element in bytes."""
     return dtype_of(dtype).num_bytes
 
 

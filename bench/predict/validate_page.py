@@ -131,7 +131,7 @@ class ValidateReport(Report):
 
 
 def _percent(value: float | None) -> str:
-    """Return `12.3 %`."""
+    """Return a fraction in percent with one decimal, `12.3 %`."""
     if value is None:
         return NOTHING
     return f"{100 * value:.1f} %" if value < 10 else f"{100 * value:.0f} %"

@@ -118,9 +118,9 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One training job. `batch`: the number of samples of one rank in a micro-batch.
+    """One training job.
 
-    `accumulation`: the number of micro-batches in a step.
+    `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
     FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; `overlap`: whether these calls run

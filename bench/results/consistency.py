@@ -294,7 +294,7 @@ def _named(rows: Sequence[_Row]) -> dict[str, Any]:
 
 
 def _row_words(named: Mapping[str, Any]) -> str:
-    """Return `allreduce of 1 MiB [allreduce-mpi-1x2, pipelined]`."""
+    """Return a row of a conflict as text: `allreduce of 1 MiB [allreduce-mpi-1x2, pipelined]`."""
     words = [named["mode"], *([named["direction"]] if named["direction"] else [])]
     if named["group"] != "world":
         words.append(f"group {named['group']}")

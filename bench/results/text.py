@@ -188,5 +188,5 @@ def _world(header: Header) -> str:
 
 
 def count(number: int | None, word: str) -> str:
-    """Return `1 rank`, `2 ranks`, `an unknown number of ranks`."""
+    """Return a number with its noun: `1 rank`, `2 ranks`, `an unknown number of ranks`."""
     return f"{'an unknown number of' if number is None else number} {word}{'' if number == 1 else 's'}"
