@@ -105,12 +105,12 @@ class Task:
 
 
 def patterns() -> tuple[str, ...]:
-    """Return the patterns that can be predicted."""
+    """Return the names of the patterns that can be predicted."""
     return tuple(LIBRARY)
 
 
 def load_style(pattern: str) -> str:
-    """Return the name of the patterns that load a port in the same way as this pattern."""
+    """Return the name of the load style of a pattern. Patterns with the same style load a port in the same way."""
     return next((word for word, members in LOAD_STYLES.items() if pattern in members), pattern)
 
 
@@ -224,7 +224,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
 
 def _links_of(family: str) -> tuple[str, ...]:
-    """Return the fields of NodeLinks that describe the links of a family."""
+    """Return the names of the fields of NodeLinks that describe the links of a family."""
     if family == "network":
         return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
     if family in ("pcie-link", "pcie-p2p", "no-p2p"):

@@ -98,7 +98,10 @@ class Candidate:
         return self.instance.name if nodes == 1 else f"{nodes} x {self.instance.name}"
 
     def range(self, part: str) -> DrawnRange:
-        """Return the range of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
+        """Return the range of a part of the step.
+
+        `part`: total_s, compute_s, bubble_s, exposed_s, feed_s or exchange_s.
+        """
         return range_of(getattr(self.step, part))
 
     @property
@@ -108,11 +111,11 @@ class Candidate:
 
     @property
     def samples_per_s(self) -> DrawnRange:
-        """Samples per second of all GPUs together."""
+        """The samples per second of all GPUs together."""
         return range_of(1 / self.sample_s)
 
     def usd(self, samples: int) -> DrawnRange | None:
-        """Return the cost of this many samples; None without a price."""
+        """Return the cost of `samples` samples in dollars; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
     @property
@@ -273,7 +276,7 @@ def _links_name(prediction: Prediction) -> str:
 def _unknowns(
     instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
 ) -> dict[str, Unknown]:
-    """Return the unknowns by the name of their draws."""
+    """Return the unknown quantities by the names of their draws."""
     name, gpu = instance.name, instance.gpu
     select = f"python -m bench select --workload {question.workload.name} --runs results/RUN"
     baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"

@@ -111,7 +111,10 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:
-    """Check whether the node's switch reduces. Between nodes, "pipelined" also uses such a switch."""
+    """Check whether the node's switch reduces.
+
+    Between nodes, the algorithm "pipelined" also uses a switch that reduces.
+    """
     return prediction.algorithm == "nvls" or (prediction.algorithm == "pipelined" and each.instance.links.reduces)
 
 

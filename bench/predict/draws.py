@@ -34,7 +34,7 @@ class DrawnRange:
     high: float
 
     def text(self, scale: float = 1.0) -> str:
-        """`9.31..12.4`: both ends to 3 digits, or one number if they are equal."""
+        """Return both ends with 3 digits, `9.31..12.4`, or one number if they are equal."""
         ends = [significant(end * scale, 3) for end in (self.low, self.high)]
         return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
@@ -74,7 +74,9 @@ class Draws:
         return low * self.ones if low == high else self._flat(self.normal(name), low, high)
 
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
-        """Draws around `middle`: the share CONFIDENCE is inside `low` to `high`, the others are at one of the two ends.
+        """Return draws around `middle`.
+
+        The share CONFIDENCE of the draws is between `low` and `high`, and the other draws are at one of the two ends.
 
         The ends may be zero.
         """

@@ -73,8 +73,9 @@ class Efficiencies:
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
-        Where a curve ends, the estimate can jump. No message takes longer than a larger message, so the efficiency is
-        at least what the times of larger messages imply. This is checked on a fixed grid of GRID_STEPS steps.
+        The estimate can jump where a curve ends. No message takes longer than a larger message, so the efficiency is
+        raised if the estimated times of larger messages require it. This is checked on a fixed grid of GRID_STEPS
+        steps.
         """
         if family == "pcie-link":
             return of_copies(self._evidence, engine.machine(self._links, family), None)

@@ -89,7 +89,7 @@ def world_of(machine: RequestedMachine, gpus: int) -> tuple[int, int]:
 
 
 def check_most(gpus: int, request: str | None = None) -> None:
-    """Raise UsageError for more than MOST_GPUS GPUs. `request`: what needs that many GPUs."""
+    """Raise UsageError for more than MOST_GPUS GPUs. `request`: the user's request that needs this many GPUs."""
     if gpus > MOST_GPUS:
         raise UsageError.of(Refusal.WORLD_TOO_LARGE, request=request, num_gpus=gpus, most=MOST_GPUS)
 

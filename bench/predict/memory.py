@@ -43,7 +43,7 @@ class MemoryNeed:
 
 
 class OutOfMemoryError(UsageError):
-    """The job needs more memory than the GPU has. `summary`: the message without the calculation."""
+    """An error: the job needs more memory than the GPU has. `summary`: the message without the calculation."""
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
         """`memory_bytes`: the memory of one GPU in bytes."""

@@ -12,7 +12,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 @unique
 class Refusal(OptionalPartsCode):
-    """Why a request cannot be answered: the code of a UsageError."""
+    """The codes of a UsageError that says why a request cannot be answered."""
 
     # The cluster
     CLUSTER_WITHOUT_INSTANCE = (

@@ -64,10 +64,9 @@ class EfficiencyCurve:
     verified: bool = True
 
     def at(self, where: float) -> float | None:
-        """Return ln(efficiency) at `where`, a ln(busy time in seconds), if it is between points or near an end of the
-        curve; None elsewhere.
+        """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
 
-        A curve that ends at large messages continues as a constant.
+        `where`: ln(busy time in seconds). A curve that ends at large messages continues as a constant.
         """
         points = self.points
         if not points:
@@ -160,8 +159,8 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """Return the value that has half of the weight below it.
 
-    The values are sorted, and the cumulative weight of a value ends at the middle of its own weight. The result is
-    interpolated between values.
+    The values are sorted. The weight below a value is the weight of all smaller values and half of its own weight. The
+    result is interpolated between values.
     """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0

@@ -181,7 +181,7 @@ def _unusable(header: Header, row: Summary) -> Coded | None:
 
 
 def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
-    """Return the efficiency of the busiest link at each size, as one curve per family."""
+    """Return the efficiencies of the busiest link at each size. Each family of links has its own curve."""
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
         return []

@@ -121,7 +121,7 @@ def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str,
 
 
 def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSummary:
-    """Summarise at least one row."""
+    """Return the summary of rows; there must be at least one row."""
     systems: dict[str, list[HeldOutRow]] = {}
     for row in rows:
         systems.setdefault(row.system, []).append(row)
@@ -157,7 +157,7 @@ def large_allreduce(rows: Iterable[HeldOutRow]) -> tuple[HeldOutRow, ...]:
 
 
 def link_level(row: HeldOutRow) -> str:
-    """Return the link class of a row. All networks are one class."""
+    """Return the link class of a row. All classes of networks count as one class."""
     return "network" if row.link_class.startswith("network") else row.link_class
 
 

@@ -1,4 +1,4 @@
-"""The validation as a report: errors and coverage by class, system, size and collective, with the targets."""
+"""The validation as a report: errors and coverage by link class, system, size and collective, with the targets."""
 
 from __future__ import annotations
 

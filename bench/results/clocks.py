@@ -32,7 +32,9 @@ GOOD_ENOUGH = 1.10
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings: the reference's when it sends, the client's on arrival, the reference's when the answer comes."""
+    """Three readings: of the reference's clock when it sends, of the client's clock when the message arrives, and of
+    the reference's clock when the answer arrives.
+    """
 
     sent_s: float
     client_s: float
@@ -41,7 +43,10 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock's reading minus the reference's, at the reference's time `at_s`; the error is at most `bound_s`."""
+    """A clock's reading minus that of the reference clock, when the reference clock reads `at_s`.
+
+    The error is at most `bound_s`.
+    """
 
     at_s: float
     offset_s: float
@@ -98,7 +103,9 @@ class Clock:
         return Offset(at_s, offset_s, float(np.abs(weights) @ fit.bounds) + fit.bent_s + grown_s)
 
     def to_reference(self, reading_s: float) -> tuple[float, float]:
-        """Return the reference's time when this clock read `reading_s`, and the bound of its error, in seconds."""
+        """Return the time of the reference clock when this clock read `reading_s`, and the bound of its error, both in
+        seconds.
+        """
         if not self.offsets:
             return reading_s, 0.0
         fit = self._fit  # reading = time + offset + drift (time - middle)
@@ -166,8 +173,8 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return (reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
 
-    A binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k the first 2^k clocks are known,
-    and each of these clocks is compared with one more.
+    The pairs form a binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k the offsets of
+    the first 2^k clocks are known. In the next round each of these clocks is the reference of one more clock.
     """
     rounds, known = [], 1
     while known < num:

@@ -1,6 +1,7 @@
-"""Compare two runs: which rows are comparable, and the verdict on each row as far as its launches allow one.
+"""Compare two runs. Find the rows that are comparable, and give a verdict on each row that has enough launches.
 
-Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except those that were allowed to differ.
+Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except factors that were allowed to
+differ.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ class Compared:
 
     @property
     def base_s(self) -> float | None:
-        """Median of BASE's launch medians, seconds."""
+        """The median of BASE's launch medians, in seconds."""
         return median(self.base_launches_s) if self.base_launches_s else None
 
     @property
     def new_s(self) -> float | None:
-        """Median of NEW's launch medians, seconds."""
+        """The median of NEW's launch medians, in seconds."""
         return median(self.new_launches_s) if self.new_launches_s else None
 
     @property
     def ratio(self) -> float | None:
-        """`new_s` / `base_s`: above 1, NEW is slower."""
+        """`new_s` / `base_s`. If it is above 1, NEW is slower."""
         return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
 
 
@@ -128,7 +129,10 @@ def compare(
 
 
 def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
-    """Pair the rows of both runs without a verdict. The pair has the launches of both, or the reason for no ratio."""
+    """Return a row of BASE and the same row of NEW as one compared row, without a verdict.
+
+    It has the launches of both runs, or the reason why there is no ratio.
+    """
     differs = {
         name: (base.factors[name], new.factors[name])
         for name in base.factors
@@ -145,7 +149,10 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the time of each row in seconds. If either run is imported from another tool, no row is tested."""
+    """Return the times of a row's launches in seconds, if either run was imported from another tool.
+
+    Such rows are not tested.
+    """
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
@@ -207,7 +214,7 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared
 
 
 def num_launches(row: Compared) -> int:
-    """Return the number of launches of the run that has fewer launches."""
+    """Return the number of launches of BASE or NEW, whichever has fewer."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 

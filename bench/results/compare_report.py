@@ -39,7 +39,7 @@ class CompareReport(Report):
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the conclusion, how to read the columns, the rows, and what explains their differences."""
+        """Yield the conclusion, how to read the columns, the rows, and what may explain the differences of the rows."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])

@@ -89,7 +89,7 @@ _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A summary with its header, and the conditions that it shares with every row it is compared with."""
+    """A summary with its header and its conditions. All rows that are compared have the same conditions."""
 
     summary: Summary
     header: Header
@@ -98,17 +98,23 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval; a modelled time is exact."""
+        """The low end of the median's interval in seconds.
+
+        For a modelled time it is the time itself, which is exact.
+        """
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval; a modelled time is exact."""
+        """The high end of the median's interval in seconds.
+
+        For a modelled time it is the time itself, which is exact.
+        """
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
     def in_flight(self) -> int:
-        """Messages that a pipelined pair has in flight before it waits for an acknowledgement."""
+        """The number of messages that a pipelined pair sends before it waits for an acknowledgement."""
         return max(1, min(self.window, WINDOW_BYTES // max(self.summary.payload_bytes, 1)))
 
 
@@ -259,7 +265,10 @@ def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
 def _judge(
     code: ConflictCode, rule: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float, **facts: Any
 ) -> _Judged:
-    """Compare the time of `row` with `factor` x the sum of the times of `others`."""
+    """Compare the time of `row` with `factor` x the sum of the times of `others`.
+
+    `tolerance`: the relative distance of their intervals above which the difference exceeds noise.
+    """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
     median_s, lowest_s = row.summary.median_s or 0.0, row.low_s or 0.0

@@ -106,7 +106,7 @@ def _us(name: str) -> Callable[[Any], str]:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """`0.512..0.530`; `?` if there are too few samples or launches for an interval."""
+    """Return an interval as text, `0.512..0.530`; `?` if there are too few samples or launches for an interval."""
     return "?" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
@@ -186,7 +186,9 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return the share of the bound that busbw reaches, or the share of the time that the latency floor is."""
+    """Return as text the share of the bound that busbw reaches or, for a row that shows its time, the latency floor as
+    a share of the time.
+    """
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"

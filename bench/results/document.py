@@ -156,9 +156,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that cannot both be right, even with their noise. `ratio`: measured / largest allowed.
+    """Two measured rows that cannot both be right, even with their noise.
 
-    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: the reason in words.
+    `ratio`: the measured time of the first row / the largest time that the other row allows.
+
+    `rule`: the rule that is broken, such as `pipelined <= isolated`. `code` and `facts`: the reason (ConflictCode).
+    `sentence`: the reason in words.
     """
 
     rule: str
@@ -172,9 +175,12 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Our time and another tool's at one size, from alternating launches. `ratio`: ours / theirs, with 95 % interval.
+    """Our time and the time of another tool at one size, from alternating launches.
 
-    `case`: the options apart from the sizes. `statistic`: what the two times are (parity.Statistic).
+    `ratio`: our time / the other tool's time, with its 95 % interval.
+
+    `case`: the options of the case without the sizes. `statistic`: the statistic that both times are
+    (parity.Statistic).
     """
 
     tool: str
@@ -196,10 +202,10 @@ class Parity:
 class Scaling:
     """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
 
-    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's.
-    `efficiency`: the row's busbw / the reference's, None if there is no busbw. Both ratios have 95 % intervals over
-    "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound of this world; `floor_fraction`:
-    latency floor / time, isolated only.
+    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's time.
+    `efficiency`: the row's busbw / the reference's busbw; None if there is no busbw. Both ratios have 95 % intervals
+    over "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound for this number of ranks and
+    nodes. `floor_fraction`: the latency floor / the time, only in isolated mode.
     """
 
     job: str
@@ -312,9 +318,9 @@ class Overlapped:
 class RankComparison:
     """One rank compared with the others that did the same work at the same time.
 
-    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host, None for host memory.
-    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks (negative: above); `z`: that
-    distance in robust standard deviations. `slow`: see results/gpus.py.
+    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host; None for host memory.
+    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if it is above.
+    `z`: the same distance in robust standard deviations. `slow`: whether the GPU is slow as results/gpus.py defines it.
     """
 
     job: str

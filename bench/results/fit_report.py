@@ -92,7 +92,7 @@ class FitReport(Report):
 
 
 def curve_words(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
-    """`allreduce-mpi-1x2, isolated`: which curve is meant."""
+    """Return the name of a curve: `allreduce-mpi-1x2, isolated`."""
     group = "" if curve.group == "world" else f", group {curve.group}"
     modelled = " (modelled)" if model.header_of(headers, curve.job).modelled else ""
     return f"{curve.job}{modelled}, {curve.mode}{group}"

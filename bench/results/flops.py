@@ -45,7 +45,10 @@ def kind(header: Header) -> str:
 
 
 def gpu_of(header: Header) -> str | None:
-    """Return the catalogue's name of a run's GPUs; None if it is unknown, if ranks share a GPU, or without a GPU."""
+    """Return the name that the catalogue has for a run's GPUs.
+
+    Return None if it is unknown, if ranks share a GPU, or if the run has no GPU.
+    """
     if header.clock != "device" or _asked(header, "share_gpu") or "gpu" not in header.facts:
         return None
     return catalogue.gpu_printed(header.facts["gpu"])

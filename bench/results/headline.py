@@ -26,7 +26,7 @@ _MOST_OPEN = 0.5  # share of the figures; if more have not converged, the advice
 
 @dataclass(frozen=True, slots=True)
 class NamedRun:
-    """How commands name a run. `name`: the run's folder; `scenario` and `cluster`: "" if they are unknown."""
+    """The names of a run in commands. `name`: the run's folder. `scenario` and `cluster`: "" if they are unknown."""
 
     name: str
     scenario: str = ""
@@ -34,7 +34,10 @@ class NamedRun:
 
 
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
-    """Return the summary of a run. `run`: how commands name it; None: the summary advises no command."""
+    """Return the summary of a run.
+
+    `run`: the names of the run in commands. If it is None, the summary advises no command.
+    """
     if not document.headers:
         return []
     lines = [_machine(list(document.headers.values()))]
@@ -206,6 +209,6 @@ def _advice(document: Document, run: NamedRun) -> list[Coded]:
 
 
 def _command(run: NamedRun) -> tuple[str, str]:
-    """Return the scenario, and the command that measures it again."""
+    """Return the name of the run's scenario, and the command that measures the scenario again."""
     cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""
     return run.scenario, f"linkbench run {run.scenario}{cluster}"

@@ -1,7 +1,8 @@
 """Statistical comparison of two runs by their launch medians: a ratio with its interval, a p-value, a verdict.
 
-The units are launches, never the samples within them: a test on pooled samples finds a difference in most pairs of
-identical runs. The p-value assumes no distribution; the interval assumes that logarithms are normal.
+The statistics compare launches, never the samples within launches, because a test on pooled samples finds a difference
+in most pairs of identical runs. The p-value assumes no distribution. The interval assumes that logarithms are normally
+distributed.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """Return the interval of value / other from the intervals of both.
 
-    The two must be independent; their intervals may be asymmetric.
+    `value` and `other` must be independent. Their intervals may be asymmetric.
 
     On a logarithmic scale, the squares of the distances to the ends add up on each side (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8).
@@ -125,8 +126,9 @@ def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
     """Return the exact two-sided p of the Mann-Whitney test, over all assignments of the ranks to the two runs.
 
-    Ties share their mean rank and assignments are counted over these ranks, so p is exact with ties too. Two-sided: p
-    counts the assignments whose rank sum is at least as far from the expected sum as the observed one, on either side.
+    Equal values share their mean rank. Assignments are counted with these ranks, so p is exact also if values are
+    equal. p counts the assignments whose rank sum is at least as far from the expected sum as the observed rank sum, on
+    either side.
     """
     ranks = _doubled_midranks([*base, *new])
     return float(_p_by_sum(tuple(sorted(ranks)), len(base))[sum(ranks[: len(base)])])
@@ -195,7 +197,9 @@ def _doubled_midranks(values: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
-    """p[s]: the share of all choices of `num_chosen` ranks whose sum is at least as far from the expected sum as s."""
+    """Return an array p, where p[s] is the share of all choices of `num_chosen` ranks whose sum is at least as far from
+    the expected sum as s.
+    """
     ways = np.zeros((num_chosen + 1, sum(ranks) + 1))  # floats: exact up to 2^53
     ways[0, 0] = 1
     for rank in ranks:
@@ -210,6 +214,8 @@ def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _attainable(num_base: int, num_new: int, alpha: float) -> float:
-    """Return the largest p up to alpha that launches without ties can give; alpha if there is no such p."""
+    """Return the largest p up to alpha that is possible if all launches have different medians; alpha if there is no
+    such p.
+    """
     p = _p_by_sum(tuple(range(2, 2 * (num_base + num_new) + 1, 2)), num_base)
     return float(max(p[(p > 0) & (p <= alpha)], default=alpha))

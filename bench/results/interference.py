@@ -1,4 +1,7 @@
-"""How much slower traffic is while other ranks send: blocks with aggressors against neighbouring blocks without."""
+"""Compute how much slower traffic is while other ranks (aggressors) send.
+
+Blocks of samples with aggressors are compared with neighbouring blocks without aggressors.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,9 @@ class RowLaunches:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """Return the rows of a run, each with all its launches. `headers`: by job; `job#2` is the second attempt of a job.
+    """Return the rows of a run, each with all its launches.
+
+    `headers`: the header of each job; `job#2` is the second attempt of a job.
 
     `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
     """
@@ -81,8 +83,9 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """Return the environment variables that differ between jobs of one case and launch because a scenario's `env`
-    varies them.
+    """Return the environment variables that a scenario's `env` varies.
+
+    Their values differ between jobs of the same case and launch.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
@@ -107,7 +110,7 @@ def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
 
 
 def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
-    """Return the spread over launches of every row that at least two launches have."""
+    """Return the spread over launches of every row that was measured in at least two launches."""
     found = []
     for cell in cells(headers, summaries):
         rows = _usable(cell)

@@ -187,7 +187,9 @@ def predicted(segment: Segment, num_bytes: float) -> float:
 
 
 def _whole_launches(points: Sequence[Point]) -> Any:
-    """Return the medians of the launches that have every size, as an array of points x launches."""
+    """Return the medians of the launches that have all sizes, as an array with a row for each point and a column for
+    each launch.
+    """
     whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
     return np.array([[point.by_launch[launch] for launch in whole] for point in points])
 
@@ -239,7 +241,8 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """Solve the normal equations, given the sums of the weights times 1, S, S^2, T and S T.
 
-    A parameter that would be negative (time falls with size) becomes zero, and the other is fitted alone.
+    A parameter that would be negative (because time falls with size) becomes zero, and the other parameter is fitted
+    alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant

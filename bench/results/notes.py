@@ -201,9 +201,9 @@ def _row_words(row: Mapping[str, Any]) -> str:
 
 
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
-    """Return the slow ranks of each job, mode and size.
+    """Return notes on the slow ranks of each job, mode and size.
 
-    If no rank is slow, the note names the slowest one and its distance to the median.
+    If no rank is slow, the note names the slowest rank and its distance to the median.
     """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
@@ -254,7 +254,7 @@ def _starved(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return what the letters beside figures mean."""
+    """Return a note for each letter that stands beside figures, with the bound that the letter means."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -265,7 +265,7 @@ def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> 
 
 
 def _flags(rows: Sequence[Summary]) -> list[Coded]:
-    """Return what each flag of these rows means, and how many rows of each mode have the flag."""
+    """Return a note on each flag of these rows: what the flag means, and how many rows of each mode have it."""
     found = []
     known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
     others = sorted({flag for row in rows for flag in row.flags} - set(Flag))

@@ -51,7 +51,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return how many lines of a run's table are shown before it is cut; None: a table of any length is shown whole."""
+    """Return the largest number of lines of a run's table that are shown; None if a table of any length is shown."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
@@ -81,7 +81,10 @@ def safe(text: str, form: str) -> str:
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a JSON document or a safe text that comes in pieces; the last piece ends with a line end."""
+    """Write a JSON document or a text without control characters that comes in pieces.
+
+    The last piece must end with a line end.
+    """
     args.emitted = True
     path: Path | None = args.output
     if path is None:
@@ -98,7 +101,10 @@ def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file's content as a whole or not at all; follow links, keep permissions. Raises OSError."""
+    """Replace the content of a file as a whole or not at all.
+
+    Links are followed, and permissions are kept. Raises OSError.
+    """
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -1,4 +1,4 @@
-"""Which rows of two runs are the same measurement, and when two runs cannot be compared at all.
+"""Find the rows of two runs that are the same measurement, and refuse two runs that cannot be compared at all.
 
 Two rows are the same measurement if all factors (results/launches.py) are equal, except those that the user allowed to
 differ.
@@ -67,7 +67,7 @@ def _same_pattern(
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
     """Yield the factors of both sides for each pattern and transport that both sides have.
 
-    If they share no transport, yield them for each pattern.
+    If the two sides have no transport in common, yield the factors for each pattern.
     """
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
@@ -133,7 +133,7 @@ def _key(row: RowLaunches, names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def word(value: str | None) -> str:
-    """Return a factor's value as a sentence shows it."""
+    """Return a factor's value as text for a sentence."""
     return "unknown" if value is None else value
 
 

@@ -28,7 +28,7 @@ _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "
 
 
 class Statistic(StrEnum):
-    """The statistic that two compared times are."""
+    """The statistic in which our time and the other tool's time are compared."""
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
@@ -96,8 +96,8 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """Return the options of a case as typed, without sizes, without their division among starts, and without what
-    `--like` sets.
+    """Return the options of a case as typed, without the sizes, without the options that divide them among starts, and
+    without the options that `--like` sets.
     """
     try:
         case = from_argv(argv)

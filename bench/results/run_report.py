@@ -77,7 +77,7 @@ class RunReport(Report):
         yield Lines(notes.texts(found) if self.all_notes else notes.brief(self.document, found), title="Notes")
 
     def data(self) -> Mapping[str, Any]:
-        """Return the whole document. `notes` are texts, and `note_codes` has their codes."""
+        """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
         found["summary"] = [
             {"code": line.code, "facts": line.facts, "text": line.text} for line in headline(self.document, self.run)
@@ -91,7 +91,7 @@ class RunReport(Report):
         return ({name: getattr(row, name) for name in self.record_names()} for row in self.document.summaries)
 
     def record_names(self) -> Sequence[str]:
-        """Return the fields of a summary."""
+        """Return the names of all fields of a summary."""
         return [field.name for field in fields(Summary)]
 
     @cached_property
@@ -181,7 +181,7 @@ def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
 
 
 def _by_size(lines: Sequence[TableLine]) -> Mapping[tuple[Any, ...], Sequence[int]]:
-    """Return the numbers of the lines of each job and size."""
+    """Return the indices of the lines of each job and size."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for number, line in enumerate(lines):
         row = line.first

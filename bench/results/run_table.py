@@ -1,4 +1,7 @@
-"""The table of a run's rows, after nccl-tests: one line per size and group, the two modes in columns of their own."""
+"""The table of a run's rows, with a layout like that of nccl-tests.
+
+It has one line for each size and group, and each mode has its own columns.
+"""
 
 from __future__ import annotations
 
@@ -266,7 +269,7 @@ def _like(tool: str, mode: str) -> list[Column]:
 
 
 def _seconds(name: str) -> Callable[[Summary], str]:
-    """Return a function that shows a field of a row in microseconds."""
+    """Return a function that shows the field `name` of a row in microseconds."""
     return lambda row: text.microseconds(getattr(row, name))
 
 

@@ -41,13 +41,15 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """Payload times bus factor: busbw x time."""
+        """The payload times the bus factor in bytes, which is busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 
 
 def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Scaling, ...]:
-    """Return every row with a reference, and the references themselves, in the order of the rows."""
+    """Return a comparison for every row that has a reference and for the references themselves, in the order of the
+    rows.
+    """
     points = [point for cell in cells(headers, summaries) for point in _points(cell, headers)]
     found = []
     for curve in _curves(points):

@@ -73,8 +73,9 @@ class RankShares:
     def compat(self) -> dict[str, float | None]:
         """Return the same samples in the statistics of other tools.
 
-        OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
-        mean over ranks of the time per call of all batches, and the bandwidths at that time; only for pipelined mode.
+        For OSU these are the mean, the least and the largest of the ranks' means (its Avg, Min and Max Latency). For
+        nccl-tests (-a 1) these are the mean over ranks of the time per call of all batches, and the bandwidths at this
+        time; only in pipelined mode.
         """
         if not len(self._means):
             return {}

@@ -88,9 +88,9 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    Its ranks are those of the effective size, scaled to all samples.
+    The ranks of the two ends are computed for the effective number of samples, and then scaled to all samples.
 
-    None if the effective size is below 6. Raises ValueError for invalid samples.
+    Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
     values = _checked(seconds)
     return _interval(np.sort(values), effective_size(values))
@@ -117,7 +117,9 @@ def least_samples(quantile: float) -> int:
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """Return the observed value of nearest rank ceil(q n); None if there are too few samples."""
+    """Return the quantile by the nearest-rank method, which is the observed value of rank ceil(q n); None if there are
+    too few samples.
+    """
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
@@ -249,9 +251,10 @@ def should_stop(
 ) -> str | None:
     """Return the StopReason of a row that is finished; None if the row must go on.
 
-    CONVERGED: at least n_min samples, 20 effective ones, and half the interval is at most `target` of the median. The
-    time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3 samples are enough. Invalid
-    samples (not finite, zero or below) never count as converged, but the limits still end the row.
+    A row is CONVERGED if it has at least n_min samples and 20 effective samples, and half the width of the interval is
+    at most `target` x the median. The time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3
+    samples are enough. Invalid samples (not finite, zero or below) never count as converged, but the limits still end
+    the row.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -309,7 +312,8 @@ def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     """Return the effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
 
     Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early. For
-    30 samples with r = 0.8, one interval in ten would miss the median; with this bound one in twenty does.
+    30 samples with r = 0.8, one interval in ten would miss the median. With this effective size as a limit, one in
+    twenty misses it.
     """
     if not positive:
         return float(size)

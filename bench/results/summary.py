@@ -45,10 +45,10 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 
 @dataclass(slots=True)
 class DocumentBuilder:
-    """Turns records into rows of a document one by one, so their samples need not be kept.
+    """Turns records into rows of a document one by one, so that the samples need not be kept in memory.
 
-    `most`: the number of rows that are kept; in addition, the same number of rows that failed or have wrong data is
-    kept. None keeps all. Rows that are not kept are only counted.
+    `most`: the number of rows that are kept; None keeps all. In addition, up to the same number of rows that failed or
+    have wrong data are kept. Rows that are not kept are only counted.
     """
 
     most: int | None = None
@@ -61,7 +61,7 @@ class DocumentBuilder:
     num_left_out: int = 0
 
     def add(self, job: str, header: Header, record: Record) -> Summary | None:
-        """Summarise a record that was measured; return None for one that was skipped or failed."""
+        """Add a record. Return its summary, or None if the record was skipped or failed."""
         row = None if record.skipped is not None or record.failed is not None else summarise(job, header, record)
         wrong = record.failed is not None or (row is not None and row.verified is False)
         self.num_wrong += wrong

@@ -145,7 +145,7 @@ class Report(ABC):
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """Return the columns of CSV; None: all names that the records have, in the order of their appearance."""
+        """Return the columns of CSV. None means all names that the records have, in the order of their appearance."""
         return None
 
 

@@ -135,7 +135,7 @@ def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
 
 
 def facts(header: Header) -> list[tuple[str, str]]:
-    """(name, value) of what identifies a run: its case, hosts, GPUs, clock and versions."""
+    """Return the names and values of the facts that identify a run: its case, hosts, GPUs, clock and versions."""
     world = _world(header)
     if header.topology != "world":
         world += f", topology {header.topology}"
@@ -163,7 +163,7 @@ def _gpus(header: Header) -> str:
 
 
 def job_line(job: str, header: Header) -> str:
-    """Return the heading of a job among the other jobs of its run."""
+    """Return the heading that distinguishes a job from the other jobs of its run."""
     world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
