@@ -37,9 +37,12 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RatioEstimate:
-    """One row of two runs. `ratio`: new / base of the medians of launch medians, with its 95 % interval.
+    """The estimated ratio of one row in two runs.
 
-    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: 0.07 is a change of 7 %.
+    `ratio`: the median of the launch medians of the new run / that of the base run, with its 95 % interval.
+
+    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: the smallest change that is
+    likely to give a verdict; 0.07 is 7 %.
     """
 
     ratio: float
@@ -55,7 +58,8 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
     `delta`: the change that matters (0.05 is 5 %). `test`: the row's part of the joint test.
 
-    The interval is Welch's on log medians, widened to hold the ratio of medians if launches are skewed.
+    The interval is Welch's interval of the logarithms of the medians. It is widened to contain the ratio of medians if
+    the launches are skewed.
 
     `min_detectable` is the true change of this row alone that gives a verdict with probability 0.9, if launches vary as
     before: exp(max(test.least_log, ln(1 + delta) + t(0.9) se sqrt(pi/2))) - 1, with
@@ -77,7 +81,10 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, test: Ro
 
 
 def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
-    """(ratio, low, high): median of `new` / median of `base` with its 95 % interval; each has two or more values."""
+    """Return the median of `new` / the median of `base`, and both ends of the ratio's 95 % interval.
+
+    `base` and `new` must have two or more values each.
+    """
     ratio = median(new) / median(base)
     shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
     error, degrees = _welch(base, new)
@@ -90,7 +97,7 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """Return the interval of value / other from the intervals of both.
 
-    The two must be independent; their intervals may be asymmetric.
+    `value` and `other` must be independent. Their intervals may be asymmetric.
 
     On a logarithmic scale, the squares of the distances to the ends add up on each side (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8).
@@ -115,7 +122,10 @@ def verdict(ratio: float, interval: tuple[float, float], p: float, delta: float,
 
 
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
-    """From -1 (every launch of `new` is faster than every one of `base`) to 1; 0: neither is faster more often."""
+    """Return Cliff's delta, from -1 (every launch of `new` is faster than every launch of `base`) to 1.
+
+    It is 0 if neither run is faster more often.
+    """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())
 
