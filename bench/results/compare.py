@@ -6,15 +6,11 @@ differ.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
@@ -24,11 +20,21 @@ from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
 from bench.results.inference import LEAST_LAUNCHES, ComparisonVerdict
 from bench.results.joint_test import JointTest, joint_test
-from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, launch_numbers, varied_variables
+from bench.results.launches import (
+    Factors,
+    RowKey,
+    RowLaunches,
+    cells,
+    launch_medians,
+    launch_numbers,
+    log_medians,
+    varied_variables,
+)
 from bench.results.messages import ReasonCode
 from bench.results.pairing import listed, word
 
 VERDICTS = tuple(ComparisonVerdict)
+FDR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,8 @@ class UnmatchedRow:
 class Comparison:
     """The rows of two runs.
 
-    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows. `together`: the test of all rows with enough launches at once; None if no row has enough.
+    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows.
+    `together`: the test of all rows with enough launches at once; None if no row has enough.
     """
 
     rows: tuple[Compared, ...]
@@ -118,7 +125,7 @@ class Comparison:
 
 
 def compare(
-    base: Document, new: Document, *, delta: float = 0.05, fdr: float = 0.05, allow_diff: Sequence[str] = ()
+    base: Document, new: Document, *, delta: float = 0.05, fdr: float = FDR, allow_diff: Sequence[str] = ()
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
@@ -237,8 +244,8 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Co
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     if not enough:
         return list(rows), None
-    base = _log_medians([(row.base_launches, row.base_launches_s) for row in enough])
-    new = _log_medians([(row.new_launches, row.new_launches_s) for row in enough])
+    base = log_medians([(row.base_launches, row.base_launches_s) for row in enough])
+    new = log_medians([(row.new_launches, row.new_launches_s) for row in enough])
     together = joint_test(base, new, fdr)
     judged = {}
     for row, test in zip(enough, together.rows, strict=True):
@@ -247,25 +254,6 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Co
         verdict = inference.verdict(found.ratio, (found.ratio_low, found.ratio_high), p, delta, fdr)
         judged[id(row)] = replace(row, verdict=verdict, estimate=found, p_corrected=p)
     return [judged.get(id(row), row) for row in rows], together
-
-
-def _log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.NDArray[np.float64]:
-    """Return the logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
-
-    Each row has the numbers of its launches, and their medians in seconds. The rows of one line were measured in the
-    same launch. A row that has a launch number twice gets a second line for it.
-    """
-    lines: dict[tuple[int, int], dict[int, float]] = {}
-    for column, (numbers, medians) in enumerate(rows):
-        seen: Counter[int] = Counter()
-        for number, seconds in zip(numbers, medians, strict=True):
-            lines.setdefault((number, seen[number]), {})[column] = math.log(seconds)
-            seen[number] += 1
-    table = np.full((len(lines), len(rows)), np.nan)
-    for values, line in zip(table, lines.values(), strict=True):
-        for column, value in line.items():
-            values[column] = value
-    return table
 
 
 def num_launches(row: Compared) -> int:

@@ -66,18 +66,18 @@ class JointTest:
     rows: tuple[RowTest, ...]
 
 
-def joint_test(base: Values, new: Values, alpha: float) -> JointTest:
+def joint_test(base: Values, new: Values, alpha: float, most_counted: int = _MOST_COUNTED) -> JointTest:
     """Test two runs. Both have the shape (launches, rows) and hold log medians, or NaN for a row that a launch lacks.
 
     Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
-    change.
+    change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random.
     """
     values = np.vstack((new, base))
     values = values - np.nanmean(values, axis=0)
     there = ~np.isnan(values)
     values = np.where(there, values, 0.0)
-    most_drawn = min(_MOST_DRAWN, max(_LEAST_DRAWN, _MOST_VALUES // values.shape[1]))
-    ways = _ways(len(values), len(new), most_drawn)
+    most_drawn = min(most_counted, _MOST_DRAWN, max(_LEAST_DRAWN, _MOST_VALUES // values.shape[1]))
+    ways = _ways(len(values), len(new), most_counted, most_drawn)
     size, error = _row_statistics(values, there, ways)
     score = _launch_scores(values, there)
     p_all = _p_of_each(np.abs(_difference(score, ways)))
@@ -97,10 +97,10 @@ def joint_test(base: Values, new: Values, alpha: float) -> JointTest:
 
 
 @lru_cache(maxsize=8)
-def _ways(num_launches: int, num_new: int, most_drawn: int) -> Values:
+def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
     """Return ways to choose NEW's launches, one per line, as zeros and ones. The first is the one that was measured."""
     number = math.comb(num_launches, num_new)
-    if number <= _MOST_COUNTED:
+    if number <= most_counted:
         ways = np.zeros((number, num_launches))
         for way, chosen in zip(ways, itertools.combinations(range(num_launches), num_new), strict=True):
             way[list(chosen)] = 1

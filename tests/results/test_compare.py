@@ -19,7 +19,9 @@ from bench.core.record import Header, Record, Samples
 from bench.results import compare, inference, summary
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.joint_test import corrected, joint_test
+from bench.results.launches import log_medians
 from bench.results.messages import ReasonCode
+from bench.results.power import power_report
 
 Make = Callable[..., Any]
 Times = npt.NDArray[np.float64]
@@ -59,7 +61,7 @@ def launches(rng: np.random.Generator, num: int, rows: int, sigma: float, shared
 # --- the figures ---
 
 
-def logs(times: Sequence[float] | Sequence[Sequence[float]]) -> Times:
+def logs(times: Sequence[float] | Times) -> Times:
     """Log medians of shape (launches, rows)."""
     values: Times = np.log(np.asarray(times, dtype=float).reshape(len(times), -1))
     return values
@@ -86,7 +88,9 @@ def test_p_is_the_share_of_all_ways_to_deal_the_launches(num_base: int, num_new:
         )
         found = joint_test(logs(base), logs(new), 0.05)
         assert found.p == pytest.approx(exact.pvalue) and found.rows[0].p == pytest.approx(exact.pvalue)
-        assert inference.cliffs_delta(base, new) == pytest.approx(np.sign(np.subtract.outer(new, base)).mean())
+        assert inference.cliffs_delta(base.tolist(), new.tolist()) == pytest.approx(
+            np.sign(np.subtract.outer(new, base)).mean()
+        )
 
 
 def test_the_least_p_is_that_of_runs_wholly_apart() -> None:
@@ -108,7 +112,7 @@ def test_rows_of_one_launch_are_joined_by_its_number(a_run: Make) -> None:
     times = launches(rng, 6, 3, 0.05, 0.9)
     base, new = a_run(times), a_run(times)
     lacking = tuple(row for row in base.summaries if (row.job, row.payload_bytes) != ("allreduce-mpi", 128))
-    table = compare._log_medians([((1, 2, 3), (1.0, 2.0, 3.0)), ((2, 3, 3), (5.0, 6.0, 7.0))])
+    table = log_medians([((1, 2, 3), (1.0, 2.0, 3.0)), ((2, 3, 3), (5.0, 6.0, 7.0))])
     assert np.exp(table)[1:3] == pytest.approx(np.array([[2.0, 5.0], [3.0, 6.0]]))
     assert np.isnan(table[0, 1]) and np.isnan(table[3, 0]) and math.exp(table[3, 1]) == pytest.approx(7.0)
     found = compare.compare(replace(base, summaries=lacking), new)
@@ -254,6 +258,30 @@ def test_fewer_than_5_launches_give_a_ratio_and_nothing_else(a_run: Make, num_ba
     [row] = compare.compare(a_run([[1e-5]] * num_base), a_run([[3e-5]] * num_new)).rows
     assert (row.verdict, row.estimate, row.p_corrected) == ("exploratory", None, None)
     assert row.ratio == pytest.approx(3)
+
+
+# --- how many launches it takes ---
+
+
+@pytest.mark.parametrize(("sigma", "needed"), [(0.01, 5), (0.06, None)])
+def test_the_simulated_power_is_that_of_comparisons_with_new_launches(
+    a_run: Make, sigma: float, needed: int | None
+) -> None:
+    rng = np.random.default_rng(11)
+    report = power_report(a_run(launches(rng, 12, 10, sigma, 0.3)), "run", 0.1, 0.2, 0.05, 0.05)
+    if needed:
+        assert report.needed == needed
+    assert report.needed is not None
+    num, found = report.needed, 0
+    for _ in range(40):
+        base, new = launches(rng, num, 10, sigma, 0.3), launches(rng, num, 10, sigma, 0.3) * 1.1
+        found += compare.compare(a_run(base), a_run(new)).verdict_together == "slower"
+    assert found >= 32 and report.powers[-1].all_rows >= 0.9 and report.powers[-1].one_row >= 0.9
+
+
+def test_without_a_spread_of_launches_there_is_no_power(a_run: Make) -> None:
+    with pytest.raises(UsageError, match="LAUNCHES=5"):
+        power_report(a_run([[1e-5, 2e-5]] * 2), "run", 0.1, 0.2, 0.05, 0.05)
 
 
 # --- what can be compared ---
