@@ -36,6 +36,8 @@ class Traits:
 
     Library: `library_facts` are the facts (Transport.facts) that must be equal on all ranks; `required_facts` and
     `required_versions` must be in a publishable header.
+
+    Pictures: `look`: the index of its colour and marker (results/curves.py), its own for each transport.
     """
 
     launcher: str = "torchrun"
@@ -62,6 +64,7 @@ class Traits:
     library_facts: tuple[str, ...] = ()
     required_facts: tuple[str, ...] = ()
     required_versions: tuple[str, ...] = ()
+    look: int = 6
 
 
 _UNKNOWN = Traits()

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from matplotlib.axes import Axes
 
-from bench.figures._rows import by
 from bench.figures._style import GREY, SMALL_TEXT
+from bench.results.curves import BoundCurve, bound_curves
 from bench.results.document import Summary
 
 # A bound further above the data than this factor would flatten the curves, so it is named but not drawn.
 _IN_VIEW = 2.5
-
-
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """One bound of one world, by increasing size. Rates are in GB/s."""
-
-    name: str
-    kind: str
-    sizes: tuple[int, ...]
-    rates: tuple[float, ...]
-
-    @property
-    def flat(self) -> bool:
-        """Whether the bound is the same at every size, apart from rounding."""
-        return max(self.rates) < 1.001 * min(self.rates)
-
-    def __str__(self) -> str:
-        rates = f"{max(self.rates):.4g}" if self.flat else f"{min(self.rates):.3g} to {max(self.rates):.3g}"
-        return f"{self.name}: {rates} GB/s ({self.kind})"
 
 
 def draw(axes: Axes, rows: Iterable[Summary]) -> None:
@@ -42,7 +22,7 @@ def draw(axes: Axes, rows: Iterable[Summary]) -> None:
     """
     drawn = list(rows)
     highest = max((row.busbw_bytes_per_s or 0.0 for row in drawn), default=0.0) / 1e9
-    curves = list({str(curve): curve for curve in _curves(drawn)}.values())
+    curves = list({str(curve): curve for curve in bound_curves(drawn)}.values())
     inside = [curve for curve in curves if min(curve.rates) <= _IN_VIEW * highest]
     levels = [min(max(curve.rates), _IN_VIEW * highest) for curve in inside]
     top = max([highest, *levels]) or 1.0
@@ -69,18 +49,7 @@ def draw(axes: Axes, rows: Iterable[Summary]) -> None:
     )
 
 
-def _curves(rows: Iterable[Summary]) -> list[_Curve]:
-    """Return a curve for each bound and world, because a bound's rate depends on the number of nodes."""
-    bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
-    worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
-    curves = []
-    for (name, kind, _, _), of_world in worlds.items():
-        points = sorted({row.payload_bytes: (row.bound_bytes_per_s or 0.0) / 1e9 for row in of_world}.items())
-        curves.append(_Curve(name, kind, tuple(size for size, _ in points), tuple(rate for _, rate in points)))
-    return curves
-
-
-def _name_levels(axes: Axes, curves: Sequence[_Curve], text_height: float) -> list[str]:
+def _name_levels(axes: Axes, curves: Sequence[BoundCurve], text_height: float) -> list[str]:
     """Write names next to flat bounds. If two bounds are close, the upper one has its name above its line, the lower
     below.
 

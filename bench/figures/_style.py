@@ -25,11 +25,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from bench.core.printable import printable
 from bench.core.record import Flag
 from bench.core.units import format_size
+from bench.results.curves import COLOURS as COLOURS
+from bench.results.curves import MARKERS as MARKERS
 from bench.results.document import Summary
-
-# Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 WIDTH_IN = 10.0
 DPI = 100

@@ -5,7 +5,8 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.figures import _bounds, _rows, _style
+from bench.figures import _bounds, _style
+from bench.results import curves
 from bench.results.document import Document, Summary
 
 
@@ -19,15 +20,15 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     rows = _chosen(document)
     if not rows:
         return []
-    labels = _rows.labels(document)
-    looks = _style.looks(_rows.series(labels, row) for row in rows)
-    patterns = _rows.by(rows, lambda row: row.pattern)
+    labels = curves.labels(document)
+    looks = _style.looks(curves.label_of(labels, row) for row in rows)
+    patterns = curves.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
-        panel.set_title(_rows.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
+        panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         drawn = {
-            line: _rows.slowest_groups(of_line)
-            for line, of_line in _rows.by(of_pattern, lambda row: (row.job, _rows.series(labels, row))).items()
+            line: curves.slowest_groups(of_line)
+            for line, of_line in curves.by(of_pattern, lambda row: (row.job, curves.label_of(labels, row))).items()
         }
         for (_, name), line in drawn.items():
             _draw_line(panel, looks[name], line)
@@ -37,14 +38,14 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
     handles = [look.handle() for look in looks.values()]
-    remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
-    remarks += _rows.invalid_remark(document, "pipelined")
+    remarks = curves.interval_remark(rows) + curves.algorithm_remark(rows)
+    remarks += curves.invalid_remark(document, "pipelined")
     _style.finish(figure, "Bus bandwidth, operations back to back", handles, rows, remarks)
     return [("bandwidth", figure)]
 
 
 def _chosen(document: Document) -> list[Summary]:
-    rows = _rows.valid(document, "pipelined")
+    rows = curves.valid(document, "pipelined")
     return [row for row in rows if row.busbw_bytes_per_s is not None and row.payload_bytes > 0]
 
 

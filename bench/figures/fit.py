@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.core.units import format_bytes, format_duration, format_rate
-from bench.figures import _rows, _style
-from bench.results import model
+from bench.figures import _style
+from bench.results import curves, model
 from bench.results.document import Document, Fit, Segment
 
 _TITLES = {
@@ -41,7 +41,7 @@ def _figure(document: Document, mode: str) -> Figure:
     points = {_key(curve): curve.points for curve in model.curves(headers, document.summaries)}
     fits = [fit for fit in document.fits if fit.mode == mode]
     cases = {fit.job: model.header_of(headers, fit.job) for fit in fits}
-    labels = _rows.labels(replace(document, headers=cases))
+    labels = curves.labels(replace(document, headers=cases))
     looks = _style.looks(labels[fit.job] for fit in fits)
     patterns = list(dict.fromkeys(fit.pattern for fit in fits))
     most = max(sum(fit.pattern == pattern for fit in fits) for pattern in patterns)

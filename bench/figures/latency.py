@@ -8,7 +8,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.core.units import format_duration
-from bench.figures import _rows, _style
+from bench.figures import _style
+from bench.results import curves
 from bench.results.document import Document, Summary
 
 
@@ -25,14 +26,14 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     rows = _chosen(document)
     if not rows:
         return []
-    labels = _rows.labels(document)
-    looks = _style.looks(_rows.series(labels, row) for row in rows)
-    patterns = _rows.by(rows, lambda row: row.pattern)
+    labels = curves.labels(document)
+    looks = _style.looks(curves.label_of(labels, row) for row in rows)
+    patterns = curves.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
-        panel.set_title(_rows.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
-        for (_, name), line in _rows.by(of_pattern, lambda row: (row.job, _rows.series(labels, row))).items():
-            _draw_line(panel, looks[name], _rows.slowest_groups(line))
+        panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
+        for (_, name), line in curves.by(of_pattern, lambda row: (row.job, curves.label_of(labels, row))).items():
+            _draw_line(panel, looks[name], curves.slowest_groups(line))
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         _time_axis(panel)
         if any(row.modelled for row in of_pattern):
@@ -44,19 +45,19 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         label = "ping-pong x least steps (reference)" if pings else "floor: latencies of the links"
         handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label=label))
     remarks = ["median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 if known"]
-    remarks += _rows.algorithm_remark(rows)
-    remarks += [*_sizeless(document, labels), *_rows.invalid_remark(document, "isolated")]
+    remarks += curves.algorithm_remark(rows)
+    remarks += [*_sizeless(document, labels), *curves.invalid_remark(document, "isolated")]
     _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
     return [("latency", figure)]
 
 
 def _chosen(document: Document) -> list[Summary]:
-    return [row for row in _rows.valid(document, "isolated") if row.payload_bytes > 0]
+    return [row for row in curves.valid(document, "isolated") if row.payload_bytes > 0]
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
     sizes = [float(row.payload_bytes) for row in rows]
-    times = [_rows.seconds(row) for row in rows]
+    times = [curves.seconds(row) for row in rows]
     bands = [_band(row) for row in rows]
     panel.fill_between(
         sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18, linewidth=0
@@ -85,7 +86,7 @@ def _time_axis(panel: Axes) -> None:
 
 def _band(row: Summary) -> tuple[float, float]:
     """(low, high) in seconds: from the fastest sample to p95, else the median's interval, else (median, median)."""
-    median = _rows.seconds(row)
+    median = curves.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
     return row.ci_low_s or median, row.ci_high_s or median
@@ -93,11 +94,11 @@ def _band(row: Summary) -> tuple[float, float]:
 
 def _error(row: Summary) -> tuple[float, float]:
     """How far, in seconds, the median's interval reaches below and above the median."""
-    median = _rows.seconds(row)
+    median = curves.seconds(row)
     return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
 
 
 def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:
-    rows = [row for row in _rows.valid(document, "isolated") if row.payload_bytes == 0 and row.group == "world"]
-    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(_rows.seconds(row))}" for row in rows]
+    rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes == 0 and row.group == "world"]
+    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(curves.seconds(row))}" for row in rows]
     return ["; ".join(texts)] if texts else []

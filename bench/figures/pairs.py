@@ -21,7 +21,8 @@ from bench.core.errors import UsageError
 from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
-from bench.figures import _rows, _style
+from bench.figures import _style
+from bench.results import curves
 from bench.results.document import Document, Summary
 
 _MOST_ANNOTATED_RANKS = 16  # width of one map; two maps have narrower cells
@@ -51,8 +52,8 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _jobs(document: Document) -> dict[str, list[Summary]]:
-    rows = [row for mode in ("pipelined", "isolated") for row in _rows.valid(document, mode)]
-    return _rows.by((row for row in rows if row.src is not None and row.dst is not None), lambda row: row.job)
+    rows = [row for mode in ("pipelined", "isolated") for row in curves.valid(document, mode)]
+    return curves.by((row for row in rows if row.src is not None and row.dst is not None), lambda row: row.job)
 
 
 def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
@@ -85,13 +86,13 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
     remarks += ["grey: not measured in this direction"] if blank else []
-    remarks += _rows.through_host_remark(rows)
+    remarks += curves.through_host_remark(rows)
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
-    remarks += _rows.invalid_remark(document, "pipelined") + _rows.invalid_remark(document, "isolated")
-    title = f"{header.pattern} over {header.transport}, {_rows.world(header.num_ranks, header.num_nodes)}"
+    remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
+    title = f"{header.pattern} over {header.transport}, {curves.world(header.num_ranks, header.num_nodes)}"
     _style.finish(figure, title, [], [row for each in maps for row in each.rows], remarks)
     return figure
 
@@ -115,7 +116,7 @@ def _bandwidths(rows: list[Summary]) -> PairMap | None:
     largest = max(row.payload_bytes for row in rates)
     shown = [row for row in rates if row.payload_bytes == largest]
     two_way = shown[0].direction == "two-way"
-    what = _rows.size_words(largest) if largest else "copies"  # other tools do not state its size
+    what = curves.size_words(largest) if largest else "copies"  # other tools do not state its size
     title = f"bandwidth of {what}, {'two-way, per direction' if two_way else 'one-way'}"
     return PairMap(title, "GB/s", "viridis", shown, lambda row: (row.busbw_bytes_per_s or 0.0) / 1e9, two_way)
 
@@ -127,8 +128,8 @@ def _times(rows: list[Summary]) -> PairMap | None:
     smallest = min(row.payload_bytes for row in times)
     shown = [row for row in times if row.payload_bytes == smallest]
     how = "both ways at once" if shown[0].direction == "two-way" else "half a round trip"
-    title = f"time of {_rows.size_words(smallest)}, {how}" if smallest else "time of a small copy"
-    return PairMap(title, "us", "viridis_r", shown, lambda row: _rows.seconds(row) * 1e6, True)
+    title = f"time of {curves.size_words(smallest)}, {how}" if smallest else "time of a small copy"
+    return PairMap(title, "us", "viridis_r", shown, lambda row: curves.seconds(row) * 1e6, True)
 
 
 def _ranks_of_a_cell(header: Header) -> int:
@@ -149,7 +150,7 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     grid = np.full((side, side), math.nan)
     # The colour map of times is reversed, because the largest time is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin
-    pairs = _rows.by(shown.rows, lambda row: (row.src, row.dst))  # the median of several measurements of a pair
+    pairs = curves.by(shown.rows, lambda row: (row.src, row.dst))  # the median of several measurements of a pair
     at = np.argsort(order)[np.array(list(pairs))] // share
     worst.at(grid, (at[:, 0], at[:, 1]), [np.median([shown.value(row) for row in rows]) for rows in pairs.values()])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)

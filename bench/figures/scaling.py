@@ -11,7 +11,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.core.record import known
-from bench.figures import _rows, _style
+from bench.figures import _style
+from bench.results import curves
 from bench.results.document import Document, Scaling, Summary
 
 _Series = dict[str, list[Summary]]  # label -> one row for each number of ranks, increasing
@@ -37,7 +38,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     for panel, (pattern, series) in zip(axes, panels.items(), strict=True):
         size = next(iter(series.values()))[0].payload_bytes
         rated = all(row.busbw_bytes_per_s is not None for rows in series.values() for row in rows)
-        panel.set_title(f"{pattern}, {_rows.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
+        panel.set_title(f"{pattern}, {curves.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
         for label, rows in series.items():
             _draw_line(panel, looks[label], rows, rated)
@@ -50,7 +51,7 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: same as the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
-    remarks = _rows.interval_remark(rows) + _rows.algorithm_remark(rows)
+    remarks = curves.interval_remark(rows) + curves.algorithm_remark(rows)
     _style.finish(figure, "Scaling with the number of ranks", handles, rows, remarks)
     return figure
 
@@ -68,7 +69,7 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         size = max(one.payload_bytes for one in of_pattern)
         shown = [one for one in of_pattern if one.payload_bytes == size]
-        panel.set_title(f"{pattern}, {_rows.size_words(size)}", fontsize=_style.TEXT)
+        panel.set_title(f"{pattern}, {curves.size_words(size)}", fontsize=_style.TEXT)
         panel.set_ylabel("efficiency (%)", fontsize=_style.TEXT)
         panel.axhline(100, color=_style.GREY, linestyle=":", linewidth=1.2, zorder=1)
         for label in dict.fromkeys(map(_curve, shown)):
@@ -124,11 +125,11 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 def _panels(document: Document) -> dict[str, _Series]:
     """For each pattern, the series with more than one world, at the largest size that all their worlds requested."""
     panels = {}
-    for pattern, rows in _rows.by(document.summaries, lambda row: row.pattern).items():
-        chosen = [row for row in _rows.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
+    for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
+        chosen = [row for row in curves.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
         worlds = {
             label: of_label
-            for label, of_label in _rows.by(chosen, _label).items()
+            for label, of_label in curves.by(chosen, _label).items()
             if len({row.num_ranks for row in of_label}) > 1
         }
         size = _largest_common(worlds)
@@ -158,7 +159,7 @@ def _largest_common(worlds: _Series) -> int | None:
     sizes = [
         {row.requested_bytes for row in of_world}
         for of_label in worlds.values()
-        for of_world in _rows.by(of_label, lambda row: row.num_ranks).values()
+        for of_world in curves.by(of_label, lambda row: row.num_ranks).values()
     ]
     common = set.intersection(*sizes) if sizes else set()
     return max(common, default=None)
@@ -166,13 +167,13 @@ def _largest_common(worlds: _Series) -> int | None:
 
 def _slowest(rows: list[Summary], size: int) -> list[Summary]:
     """Return the slowest row of this size for each number of ranks."""
-    worlds = _rows.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
-    return [max(worlds[num_ranks], key=_rows.seconds) for num_ranks in sorted(worlds)]
+    worlds = curves.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
+    return [max(worlds[num_ranks], key=curves.seconds) for num_ranks in sorted(worlds)]
 
 
 def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool) -> None:
     ranks = [float(known(row.num_ranks)) for row in rows]
-    values = [_value(row, _rows.seconds(row), rated) for row in rows]
+    values = [_value(row, curves.seconds(row), rated) for row in rows]
     ends = [sorted((_value(row, row.ci_low_s, rated), _value(row, row.ci_high_s, rated))) for row in rows]
     errors = [(value - low, high - value) for value, (low, high) in zip(values, ends, strict=True)]
     panel.axhline(values[0], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
@@ -198,7 +199,7 @@ def _value(row: Summary, seconds: float | None, rated: bool) -> float:
     `seconds`: the time, by default the median. `rated`: whether the value is the busbw in GB/s rather than a time in
     microseconds.
     """
-    median = _rows.seconds(row)
+    median = curves.seconds(row)
     seconds = seconds or median
     if not rated:
         return seconds * 1e6

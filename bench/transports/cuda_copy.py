@@ -33,6 +33,7 @@ TRAITS = Traits(
     on_gpu=True,
     rendezvous=True,
     library_facts=("cuda", "cupy"),
+    look=3,
 )
 _NON_BLOCKING = 1  # cudaStreamNonBlocking: does not wait for the default stream
 _RESERVE_BYTES = 1 << 30  # GPU memory that is reserved for contexts and verification

@@ -35,6 +35,7 @@ TRAITS = Traits(
     network="tcp",
     library_facts=("torch",),
     required_versions=("torch",),
+    look=2,
 )
 
 

@@ -24,6 +24,7 @@ TRAITS = Traits(
     start_s=0.5,
     separates=True,
     no_effect=("graph",),
+    look=5,
 )
 
 

@@ -40,6 +40,7 @@ TRAITS = Traits(
     library_facts=("mpi_library", "mpi_standard", "mpi_thread_level"),
     required_facts=("mpi_library", "mpi_thread_level"),
     required_versions=("mpi4py",),
+    look=1,
 )
 # MPICH's ranks spin while they wait. With more ranks than CPUs each wait takes whole scheduler slices: a barrier of 16
 # ranks on 2 CPUs takes 43 ms. With these settings ranks sleep, and it takes 3 ms. MPICH's own option to yield does not

@@ -34,6 +34,7 @@ TRAITS = Traits(
     library_facts=("mpi_library", "mpi_standard", "mpi_thread_level", "cuda", "cupy"),
     required_facts=("mpi_library", "mpi_thread_level", "mpi_cuda_answer"),
     required_versions=("mpi4py",),
+    look=4,
 )
 
 

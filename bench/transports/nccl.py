@@ -41,6 +41,7 @@ TRAITS = Traits(
     nic_list="prefixes",
     library_facts=("torch", "cuda", "nccl"),
     required_versions=("torch",),
+    look=0,
 )
 _OF_A_CALL = ("algorithm", "protocol")
 _TINY_BYTES = 4096  # probe calls need less than this

@@ -16,7 +16,8 @@ from matplotlib.patches import Rectangle
 
 from bench.core import plugins
 from bench.core.record import Header, known
-from bench.figures import _rows, _style, bandwidth, latency, pairs, scaling
+from bench.figures import _style, bandwidth, latency, pairs, scaling
+from bench.results import curves
 from bench.results.document import Document, Scaling, Summary
 from tests.facts import holds
 
@@ -303,14 +304,14 @@ def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:
     job, header = next(iter(document.headers.items()))
     of = replace(header, pattern="host_device", transport="cuda_copy")
     cases = {job: of, "other": replace(of, job="other", case=("host_device", "--memory", "pageable"))}
-    assert set(_rows.labels(replace(document, headers=cases)).values()) == {"cuda_copy", "cuda_copy, memory pageable"}
+    assert set(curves.labels(replace(document, headers=cases)).values()) == {"cuda_copy", "cuda_copy, memory pageable"}
 
 
 def test_labels_use_no_more_words_than_tell_jobs_apart(documents: Documents) -> None:
-    assert set(_rows.labels(documents["two_libraries"]()).values()) == {"nccl", "mpi_cuda"}
-    labels = _rows.labels(documents["scaling"]()).values()
+    assert set(curves.labels(documents["two_libraries"]()).values()) == {"nccl", "mpi_cuda"}
+    labels = curves.labels(documents["scaling"]()).values()
     assert any(label.split(", ") == ["gloo", "16 ranks", "2 nodes"] for label in labels)
-    few, many = sorted(set(_rows.labels(documents["modelled_p4d"]()).values()), key=len)
+    few, many = sorted(set(curves.labels(documents["modelled_p4d"]()).values()), key=len)
     assert few.split(", ") == ["model", "8 ranks (modelled)"]
     assert many.split(", ") == ["model", "16 ranks", "2 nodes (modelled)"]
 
@@ -332,9 +333,9 @@ def test_jobs_that_differ_by_mode_alone_share_a_label_and_copies_name_their_memo
     ]
     document = Document("", {each.job: each for each in jobs}, ())
     told = ["cuda_copy", "cuda_copy", "cuda_copy, memory pageable", "cuda_copy, engine sm"]
-    assert list(_rows.labels(document).values()) == told
+    assert list(curves.labels(document).values()) == told
     twice = job("host_device-e")
-    both = _rows.labels(replace(document, headers={**document.headers, twice.job: twice}))
+    both = curves.labels(replace(document, headers={**document.headers, twice.job: twice}))
     assert both[twice.job] == "cuda_copy [e]" and both["c"] == told[2]
 
 
@@ -355,4 +356,4 @@ def test_a_legend_of_long_labels_stays_inside_the_figure(documents: Documents) -
 def test_collectives_of_one_rank_are_called_overhead(documents: Documents) -> None:
     document = documents["two_libraries"]()
     rows = [replace(row, num_ranks=1, busbw_bytes_per_s=None) for row in document.summaries]
-    assert holds(_rows.panel_title("allreduce", rows), "allreduce", "one rank:", "overhead")
+    assert holds(curves.panel_title("allreduce", rows), "allreduce", "one rank:", "overhead")

@@ -1,17 +1,25 @@
-"""Functions that figures share: the rows to draw, the names of panels and lines, and the remarks below them."""
+"""Curves of a document: the rows of each curve, the names of panels and curves, and the remarks below them.
+
+The figures (figures/) and the page of a run (page/) draw them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bench.core.case import FACTORS
 from bench.core.record import Flag, Header
+from bench.core.traits import traits
 from bench.core.units import format_size
 from bench.results.document import Document, Summary
 
 _MOST_STAGED = 6
+# Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
@@ -115,7 +123,7 @@ def _option(header: Header, name: str) -> str:
     return f"{name} {case[case.index(flag) + 1]}" if flag in case else ""
 
 
-def series(labels: Mapping[str, str], row: Summary) -> str:
+def label_of(labels: Mapping[str, str], row: Summary) -> str:
     """Return the label of a row's line: the job's label. Copies through host memory have a separate line."""
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
@@ -158,7 +166,46 @@ def size_words(num_bytes: int) -> str:
     return f"{text[:-1]} {text[-1]}iB" if text[-1].isalpha() else f"{text} B"
 
 
+def colour_and_marker(transport: str) -> tuple[str, str]:
+    """Return the colour and the marker that a transport has in every picture; those of tools for an unknown one."""
+    index = traits(transport).look
+    return COLOURS[index], MARKERS[index]
+
+
 def world(num_ranks: int | None, num_nodes: int | None) -> str:
     """`16 ranks, 2 nodes`; a single node and unknown nodes are not named."""
     ranks = "ranks unknown" if num_ranks is None else f"{num_ranks} rank{'' if num_ranks == 1 else 's'}"
     return ranks if num_nodes in (None, 1) else f"{ranks}, {num_nodes} nodes"
+
+
+# -- bounds
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCurve:
+    """One bound of one world, by increasing size. Rates are in GB/s."""
+
+    name: str
+    kind: str
+    sizes: tuple[int, ...]
+    rates: tuple[float, ...]
+
+    @property
+    def flat(self) -> bool:
+        """Whether the bound is the same at every size, apart from rounding."""
+        return max(self.rates) < 1.001 * min(self.rates)
+
+    def __str__(self) -> str:
+        rates = f"{max(self.rates):.4g}" if self.flat else f"{min(self.rates):.3g} to {max(self.rates):.3g}"
+        return f"{self.name}: {rates} GB/s ({self.kind})"
+
+
+def bound_curves(rows: Iterable[Summary]) -> list[BoundCurve]:
+    """Return a curve for each bound and world, because a bound's rate depends on the number of nodes."""
+    bounded = [row for row in rows if row.bound_name and row.bound_bytes_per_s]
+    worlds = by(bounded, lambda row: (row.bound_name, row.bound_kind, row.num_ranks, row.num_nodes))
+    found = []
+    for (name, kind, _, _), of_world in worlds.items():
+        points = sorted({row.payload_bytes: (row.bound_bytes_per_s or 0.0) / 1e9 for row in of_world}.items())
+        found.append(BoundCurve(name, kind, tuple(size for size, _ in points), tuple(rate for _, rate in points)))
+    return found
