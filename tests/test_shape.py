@@ -28,7 +28,7 @@ ROWS = (
     ("diagnose", "explain", "predict"),
     ("gate",),
     ("rank", "controller"),
-    ("figures",),
+    ("figures", "page"),
     ("pattern",),
     ("commands",),
     ("__main__",),

@@ -6,10 +6,13 @@ import argparse
 from pathlib import Path
 
 from bench.commands._say import say
-from bench.core.errors import EXIT_DONE
+from bench.core import printable
+from bench.core.errors import EXIT_DONE, UsageError
 from bench.gate import of_folder
+from bench.page import embedded, page
 from bench.results import collect, output
 from bench.results.document import Document
+from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 
 
@@ -24,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="print an acceptance certificate by these rules (default: the rules named like the run's scenario)",
     )
     parser.add_argument("--summary", action="store_true", help="print only the summary, to paste into a ticket")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with pictures and data")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -33,11 +37,29 @@ def main(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         return of_folder.certificate(args)
     path = path_of(args)
-    document = collect.document(path)
-    run = collect.named(path)
+    document, run = read(path)
+    if args.html is not None:
+        write_page(args.html, document, run)
+        print(printable.line(str(args.html)))
+        return EXIT_DONE
     output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run, args.summary), args)
     warn(document)
     return EXIT_DONE
+
+
+def read(path: Path) -> tuple[Document, NamedRun]:
+    """Return the document and the names of a run, which is a folder, a results file or a page."""
+    if embedded.is_page(path):
+        return embedded.read(path)
+    return collect.document(path), collect.named(path)
+
+
+def write_page(path: Path, document: Document, run: NamedRun) -> None:
+    """Write the page of a run. Raises UsageError if it cannot be written."""
+    try:
+        output.replace_file(path, page.html(document, run).encode())
+    except OSError as error:
+        raise UsageError(f"--html {path} cannot be written: {error.strerror}") from None
 
 
 def warn(*documents: Document) -> None:

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from bench.figures import _style
 from bench.predict.predict import busbw
+from bench.results.curves import world as ranks_and_nodes
 
 _MOST_PANELS = 8
 _REMARK = "bands: 90 % intervals (fewer measurements are inside below 1 MiB); no line: such links were never measured; "
@@ -33,7 +34,7 @@ def curves(
         rates = [(busbw(pattern, size, nodes * per_node, seconds) or 0.0) / 1e9 for *_, size, seconds in points]
         panel.plot([each[4] for each in points], rates, linestyle="", marker="o", color="black", markersize=4)
         panel.set_title(
-            f"{pattern}, {rows_of.world(nodes * per_node, nodes).replace('rank', 'GPU')}", fontsize=_style.TEXT
+            f"{pattern}, {ranks_and_nodes(nodes * per_node, nodes).replace('rank', 'GPU')}", fontsize=_style.TEXT
         )
         _style.size_axis(panel, [row["payload_bytes"] for row in own])
         panel.set_ylim(bottom=0)

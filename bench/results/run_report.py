@@ -46,17 +46,7 @@ class RunReport(Report):
         if self.only_summary:
             return
         yield from self.head()
-        document, rows = self.document, self._rows
-        if document.spreads:
-            yield Lines(derived_tables.LAUNCHES)
-            yield derived_tables.launches(document)
-        if rows:
-            yield Lines(self.table_of_rows.reading())
-            if self.most_lines is not None and len(rows) > self.most_lines:
-                first = first_lines(rows)
-                yield Lines([cut_line(rows, first)])
-                rows = first
-            yield self.table_of_rows.table(rows)
+        yield from self.tables()
         yield from self.after()
 
     def summary(self) -> list[str]:
@@ -69,6 +59,20 @@ class RunReport(Report):
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
+
+    def tables(self) -> Iterable[Block]:
+        """Yield the table of launches, how to read the columns, and the rows."""
+        document, rows = self.document, self._rows
+        if document.spreads:
+            yield Lines(derived_tables.LAUNCHES)
+            yield derived_tables.launches(document)
+        if rows:
+            yield Lines(self.table_of_rows.reading())
+            if self.most_lines is not None and len(rows) > self.most_lines:
+                first = first_lines(rows)
+                yield Lines([cut_line(rows, first)])
+                rows = first
+            yield self.table_of_rows.table(rows)
 
     def after(self) -> Iterable[Block]:
         """Yield the derived tables and the notes."""

@@ -1,0 +1,1 @@
+"""Page: a run as one HTML file, with its pictures and its data."""

@@ -1,0 +1,223 @@
+"""Store a document in a page, and read it back.
+
+The page holds the document as JSON. Rows are stored by job in columns; what all rows of a job share is stored once.
+
+A job with more than MOST_EXACT rows, such as the pairs of a large world, is stored in less detail: times and rates in
+steps of 0.1 %, and no interval, extreme or count of samples. The page and the document read back say so.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.core.codes import Coded
+from bench.core.errors import UsageError
+from bench.core.printable import json_text
+from bench.page.messages import PageCode
+from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
+from bench.results.headline import NamedRun
+from bench.results.table import plain
+
+SCHEMA = "bench.page/1"
+MOST_EXACT = 4096
+_MOST_BYTES = 1 << 30  # of the JSON in a page: a damaged or hostile file must not fill the memory
+_MOST_PLAIN = 1 << 18  # bytes of JSON that stay readable in the page; more is compressed
+_BEGIN, _END = '<script type="application/json" id="data"', "</script>"
+_STEP = math.log(1.001)
+# Fields of rows that a job with many rows does not store, and the values that such rows have instead.
+_LEFT_OUT: dict[str, Any] = {
+    **dict.fromkeys(("num_effective", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s", "last_arriver_s")),
+    **dict.fromkeys(("slowest_rank", "calls_per_sample", "rotation", "host_median_s", "enqueue_fraction")),
+    "num_samples": 0,
+    "slowest_counts": (),
+    "compat": {},
+}
+
+
+def script(document: Document, run: NamedRun) -> str:
+    """Return the `<script>` element with the document. No text in it can end the element."""
+    data = json.dumps(_stored(document, run), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    encoded = json_text(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    if len(encoded) <= _MOST_PLAIN:
+        return f"{_BEGIN}>{encoded}{_END}"
+    return f'{_BEGIN} data-encoding="gzip">{_packed(encoded.encode())}{_END}'
+
+
+def is_page(path: Path) -> bool:
+    """Check whether a file is named like a page."""
+    return path.suffix in (".html", ".htm") and path.is_file()
+
+
+def read(path: Path) -> tuple[Document, NamedRun]:
+    """Return the document in a page, and the names of its run. Raises UsageError if the file has none."""
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"page {path} cannot be read ({error})") from None
+    _, found, rest = content.partition(_BEGIN)
+    attributes, _, data = rest.partition(">")
+    if not found:
+        raise UsageError(f"{path} is not a page of `linkbench report --html`: it has no data")
+    try:
+        text = data.partition(_END)[0]
+        if "gzip" in attributes:
+            text = _unpacked(text).decode()
+        stored = json.loads(text)
+        if stored["schema"] != SCHEMA:
+            raise UsageError(f"{path}: schema {str(stored['schema'])[:40]!r} cannot be read (this is {SCHEMA})")
+        return _document(stored), _typed(NamedRun, stored["run"])
+    except (KeyError, TypeError, ValueError, OSError, EOFError, RecursionError, AttributeError) as error:
+        raise UsageError(f"{path}: the data of the page are damaged ({type(error).__name__}: {error})") from None
+
+
+def _stored(document: Document, run: NamedRun) -> dict[str, Any]:
+    rest = {each.name: plain(getattr(document, each.name)) for each in fields(Document) if each.name != "summaries"}
+    jobs = [list(rows) for _, rows in groupby(document.summaries, key=lambda row: row.job)]
+    many = [rows for rows in jobs if len(rows) > MOST_EXACT]
+    if many:
+        note = Coded.of(PageCode.STEPS, jobs=[rows[0].job for rows in many], num=sum(map(len, many)))
+        rest["notes"].append(plain(note))
+    return {"schema": SCHEMA, "run": plain(run), "document": rest, "rows": [_columns(rows) for rows in jobs]}
+
+
+def _document(stored: Mapping[str, Any]) -> Document:
+    given = stored["document"]
+    if given["schema"] != DOCUMENT_SCHEMA:
+        raise ValueError(f"a document of schema {given['schema']}")
+    found: Document = _typed(Document, {**given, "summaries": ()})
+    return replace(found, summaries=tuple(row for job in stored["rows"] for row in _rows(job)))
+
+
+# -- rows
+
+
+def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
+    """Return the rows of a job by columns: what all rows share in `same`, other columns as lists or packed."""
+    same: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
+    many = len(rows) > MOST_EXACT
+    median = np.array([row.median_s or math.nan for row in rows]) if many else np.array([])
+    for name in (each.name for each in fields(Summary)):
+        if many and name in _LEFT_OUT:
+            same[name] = plain(_LEFT_OUT[name])
+            continue
+        values = [getattr(row, name) for row in rows]
+        if all(value == values[0] for value in values):
+            same[name] = plain(values[0])
+        elif many:
+            columns[name] = _packed_column(name, values, rows, median)
+        else:
+            columns[name] = plain(values)
+    return {"num": len(rows), "same": same, "columns": columns}
+
+
+def _rows(job: Mapping[str, Any]) -> list[Summary]:
+    num = int(job["num"])
+    types_of = _types(Summary)
+    same = {name: _typed(types_of[name], value) for name, value in job["same"].items() if name in types_of}
+    columns: dict[str, Sequence[Any]] = {}
+    for name, column in sorted(job["columns"].items(), key=lambda item: "by" in item[1]):
+        values = column if isinstance(column, list) else _unpacked_column(column, columns, num)
+        if len(values) != num:
+            raise ValueError(f"column {name} has {len(values)} of {num} rows")
+        columns[name] = [_typed(types_of[name], value) for value in values]
+    names = list(columns)
+    found = []
+    for values in zip(*columns.values(), strict=True) if columns else [()] * num:
+        found.append(Summary(**same, **dict(zip(names, values, strict=True))))
+    return found
+
+
+def _packed_column(name: str, values: Sequence[Any], rows: Sequence[Summary], median: Any) -> Any:
+    """Return a column of many rows in few bytes.
+
+    `pair`: the group that src and dst name. `over`: a constant divided by the median. `whole`: whole numbers. `steps`:
+    logarithms in steps of 0.1 %. `kinds`: a few distinct values, by their numbers.
+    """
+    if name == "group" and all(value == f"{row.src}-{row.dst}" for value, row in zip(values, rows, strict=True)):
+        return {"by": "pair"}
+    if all(isinstance(value, int) and 0 <= value < 1 << 16 for value in values) and name in ("src", "dst"):
+        return {"whole": _packed(np.array(values, dtype="<u2").tobytes())}
+    if all(value is None or (isinstance(value, float) and value > 0) for value in values):
+        numbers = np.array([math.nan if value is None else value for value in values])
+        product = numbers * median
+        if name != "median_s" and np.ptp(product) <= 1e-9 * product[0]:
+            return {"by": "over", "constant": float(product[0])}
+        low = float(np.nanmin(numbers))
+        steps = np.nan_to_num(np.round(np.log(numbers / low) / _STEP) + 1, nan=0)
+        return {"steps": _packed(np.minimum(steps, 65535).astype("<u2").tobytes()), "low": low}
+    kinds = list({json.dumps(plain(value)): value for value in values}.items())
+    number = {key: index for index, (key, _) in enumerate(kinds)}
+    indices = np.array(
+        [number[json.dumps(plain(value))] for value in values], dtype="<u2" if len(kinds) < 65536 else "<u4"
+    )
+    return {
+        "kinds": [plain(value) for _, value in kinds],
+        "bytes": indices.dtype.itemsize,
+        "of": _packed(indices.tobytes()),
+    }
+
+
+def _unpacked_column(column: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], num: int) -> Sequence[Any]:
+    if column.get("by") == "pair":
+        return [f"{src}-{dst}" for src, dst in zip(columns["src"], columns["dst"], strict=True)]
+    if column.get("by") == "over":
+        return [None if median is None else column["constant"] / median for median in columns["median_s"]]
+    if "whole" in column:
+        whole: list[int] = np.frombuffer(_unpacked(column["whole"]), "<u2").tolist()
+        return whole
+    if "steps" in column:
+        steps = np.frombuffer(_unpacked(column["steps"]), "<u2")
+        numbers = column["low"] * np.exp((steps.astype(float) - 1) * _STEP)
+        return [value if step else None for step, value in zip(steps.tolist(), numbers.tolist(), strict=True)]
+    indices = np.frombuffer(_unpacked(column["of"]), "<u4" if column["bytes"] == 4 else "<u2")
+    return [column["kinds"][index] for index in indices.tolist()]
+
+
+def _packed(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    with gzip.open(io.BytesIO(base64.b64decode(text, validate=True))) as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError("more than 1 GiB of data")
+    return data
+
+
+# -- plain values back to dataclasses
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """Return a plain value as the type that an annotation names: dataclasses, tuples and mappings of them."""
+    if is_dataclass(kind):
+        names = _types(kind)  # type: ignore[arg-type]
+        return kind(**{name: _typed(names[name], each) for name, each in value.items() if name in names})  # type: ignore[operator]
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return tuple(_typed(arguments[0], each) for each in value)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _typed(next(each for each in arguments if each is not type(None)), value)
+    if isinstance(origin, type) and issubclass(origin, Mapping) and len(arguments) == 2:
+        return {key: _typed(arguments[1], each) for key, each in value.items()}
+    return value

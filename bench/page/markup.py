@@ -1,0 +1,41 @@
+"""Build HTML and SVG: every text that is not markup already is escaped."""
+
+from __future__ import annotations
+
+from html import escape
+
+from bench.core.printable import printable
+
+_VOID = frozenset(("meta", "input", "br"))
+
+
+class Markup(str):
+    """Text that is HTML or SVG already."""
+
+    __slots__ = ()
+
+
+def element(tag: str, /, *children: str, **attributes: object) -> Markup:
+    """Return an element. Children that are not Markup are escaped.
+
+    `attributes`: a trailing `_` is dropped (`class_`), other `_` become `-`. None and False leave an attribute out.
+    """
+    opened = "".join(_attribute(key, value) for key, value in attributes.items() if value not in (None, False))
+    if tag in _VOID:
+        return Markup(f"<{tag}{opened}>")
+    return Markup(f"<{tag}{opened}>{joined(*children)}</{tag}>")
+
+
+def joined(*parts: str) -> Markup:
+    """Return the parts one after the other. Parts that are not Markup are escaped."""
+    return Markup("".join(part if isinstance(part, Markup) else text(part) for part in parts))
+
+
+def text(value: str) -> Markup:
+    """Return text with hidden characters made visible, escaped for elements and attributes."""
+    return Markup(escape(printable(value)))
+
+
+def _attribute(key: str, value: object) -> str:
+    name = key.removesuffix("_").replace("_", "-")
+    return f" {name}" if value is True else f' {name}="{text(str(value))}"'

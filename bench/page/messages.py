@@ -1,0 +1,15 @@
+"""Words of the page."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class PageCode(Code):
+    """What a page says about the data that it holds."""
+
+    STEPS = (
+        "page-steps",
+        "this page holds {num} rows of {jobs:list 3} in steps of 0.1 %, without intervals, extremes and samples: the "
+        "results files have them",
+    )

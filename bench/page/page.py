@@ -1,0 +1,115 @@
+"""The page of a run: one file with the verdict, pictures, a table for each picture, and the data themselves.
+
+The file needs nothing else: no request leaves it, and its security policy forbids any.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import bench
+from bench.page import blocks, embedded, pictures
+from bench.page.markup import Markup, element, joined
+from bench.results.document import Document
+from bench.results.headline import NamedRun
+from bench.results.run_report import RunReport
+from bench.results.table import Block, Lines
+
+_FOLDER = Path(__file__).parent
+_MOST_LINES = 400  # of the table of rows; the data in the page have all
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page with a title. `name`: its id and the target of its link."""
+
+    name: str
+    title: str
+    content: Markup
+
+
+def html(document: Document, run: NamedRun, verdict: Iterable[Block] = ()) -> str:
+    """Return the page of a run. `verdict`: more blocks for the first section."""
+    script, style = (
+        (_FOLDER / "page.js").read_text(encoding="utf-8"),
+        (_FOLDER / "page.css").read_text(encoding="utf-8"),
+    )
+    sections = [section for section in _sections(document, run, verdict) if section.content]
+    title = f"{Path(run.name).name} - linkbench"
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("meta", name="generator", content=f"linkbench {bench.__version__}"),
+        element("title", title),
+        element("style", Markup(style)),
+    )
+    links = [element("li", element("a", section.title, href=f"#{section.name}")) for section in sections]
+    header = element("header", element("h1", Path(run.name).name), element("p", _kind(document), class_="kind"))
+    body = element(
+        "body",
+        element("a", "Skip to the verdict", href="#verdict", class_="skip"),
+        header,
+        element("nav", element("ul", *links), aria_label="Sections"),
+        element("main", *map(_section, sections)),
+        Markup(embedded.script(document, run)),
+        element("script", Markup(script)),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _sections(document: Document, run: NamedRun, verdict: Iterable[Block]) -> Iterable[Section]:
+    report = RunReport(document, show=("wide",), all_notes=True, most_lines=_MOST_LINES, run=run)
+    summary = report.summary()
+    yield Section("verdict", "Verdict", blocks.render([Lines(summary), *verdict]))
+    yield Section("bandwidth", "Bandwidth", pictures.bandwidths(document))
+    yield Section("latency", "Latency", pictures.latencies(document))
+    yield Section("rows", "Tables", blocks.render(report.tables()))
+    yield Section("notes", "Derived tables and notes", blocks.render(report.after()))
+    yield Section("conditions", "Conditions", blocks.render(report.head()))
+    yield Section("again", "Data and how to measure again", _data(run))
+
+
+def _section(section: Section) -> Markup:
+    heading = element("h2", section.title, id=f"{section.name}-title")
+    return element("section", heading, section.content, id=section.name, aria_labelledby=f"{section.name}-title")
+
+
+def _kind(document: Document) -> str:
+    """Return whether the figures were measured, modelled or imported, and when."""
+    headers = list(document.headers.values())
+    kinds = {
+        "modelled, not measured": any(header.modelled for header in headers),
+        "imported from another tool's log": any(header.imported for header in headers),
+        "measured": any(not header.modelled and not header.imported for header in headers),
+    }
+    started = min((header.started for header in headers if header.started), default="")
+    return ", ".join(
+        [" and ".join(kind for kind, holds in kinds.items() if holds) or "no rows", *filter(None, [started])]
+    )
+
+
+def _data(run: NamedRun) -> Markup:
+    """Return how to get at the data in the page, and how to measure again."""
+    commands = ["linkbench report PAGE.html", "linkbench report PAGE.html --format json"]
+    if run.scenario:
+        cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""
+        commands.append(f"linkbench run {run.scenario}{cluster}")
+    words = ["Show the tables of this page:", "All figures as JSON:", "Measure the same again:"]
+    pairs = zip(words, commands, strict=False)
+    items = [joined(element("dt", word), element("dd", element("code", command))) for word, command in pairs]
+    button = element("button", "Save the data as JSON", type="button", id="save", hidden=True)
+    return joined(element("dl", *items), element("p", button))
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

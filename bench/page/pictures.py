@@ -1,0 +1,158 @@
+"""The curves of a run: bandwidth and latency by size, a picture for each pattern, each with its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.core.record import Flag
+from bench.core.units import format_duration, format_size
+from bench.page import blocks, plot
+from bench.page.markup import Markup, element, joined
+from bench.results import curves, text
+from bench.results.document import Document, Summary
+from bench.results.table import Column, Table
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled:
+    """A row of a table below a picture: the curve's label and the summary of the point."""
+
+    label: str
+    row: Summary
+
+
+def bandwidths(document: Document) -> Markup:
+    """Return a picture for each pattern with a bus bandwidth, with the bounds of the links."""
+    rows = [row for row in curves.valid(document, "pipelined") if row.busbw_bytes_per_s and row.payload_bytes]
+    columns = [
+        *_COMMON,
+        Column("busbw", lambda one: text.gigabytes(one.row.busbw_bytes_per_s), unit="(GB/s)"),
+        Column("bound", lambda one: text.gigabytes(one.row.bound_bytes_per_s), unit="(GB/s)", optional=True),
+        Column("of bound", lambda one: text.percent(one.row.bound_fraction), unit="(%)", optional=True),
+        Column("name of the bound", lambda one: one.row.bound_name or "", right=False, optional=True),
+    ]
+    remarks = curves.interval_remark(rows) + curves.invalid_remark(document, "pipelined")
+    words = ("bus bandwidth", "busbw (GB/s)")
+    return _pictures(document, rows, "bandwidth", words, (_rate, _gigabytes), columns, remarks)
+
+
+def latencies(document: Document) -> Markup:
+    """Return a picture for each pattern with an isolated time, with the floors of the links."""
+    rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes]
+    columns = [
+        *_COMMON,
+        Column("time", lambda one: text.time(one.row), unit="(us)"),
+        Column("ci95", lambda one: text.interval(one.row.ci_low_s, one.row.ci_high_s), unit="(us)"),
+        Column("p95", lambda one: text.microseconds(one.row.p95_s), unit="(us)", optional=True),
+        Column("floor", lambda one: text.microseconds(one.row.floor_s), unit="(us)", optional=True),
+    ]
+    remarks = curves.interval_remark(rows) + curves.invalid_remark(document, "isolated")
+    words = ("time of one operation", "time")
+    return _pictures(document, rows, "latency", words, (_time, format_duration), columns, remarks)
+
+
+_COMMON = (
+    Column("size", lambda one: format_size(one.row.payload_bytes)),
+    Column("curve", lambda one: one.label, right=False),
+    Column("group", lambda one: "" if one.row.group == "world" else one.row.group, right=False, optional=True),
+)
+
+
+def _pictures(
+    document: Document,
+    rows: Sequence[Summary],
+    name: str,
+    words: tuple[str, str],
+    values: tuple[Callable[[Summary], plot.Point], Callable[[float], str]],
+    columns: Sequence[Column],
+    remarks: Sequence[str],
+) -> Markup:
+    if not rows:
+        return Markup()
+    labels = curves.labels(document)
+    figures = []
+    for number, (pattern, of_pattern) in enumerate(curves.by(rows, lambda row: row.pattern).items()):
+        lines = curves.by(of_pattern, lambda row: (row.job, curves.label_of(labels, row)))
+        slowest = {key: curves.slowest_groups(line) for key, line in lines.items()}
+        drawn = _curves({label: line for (_, label), line in slowest.items()}, values[0])
+        bounds = _bounds(name, [row for line in slowest.values() for row in line])
+        what, axis = words
+        picture = plot.Picture(
+            title=f"{pattern}: {what} by size",
+            description=f"{len(drawn)} curves; the table below the picture has every value",
+            x_title="size (bytes, binary units; logarithmic)",
+            y_title=f"{axis}, logarithmic",
+            curves=drawn,
+            x_text=lambda value: format_size(round(value)),
+            y_text=values[1],
+            lines=bounds,
+            watermark="MODELLED" if any(row.modelled for row in of_pattern) else "",
+        )
+        shown = [_Labelled(label, row) for (_, label), line in slowest.items() for row in line]
+        shown.sort(key=lambda one: one.row.payload_bytes)
+        figures.append(
+            element(
+                "figure",
+                element("h3", curves.panel_title(pattern, of_pattern)),
+                plot.draw(picture, f"{name}-{number}"),
+                plot.legend(drawn, bounds),
+                _bound_names(bounds),
+                blocks.details("Values", blocks.table(Table(columns, shown), f"{pattern}: {what}")),
+            )
+        )
+    notes = [element("li", remark) for remark in remarks]
+    return joined(element("div", *figures, class_="figures"), element("ul", *notes, class_="remarks") if notes else "")
+
+
+def _curves(lines: dict[str, list[Summary]], point: Callable[[Summary], plot.Point]) -> list[plot.Curve]:
+    """Return the curves. A transport has one colour and marker; its curves differ in their dashes."""
+    found: list[plot.Curve] = []
+    for label, rows in lines.items():
+        colour, marker = curves.colour_and_marker(rows[0].transport)
+        number = sum(curve.colour == colour for curve in found)
+        found.append(plot.Curve(label, colour, marker, [point(row) for row in rows], number))
+    return found
+
+
+def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.Line]:
+    if name == "bandwidth":
+        found = {str(curve): curve for curve in curves.bound_curves(rows)}
+        return [
+            plot.Line(label, list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard")
+            for label, curve in found.items()
+        ]
+    with_floor = [row for row in rows if row.floor_s]
+    floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
+    return [
+        plot.Line(
+            f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}",
+            sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
+            hard=False,
+        )
+        for (transport, floor, ranks, nodes), of_floor in floors.items()
+    ]
+
+
+def _bound_names(lines: Sequence[plot.Line]) -> Markup:
+    names = [element("li", line.label) for line in lines]
+    return element("ul", *names, class_="bounds") if names else Markup()
+
+
+def _rate(row: Summary) -> plot.Point:
+    """Return the rate; its interval follows from the interval of the time."""
+    rate = (row.busbw_bytes_per_s or 0.0) / 1e9
+    hollow = Flag.NOT_CONVERGED in row.flags
+    if not row.median_s or not row.ci_low_s or not row.ci_high_s:
+        return plot.Point(row.payload_bytes, rate, hollow=hollow)
+    low, high = rate * row.median_s / row.ci_high_s, rate * row.median_s / row.ci_low_s
+    return plot.Point(row.payload_bytes, rate, low, high, hollow)
+
+
+def _time(row: Summary) -> plot.Point:
+    hollow = Flag.NOT_CONVERGED in row.flags
+    return plot.Point(row.payload_bytes, curves.seconds(row), row.ci_low_s, row.ci_high_s, hollow)
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value:g}"

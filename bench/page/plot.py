@@ -1,0 +1,223 @@
+"""Draw curves as SVG: both axes logarithmic, a bar for each interval, a line for each bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bench.page.markup import Markup, element, joined
+
+_WIDTH, _HEIGHT = 560, 340
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 14, 14, 48
+_MOST_X_LABELS = 9
+_MARKERS = {
+    "o": "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+    "s": "M-3.6,-3.6h7.2v7.2h-7.2z",
+    "^": "M0,-4.6L4.4,3.4H-4.4z",
+    "D": "M0,-5L5,0L0,5L-5,0z",
+    "v": "M0,4.6L4.4,-3.4H-4.4z",
+    "P": "M-1.5,-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3z",
+    "X": "M-4.2,-2.2L-2.2,-4.2L0,-2L2.2,-4.2L4.2,-2.2L2,0L4.2,2.2L2.2,4.2L0,2L-2.2,4.2L-4.2,2.2L-2,0z",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point with its interval. `hollow`: its median has not converged."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    hollow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A curve. `number` counts the curves of the same colour; it chooses the dashes."""
+
+    label: str
+    colour: str
+    marker: str
+    points: Sequence[Point]
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without markers, such as a bound; dashed if it is no hard limit."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    hard: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What one picture shows. `x_text` and `y_text` return the label of a value on an axis."""
+
+    title: str
+    description: str
+    x_title: str
+    y_title: str
+    curves: Sequence[Curve]
+    x_text: Callable[[float], str]
+    y_text: Callable[[float], str]
+    lines: Sequence[Line] = field(default=())
+    watermark: str = ""
+
+
+def draw(picture: Picture, name: str) -> Markup:
+    """Return the picture as SVG, with a title and a description. `name`: its id, used once in a page."""
+    x, y = _scales(picture)
+    parts = [
+        element("title", picture.title, id=f"{name}-title"),
+        element("desc", picture.description, id=f"{name}-desc"),
+        *_axes(picture, x, y),
+    ]
+    if picture.watermark:
+        middle = f"translate({(_LEFT + _WIDTH) / 2:.0f},{_HEIGHT / 2:.0f}) rotate(-15)"
+        parts.append(element("text", picture.watermark, class_="watermark", text_anchor="middle", transform=middle))
+    for line in picture.lines:
+        parts.append(_line(line, x, y))
+    for curve in picture.curves:
+        parts.append(_curve(curve, x, y))
+    return element(
+        "svg",
+        *parts,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        role="img",
+        aria_labelledby=f"{name}-title {name}-desc",
+    )
+
+
+def legend(curves: Iterable[Curve], lines: Sequence[Line] = ()) -> Markup:
+    """Return the legend of pictures: a list with the line and the marker of each curve."""
+    items = []
+    for curve in curves:
+        mark = element("path", d=_MARKERS[curve.marker], transform="translate(18,7)", **_colours(curve, False))
+        stroke = element("path", d="M0,7H36", class_="curve", stroke=_ink(curve), stroke_dasharray=_dashes(curve))
+        items.append(element("li", _swatch(stroke, mark), curve.label))
+    for hard in (True, False):
+        if any(line.hard is hard for line in lines):
+            stroke = element("path", d="M0,7H36", class_="bound", stroke_dasharray=None if hard else "5 4")
+            items.append(
+                element("li", _swatch(stroke), "bound of the links" if hard else "reference, not a hard bound")
+            )
+    if any(point.hollow for curve in curves for point in curve.points):
+        hollow = element("path", d=_MARKERS["o"], transform="translate(18,7)", class_="hollow", stroke="currentColor")
+        items.append(element("li", _swatch(hollow), "not converged"))
+    return element("ul", *items, class_="legend")
+
+
+def _swatch(*children: str) -> Markup:
+    return element("svg", *children, viewBox="0 0 36 14", width=36, height=14, aria_hidden="true")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """A logarithmic axis: values from `low` to `high` on the pixels from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        share = math.log(value / self.low) / math.log(self.high / self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+def _scales(picture: Picture) -> tuple[_Scale, _Scale]:
+    points = [point for curve in picture.curves for point in curve.points]
+    xs = [point.x for point in points]
+    ys = [value for point in points for value in (point.y, point.low, point.high) if value]
+    ys += [y for line in picture.lines for _, y in line.points]
+    left, right = min(xs) / 1.15, max(xs) * 1.15
+    low, high = min(ys) / 1.2, max(ys) * 1.25
+    if high / low < 4:  # at least a factor of 4, so that noise looks as small as it is
+        middle = math.sqrt(low * high)
+        low, high = middle / 2, middle * 2
+    return _Scale(left, right, _LEFT, _WIDTH - _RIGHT), _Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
+
+
+def _axes(picture: Picture, x: _Scale, y: _Scale) -> list[Markup]:
+    parts = []
+    bottom = _HEIGHT - _BOTTOM
+    for value in _y_ticks(y):
+        at = y.at(value)
+        parts.append(element("path", d=f"M{_LEFT},{at}H{_WIDTH - _RIGHT}", class_="grid"))
+        parts.append(element("text", picture.y_text(value), x=_LEFT - 8, y=at + 4, text_anchor="end"))
+    sizes = sorted({point.x for curve in picture.curves for point in curve.points})
+    for value in _spread(sizes):
+        at = x.at(value)
+        parts.append(element("path", d=f"M{at},{bottom}v5", class_="axis"))
+        parts.append(element("text", picture.x_text(value), x=at, y=bottom + 18, text_anchor="middle"))
+    parts.append(element("path", d=f"M{_LEFT},{_TOP}V{bottom}H{_WIDTH - _RIGHT}", class_="axis"))
+    middle = (_LEFT + _WIDTH - _RIGHT) / 2
+    parts.append(element("text", picture.x_title, x=middle, y=_HEIGHT - 8, text_anchor="middle"))
+    turned = f"translate(15,{(_TOP + bottom) / 2:.0f}) rotate(-90)"
+    parts.append(element("text", picture.y_title, transform=turned, text_anchor="middle"))
+    return parts
+
+
+def _y_ticks(scale: _Scale) -> list[float]:
+    """Return 1, 2, 5 x 10^n inside the scale if there is room for them, otherwise powers of ten, every second, ..."""
+    decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
+    fine = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    inside = [value for value in fine if scale.low <= value <= scale.high]
+    if len(inside) <= 8:
+        return inside
+    powers = [10.0**decade for decade in decades if scale.low <= 10.0**decade <= scale.high]
+    return powers[:: -(-len(powers) // 8)]
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    """Return at most _MOST_X_LABELS of the values, from the largest down, no two too near to each other."""
+    if not values:
+        return []
+    room = max(values[-1] / values[0], 2) ** (1 / (_MOST_X_LABELS + 2))
+    shown = [values[-1]]
+    for value in reversed(values):
+        if shown[-1] / value >= room:
+            shown.append(value)
+    return shown[::-1]
+
+
+def _line(line: Line, x: _Scale, y: _Scale) -> Markup:
+    points = [(x.at(at), y.at(value)) for at, value in line.points]
+    if len(points) == 1 or len({value for _, value in points}) == 1:
+        path = f"M{_LEFT},{points[0][1]}H{_WIDTH - _RIGHT}"
+    else:
+        path = "M" + "L".join(f"{at},{value}" for at, value in points)
+    drawn = element("path", d=path, class_="bound", stroke_dasharray=None if line.hard else "5 4")
+    return element("g", element("title", line.label), drawn)
+
+
+def _curve(curve: Curve, x: _Scale, y: _Scale) -> Markup:
+    parts = [element("title", curve.label)]
+    path = "M" + "L".join(f"{x.at(point.x)},{y.at(point.y)}" for point in curve.points)
+    parts.append(element("path", d=path, class_="curve", stroke=_ink(curve), stroke_dasharray=_dashes(curve)))
+    for point in curve.points:
+        at = x.at(point.x)
+        if point.low and point.high:
+            ends = f"M{at},{y.at(point.low)}V{y.at(point.high)}"
+            parts.append(element("path", d=ends, class_="interval", stroke=_ink(curve)))
+        place = f"translate({at},{y.at(point.y)})"
+        parts.append(element("path", d=_MARKERS[curve.marker], transform=place, **_colours(curve, point.hollow)))
+    return joined(element("g", *parts))
+
+
+def _colours(curve: Curve, hollow: bool) -> dict[str, str]:
+    ink = _ink(curve)
+    return {"class_": "hollow", "stroke": ink} if hollow else {"fill": ink}
+
+
+def _ink(curve: Curve) -> str:
+    """Return the colour of a curve; black is the colour of text, which dark pages show in white."""
+    return "currentColor" if curve.colour == "#000000" else curve.colour
+
+
+def _dashes(curve: Curve) -> str | None:
+    return (None, "7 3", "2 3", "9 3 2 3")[curve.number % 4]

@@ -1,0 +1,171 @@
+"""The page of a run, without a browser: it is well-formed, loads nothing, escapes everything and holds its data."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main
+from bench.core.errors import UsageError
+from bench.page import embedded, page
+from bench.results import collect
+from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
+from bench.results.headline import NamedRun
+
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
+BAD = "<script>alert(1)</script>"
+VOID = {"meta", "br", "input"}
+
+
+class Checked(HTMLParser):
+    """Reads a page, checks that elements nest, and keeps what it saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.tags.append(tag)
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.loads += [value or "" for name, value in attrs if name in ("src", "srcset", "action", "data", "style")]
+        self.loads += [given["href"] or ""] if not (given.get("href") or "#").startswith("#") else []
+        if any(name.startswith("on") for name in given):
+            self.loads.append(str(given))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(html: str) -> Checked:
+    parser = Checked()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == [] and len(parser.ids) == len(set(parser.ids))
+    return parser
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return page.html(collect.document(REFERENCE), collect.named(REFERENCE))
+
+
+def test_a_page_is_well_formed_and_loads_nothing(reference: str) -> None:
+    parser = checked(reference)
+    assert parser.loads == [] and parser.tags.count("script") == 2
+    assert "url(" not in reference and "@import" not in reference
+    assert "default-src 'none'" in reference.replace("&#x27;", "'") and len(reference) < 300_000
+
+
+def test_every_picture_has_a_title_a_description_and_a_table(reference: str) -> None:
+    figures = re.findall(r"<figure>.*?</figure>", reference, re.DOTALL)
+    assert len(figures) == 4
+    for figure in figures:
+        assert re.search(r'<svg [^>]*role="img" aria-labelledby="(\S+)-title \1-desc"', figure)
+        assert "<title id=" in figure and "<desc id=" in figure and "<table>" in figure
+
+
+def test_a_page_read_back_gives_the_same_json(
+    reference: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.html"
+    assert main(["report", str(REFERENCE), "--html", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}\n" and file.read_text(encoding="utf-8") == reference
+    texts = []
+    for named in (REFERENCE, file):
+        assert main(["report", str(named), "--format", "json"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert main(["report", str(file), "--html", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == reference
+
+
+def spoilt(document: Document) -> Document:
+    """Return the document with markup in every name that a machine or another tool chooses."""
+    headers = {
+        f"{BAD}{job}": replace(header, job=f"{BAD}{job}", nodes={BAD: {"cpu_model": BAD, "num_cpus": 2}}, instance=BAD)
+        for job, header in document.headers.items()
+    }
+    rows = tuple(
+        replace(row, job=f"{BAD}{row.job}", group=BAD, bound_name=BAD, floor_name=BAD, algorithm=BAD)
+        for row in document.summaries
+    )
+    return replace(document, headers=headers, summaries=rows, failures=({"job": BAD, "what": BAD},))
+
+
+def test_names_with_markup_are_shown_and_never_run(tmp_path: Path) -> None:
+    document = spoilt(collect.document(REFERENCE))
+    html = page.html(document, NamedRun(BAD, BAD, BAD))
+    assert "<script>alert" not in html and html.count("&lt;script&gt;alert(1)") > 20
+    assert checked(html).tags.count("script") == 2
+    (tmp_path / "p.html").write_text(html, encoding="utf-8")
+    read, run = embedded.read(tmp_path / "p.html")
+    assert run.name == BAD and set(read.headers) == set(document.headers)
+    assert [row.group for row in read.summaries] == [BAD] * len(document.summaries)
+
+
+@pytest.mark.parametrize("damage", ["", "<html>", '<script type="application/json" id="data">{}</script>'])
+def test_a_file_without_data_is_refused_by_name(damage: str, tmp_path: Path) -> None:
+    (tmp_path / "p.html").write_text(damage, encoding="utf-8")
+    with pytest.raises(UsageError, match=re.escape(str(tmp_path / "p.html"))):
+        embedded.read(tmp_path / "p.html")
+    assert main(["report", str(tmp_path / "p.html")]) == 2
+
+
+def test_a_truncated_page_is_refused(reference: str, tmp_path: Path) -> None:
+    begin = reference.index('id="data"')
+    for length in (20, 200, 20_000):
+        (tmp_path / "p.html").write_text(reference[: begin + length], encoding="utf-8")
+        with pytest.raises(UsageError):
+            embedded.read(tmp_path / "p.html")
+
+
+def many_pairs(side: int) -> Document:
+    """Return the pairs of `side` ranks, each a little different."""
+    header = replace(collect.document(REFERENCE).headers["pingpong-mpi-1x2"], job="pairs", pattern="pairs")
+    template = collect.document(REFERENCE).summaries[0]
+    rows = []
+    for src in range(side):
+        for dst in range(side):
+            if src != dst:
+                median = 1e-4 * (1 + ((src * 7919 + dst * 104729) % 997) / 5000)
+                rows.append(_pair(template, src, dst, median))
+    return Document(DOCUMENT_SCHEMA, {"pairs": header}, tuple(rows))
+
+
+def _pair(row: Summary, src: int, dst: int, median: float) -> Summary:
+    place = replace(row, job="pairs", pattern="pairs", mode="pipelined", group=f"{src}-{dst}", src=src, dst=dst)
+    rate = (1 << 20) / median
+    return replace(place, payload_bytes=1 << 20, median_s=median, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate)
+
+
+@pytest.mark.parametrize("side", [8, 80])
+def test_rows_of_many_pairs_come_back_within_a_step(side: int, tmp_path: Path) -> None:
+    document = many_pairs(side)
+    (tmp_path / "p.html").write_text(page.html(document, NamedRun("pairs")), encoding="utf-8")
+    read, _ = embedded.read(tmp_path / "p.html")
+    exact = len(document.summaries) <= embedded.MOST_EXACT
+    assert len(read.summaries) == len(document.summaries) and bool(read.notes) is not exact
+    for theirs, ours in zip(read.summaries, document.summaries, strict=True):
+        assert (theirs.src, theirs.dst, theirs.group, theirs.flags) == (ours.src, ours.dst, ours.group, ours.flags)
+        assert theirs.busbw_bytes_per_s == pytest.approx(ours.busbw_bytes_per_s, rel=1e-12 if exact else 5.1e-4)
+
+
+def test_the_data_of_a_page_are_json_for_everybody(reference: str) -> None:
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', reference, re.DOTALL)
+    assert json.loads(data)["schema"] == "bench.page/1"
+
+
+def test_a_page_says_what_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(REFERENCE), "--html", str(tmp_path / "no" / "p.html")]) == 2
+    assert str(tmp_path / "no") in capsys.readouterr().err
