@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bench
-from bench.page import blocks, embedded, pictures
+from bench.page import blocks, embedded, ladder, pictures
 from bench.page.markup import Markup, element, joined
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -71,6 +71,7 @@ def _sections(document: Document, run: NamedRun, verdict: Iterable[Block]) -> It
     report = RunReport(document, show=("wide",), all_notes=True, most_lines=_MOST_LINES, run=run)
     summary = report.summary()
     yield Section("verdict", "Verdict", blocks.render([Lines(summary), *verdict]))
+    yield Section("ladder", "Ladder: copy, kernel, peer, collective", ladder.draw(document))
     yield Section("bandwidth", "Bandwidth", pictures.bandwidths(document))
     yield Section("latency", "Latency", pictures.latencies(document))
     yield Section("rows", "Tables", blocks.render(report.tables()))

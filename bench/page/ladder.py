@@ -1,0 +1,161 @@
+"""The ladder: the best rate of copies, kernels, peers and collectives in one picture, each with its bound.
+
+Each rung moves data further than the one above it, and meets another link. So a rate that falls from one rung to the
+next is explained by the next rung's bound, or it is the loss of the software.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.core.record import Flag
+from bench.core.units import format_size
+from bench.page import blocks
+from bench.page.markup import Markup, element
+from bench.results import curves, text
+from bench.results.document import Document, Summary
+from bench.results.table import Column, Table
+
+_RUNGS = ("copy", "kernel", "peer", "collective")
+_COPIES = ("local_copy", "gpu_baseline", "host_device")
+_PEERS = ("peer_copy", "pingpong", "oneway", "pairs", "sendrecv", "bisection", "incast")
+_WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 900, 250, 150, 34, 8
+_LEAST_SHARE = 0.5  # of the bound: below it the bound does not explain the rate
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One bar: the fastest row of a pattern over a transport."""
+
+    kind: str
+    row: Summary
+
+    @property
+    def name(self) -> str:
+        """The pattern and its transport."""
+        return f"{self.row.pattern} over {self.row.transport}"
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the rate, which follows from the interval of the time; None if it is unknown."""
+        row = self.row
+        if not (row.busbw_bytes_per_s and row.median_s and row.ci_low_s and row.ci_high_s):
+            return None
+        work = row.busbw_bytes_per_s * row.median_s
+        return work / row.ci_high_s, work / row.ci_low_s
+
+    @property
+    def reason(self) -> str:
+        """What limits this rung: its bound, or what is between the rate and the bound."""
+        row = self.row
+        if row.bound_fraction is None:
+            return "no bound is known"
+        if row.bound_kind != "hard":
+            return f"{text.percent(row.bound_fraction)} % of {row.bound_name}, a reference"
+        if row.bound_fraction >= _LEAST_SHARE:
+            return f"limited by {row.bound_name}"
+        return f"far below {row.bound_name}: software, size or a fault"
+
+
+def rungs(document: Document) -> list[Rung]:
+    """Return the fastest pipelined row of each pattern and transport, by rung."""
+    rows = [row for row in curves.valid(document, "pipelined") if row.busbw_bytes_per_s]
+    rows = [row for row in rows if Flag.ABOVE_BOUND not in row.flags and math.isfinite(row.busbw_bytes_per_s or 0.0)]
+    by_kind = curves.by(rows, lambda row: (_kind(document, row), row.pattern, row.transport))
+    best = [Rung(kind, max(own, key=lambda row: row.busbw_bytes_per_s or 0.0)) for (kind, *_), own in by_kind.items()]
+    return sorted(best, key=lambda rung: _RUNGS.index(rung.kind))
+
+
+def draw(document: Document) -> Markup:
+    """Return the picture of the ladder and its table; nothing for a run with fewer than two rungs."""
+    found = rungs(document)
+    if len(found) < 2:
+        return Markup()
+    columns = (
+        Column("rung", lambda rung: rung.kind, right=False),
+        Column("what", lambda rung: rung.name, right=False),
+        Column("size", lambda rung: format_size(rung.row.payload_bytes)),
+        Column("rate", lambda rung: text.gigabytes(rung.row.busbw_bytes_per_s), unit="(GB/s)"),
+        Column("ci95", _interval, unit="(GB/s)"),
+        Column("bound", lambda rung: text.gigabytes(rung.row.bound_bytes_per_s), unit="(GB/s)"),
+        Column("of bound", lambda rung: text.percent(rung.row.bound_fraction), unit="(%)"),
+        Column("what limits it", lambda rung: rung.reason, right=False),
+    )
+    values = blocks.table(Table(columns, found), "ladder: the fastest row of each pattern and transport")
+    return element("figure", _picture(found), _legend(), blocks.details("Values", values), class_="wide")
+
+
+def _interval(rung: Rung) -> str:
+    found = rung.interval
+    return text.NOTHING if found is None else f"{text.gigabytes(found[0])}..{text.gigabytes(found[1])}"
+
+
+def _kind(document: Document, row: Summary) -> str:
+    if row.pattern in _COPIES or row.pattern == "peer_copy":
+        case = document.headers[row.job].case
+        by_kernel = "--engine" in case[:-1] and case[case.index("--engine") + 1] == "sm"
+        if row.pattern == "peer_copy" and not by_kernel:
+            return "peer"
+        return "kernel" if by_kernel else "copy"
+    return "peer" if row.pattern in _PEERS else "collective"
+
+
+def _picture(found: Sequence[Rung]) -> Markup:
+    rates = [rate / 1e9 for rung in found for rate in (rung.row.busbw_bytes_per_s, rung.row.bound_bytes_per_s) if rate]
+    low = 10.0 ** math.floor(math.log10(min(rates) / 1.5))
+    high = max(rates) * 1.1
+
+    def at(rate: float) -> float:
+        return round(_LEFT + math.log(rate / low) / math.log(high / low) * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    bottom = _TOP + _ROW * len(found)
+    parts = [
+        element("title", "The ladder: copy, kernel, peer, collective", id="ladder-svg-title"),
+        element(
+            "desc", "Bus bandwidth of each rung and its bound; the table below has every value", id="ladder-svg-desc"
+        ),
+    ]
+    for decade in range(round(math.log10(low)), math.ceil(math.log10(high)) + 1):
+        if low <= 10.0**decade <= high:
+            x = at(10.0**decade)
+            parts.append(element("path", d=f"M{x},{_TOP}V{bottom}", class_="grid"))
+            parts.append(element("text", f"{10.0**decade:g}", x=x, y=bottom + 16, text_anchor="middle"))
+    axis = "bus bandwidth (GB/s), logarithmic"
+    parts.append(element("text", axis, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 34, text_anchor="middle"))
+    for index, rung in enumerate(found):
+        first = index == 0 or found[index - 1].kind != rung.kind
+        parts += _bar(rung, _TOP + _ROW * index, first, at)
+    box = f"0 0 {_WIDTH} {bottom + 42}"
+    return element("svg", *parts, viewBox=box, role="img", aria_labelledby="ladder-svg-title ladder-svg-desc")
+
+
+def _bar(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> Iterable[Markup]:
+    row, middle = rung.row, top + _ROW / 2
+    rate = (row.busbw_bytes_per_s or 0.0) / 1e9
+    colour, _ = curves.colour_and_marker(row.transport)
+    ink = "currentColor" if colour == "#000000" else colour
+    if first:
+        yield element("text", rung.kind, x=0, y=middle + 4, class_="strong")
+    yield element("text", rung.name, x=_LEFT - 8, y=middle + 4, text_anchor="end")
+    yield element("rect", x=_LEFT, y=top + 8, width=max(at(rate) - _LEFT, 1), height=_ROW - 16, fill=ink)
+    end = at(rate)
+    if rung.interval:
+        low, high = (value / 1e9 for value in rung.interval)
+        yield element("path", d=f"M{at(low)},{middle}H{at(high)}", class_="axis")
+    if row.bound_bytes_per_s:
+        x = at(row.bound_bytes_per_s / 1e9)
+        end = max(end, x)
+        dashes = None if row.bound_kind == "hard" else "3 2"
+        yield element("path", d=f"M{x},{top + 4}V{top + _ROW - 4}", class_="limit", stroke_dasharray=dashes)
+    share = "" if row.bound_fraction is None else f" ({text.percent(row.bound_fraction)} %)"
+    yield element("text", f"{text.gigabytes(row.busbw_bytes_per_s)}{share}", x=end + 7, y=middle + 4)
+
+
+def _legend() -> Markup:
+    items = (
+        "bar: the fastest row; in brackets its share of the bound",
+        "upright line: its bound; dashed if it is a reference and no hard bound",
+    )
+    return element("ul", *(element("li", each) for each in items), class_="remarks")
