@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench.core.errors import UsageError
+from bench.core.record import Header
 from bench.diagnose.ladder import first_rounds
 from bench.diagnose.localise import STAGES, Accused, Diagnosis, PairSamples, Suspect, localise
 from bench.diagnose.places import Places
+from bench.results.document import Summary
 
 _GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
 _FIRST_STAGES = [STAGES.index(name) for name in ("screen", "node")]
@@ -96,6 +98,17 @@ def diagnosed(
             "no measured pairs of ranks: run `python -m bench diagnose --cluster NAME`, or `python -m bench.pairs`"
         )
     return tuple(_diagnosed(headers, key, rows) for key, rows in found.items())
+
+
+def slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
+    """Return the parts that are slow according to one job's pairs."""
+    names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
+    plain = [{"job": header.job} | {name: getattr(row, name) for name in names} for row in rows]
+    try:
+        (case,) = diagnosed({header.job: asdict(header)}, plain)
+    except UsageError:
+        return ()
+    return case.verdict.accused
 
 
 def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:

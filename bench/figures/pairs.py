@@ -17,7 +17,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
 
-from bench.core.errors import UsageError
 from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
@@ -69,7 +68,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
     figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0)
     blank = False
-    places, accused = pair_evidence.places(asdict(header)), _slow_parts(header, rows)
+    places, accused = pair_evidence.places(asdict(header)), pair_evidence.slow_parts(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
@@ -154,20 +153,6 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     at = np.argsort(order)[np.array(list(pairs))] // share
     worst.at(grid, (at[:, 0], at[:, 1]), [np.median([shown.value(row) for row in rows]) for rows in pairs.values()])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
-
-
-def _slow_parts(header: Header, rows: Sequence[Summary]) -> tuple[Accused, ...]:
-    """Return the parts that are slow according to this job's pairs."""
-    try:
-        (case,) = pair_evidence.diagnosed({header.job: asdict(header)}, [_plain(row, header) for row in rows])
-    except UsageError:
-        return ()
-    return case.verdict.accused
-
-
-def _plain(row: Summary, header: Header) -> dict[str, Any]:
-    names = ("src", "dst", "median_s", "ci_low_s", "min_s", "verified", "payload_bytes", "mode", "group")
-    return {"job": header.job} | {name: getattr(row, name) for name in names}
 
 
 def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bench
-from bench.page import blocks, embedded, ladder, pictures
+from bench.page import blocks, embedded, ladder, pair_map, pictures
 from bench.page.markup import Markup, element, joined
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -74,6 +74,7 @@ def _sections(document: Document, run: NamedRun, verdict: Iterable[Block]) -> It
     yield Section("ladder", "Ladder: copy, kernel, peer, collective", ladder.draw(document))
     yield Section("bandwidth", "Bandwidth", pictures.bandwidths(document))
     yield Section("latency", "Latency", pictures.latencies(document))
+    yield Section("pairs", "Pairs of ranks", pair_map.draw(document))
     yield Section("rows", "Tables", blocks.render(report.tables()))
     yield Section("notes", "Derived tables and notes", blocks.render(report.after()))
     yield Section("conditions", "Conditions", blocks.render(report.head()))

@@ -64,7 +64,7 @@ def _pictures(
     rows: Sequence[Summary],
     name: str,
     words: tuple[str, str],
-    values: tuple[Callable[[Summary], plot.Point], Callable[[float], str]],
+    values: tuple[Callable[[Summary], plot.PlotPoint], Callable[[float], str]],
     columns: Sequence[Column],
     remarks: Sequence[str],
 ) -> Markup:
@@ -105,27 +105,27 @@ def _pictures(
     return joined(element("div", *figures, class_="figures"), element("ul", *notes, class_="remarks") if notes else "")
 
 
-def _curves(lines: dict[str, list[Summary]], point: Callable[[Summary], plot.Point]) -> list[plot.Curve]:
+def _curves(lines: dict[str, list[Summary]], point: Callable[[Summary], plot.PlotPoint]) -> list[plot.PlotCurve]:
     """Return the curves. A transport has one colour and marker; its curves differ in their dashes."""
-    found: list[plot.Curve] = []
+    found: list[plot.PlotCurve] = []
     for label, rows in lines.items():
         colour, marker = curves.colour_and_marker(rows[0].transport)
         number = sum(curve.colour == colour for curve in found)
-        found.append(plot.Curve(label, colour, marker, [point(row) for row in rows], number))
+        found.append(plot.PlotCurve(label, colour, marker, [point(row) for row in rows], number))
     return found
 
 
-def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.Line]:
+def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.PlotLine]:
     if name == "bandwidth":
         found = {str(curve): curve for curve in curves.bound_curves(rows)}
         return [
-            plot.Line(label, list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard")
+            plot.PlotLine(label, list(zip(curve.sizes, curve.rates, strict=True)), curve.kind == "hard")
             for label, curve in found.items()
         ]
     with_floor = [row for row in rows if row.floor_s]
     floors = curves.by(with_floor, lambda row: (row.transport, row.floor_name, row.num_ranks, row.num_nodes))
     return [
-        plot.Line(
+        plot.PlotLine(
             f"floor of {transport}: {floor}, {curves.world(ranks, nodes)}",
             sorted({(row.payload_bytes, row.floor_s or 0.0) for row in of_floor}),
             hard=False,
@@ -134,24 +134,24 @@ def _bounds(name: str, rows: Sequence[Summary]) -> list[plot.Line]:
     ]
 
 
-def _bound_names(lines: Sequence[plot.Line]) -> Markup:
+def _bound_names(lines: Sequence[plot.PlotLine]) -> Markup:
     names = [element("li", line.label) for line in lines]
     return element("ul", *names, class_="bounds") if names else Markup()
 
 
-def _rate(row: Summary) -> plot.Point:
+def _rate(row: Summary) -> plot.PlotPoint:
     """Return the rate; its interval follows from the interval of the time."""
     rate = (row.busbw_bytes_per_s or 0.0) / 1e9
     hollow = Flag.NOT_CONVERGED in row.flags
     if not row.median_s or not row.ci_low_s or not row.ci_high_s:
-        return plot.Point(row.payload_bytes, rate, hollow=hollow)
+        return plot.PlotPoint(row.payload_bytes, rate, hollow=hollow)
     low, high = rate * row.median_s / row.ci_high_s, rate * row.median_s / row.ci_low_s
-    return plot.Point(row.payload_bytes, rate, low, high, hollow)
+    return plot.PlotPoint(row.payload_bytes, rate, low, high, hollow)
 
 
-def _time(row: Summary) -> plot.Point:
+def _time(row: Summary) -> plot.PlotPoint:
     hollow = Flag.NOT_CONVERGED in row.flags
-    return plot.Point(row.payload_bytes, curves.seconds(row), row.ci_low_s, row.ci_high_s, hollow)
+    return plot.PlotPoint(row.payload_bytes, curves.seconds(row), row.ci_low_s, row.ci_high_s, hollow)
 
 
 def _gigabytes(value: float) -> str:

@@ -23,7 +23,7 @@ _MARKERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """A point with its interval. `hollow`: its median has not converged."""
 
     x: float
@@ -34,18 +34,18 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PlotCurve:
     """A curve. `number` counts the curves of the same colour; it chooses the dashes."""
 
     label: str
     colour: str
     marker: str
-    points: Sequence[Point]
+    points: Sequence[PlotPoint]
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """A line without markers, such as a bound; dashed if it is no hard limit."""
 
     label: str
@@ -61,10 +61,10 @@ class Picture:
     description: str
     x_title: str
     y_title: str
-    curves: Sequence[Curve]
+    curves: Sequence[PlotCurve]
     x_text: Callable[[float], str]
     y_text: Callable[[float], str]
-    lines: Sequence[Line] = field(default=())
+    lines: Sequence[PlotLine] = field(default=())
     watermark: str = ""
 
 
@@ -92,7 +92,7 @@ def draw(picture: Picture, name: str) -> Markup:
     )
 
 
-def legend(curves: Iterable[Curve], lines: Sequence[Line] = ()) -> Markup:
+def legend(curves: Iterable[PlotCurve], lines: Sequence[PlotLine] = ()) -> Markup:
     """Return the legend of pictures: a list with the line and the marker of each curve."""
     items = []
     for curve in curves:
@@ -185,7 +185,7 @@ def _spread(values: Sequence[float]) -> list[float]:
     return shown[::-1]
 
 
-def _line(line: Line, x: _Scale, y: _Scale) -> Markup:
+def _line(line: PlotLine, x: _Scale, y: _Scale) -> Markup:
     points = [(x.at(at), y.at(value)) for at, value in line.points]
     if len(points) == 1 or len({value for _, value in points}) == 1:
         path = f"M{_LEFT},{points[0][1]}H{_WIDTH - _RIGHT}"
@@ -195,7 +195,7 @@ def _line(line: Line, x: _Scale, y: _Scale) -> Markup:
     return element("g", element("title", line.label), drawn)
 
 
-def _curve(curve: Curve, x: _Scale, y: _Scale) -> Markup:
+def _curve(curve: PlotCurve, x: _Scale, y: _Scale) -> Markup:
     parts = [element("title", curve.label)]
     path = "M" + "L".join(f"{x.at(point.x)},{y.at(point.y)}" for point in curve.points)
     parts.append(element("path", d=path, class_="curve", stroke=_ink(curve), stroke_dasharray=_dashes(curve)))
@@ -209,15 +209,15 @@ def _curve(curve: Curve, x: _Scale, y: _Scale) -> Markup:
     return joined(element("g", *parts))
 
 
-def _colours(curve: Curve, hollow: bool) -> dict[str, str]:
+def _colours(curve: PlotCurve, hollow: bool) -> dict[str, str]:
     ink = _ink(curve)
     return {"class_": "hollow", "stroke": ink} if hollow else {"fill": ink}
 
 
-def _ink(curve: Curve) -> str:
+def _ink(curve: PlotCurve) -> str:
     """Return the colour of a curve; black is the colour of text, which dark pages show in white."""
     return "currentColor" if curve.colour == "#000000" else curve.colour
 
 
-def _dashes(curve: Curve) -> str | None:
+def _dashes(curve: PlotCurve) -> str | None:
     return (None, "7 3", "2 3", "9 3 2 3")[curve.number % 4]

@@ -1,0 +1,131 @@
+"""The map of all pairs of ranks: a canvas that the page's script fills, and a table of the worst pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from bench.core.printable import printable
+from bench.core.record import Header, known
+from bench.diagnose import pair_evidence
+from bench.page import blocks
+from bench.page.markup import Markup, element, joined
+from bench.results import curves, text
+from bench.results.document import Document, Summary
+from bench.results.table import Column, Table
+
+_HOW = "Point at a cell, or move with the arrow keys. Rows send, columns receive."
+_MOST_WORST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A pair in the table of the worst. `share`: its value / the median of all pairs; below 1 is worse."""
+
+    source: str
+    target: str
+    value: float
+    share: float
+
+
+def draw(document: Document) -> Markup:
+    """Return the map of each job that measured at least two pairs."""
+    found = []
+    for index, (job, rows) in enumerate(
+        (job, list(own)) for job, own in groupby(document.summaries, lambda row: row.job)
+    ):
+        valid = [row for row in rows if row.verified is not False]
+        chosen = _chosen(valid)
+        if len({(row.src, row.dst) for row in chosen}) > 1:
+            found.append(_map(document.headers[job], chosen, index, len(found)))
+    return joined(*found)
+
+
+def _chosen(rows: Sequence[Summary]) -> list[Summary]:
+    """Return the rows of the largest size in pipelined mode; without any, those of the smallest isolated size."""
+    rated = [row for row in rows if row.mode == "pipelined" and row.busbw_bytes_per_s]
+    if rated:
+        largest = max(row.payload_bytes for row in rated)
+        return [row for row in rated if row.payload_bytes == largest]
+    timed = [row for row in rows if row.mode == "isolated" and row.median_s]
+    smallest = min((row.payload_bytes for row in timed), default=0)
+    return [row for row in timed if row.payload_bytes == smallest]
+
+
+def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Markup:
+    first = rows[0]
+    rated = first.mode == "pipelined"
+    what = "bandwidth" if rated else "time"
+    unit = "GB/s" if rated else "us"
+    places = pair_evidence.places(asdict(header))
+    order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
+    names = [f"rank {rank} ({places.hosts[rank]})" for rank in range(len(order))]
+    title = f"{header.pattern} over {header.transport}: {what} of {curves.size_words(first.payload_bytes)}"
+    values = np.array([_value(row, rated) for row in rows])
+    middle = float(np.median(values))
+    # What the script needs to fill the canvas; the values are in the rows of the data.
+    settings = {
+        "rows": index,
+        "mode": first.mode,
+        "bytes": first.payload_bytes,
+        "column": "busbw_bytes_per_s" if rated else "median_s",
+        "scale": 1e-9 if rated else 1e6,
+        "unit": unit,
+        "middle": middle,
+        "more": rated,
+        "both": first.direction == "two-way" or not rated,
+        "order": order,
+        "hosts": [printable(host) for host in places.hosts],
+    }
+    accused = pair_evidence.slow_parts(header, rows)
+    remarks = [f"slow part: {one.kind} {one.name}: {'; '.join(code.text for code in one.findings)}" for one in accused]
+    name = f"map-{number}"
+    canvas = element(
+        "canvas",
+        title,
+        id=name,
+        tabindex=0,
+        role="application",
+        aria_label=f"{title}. Arrow keys move from pair to pair.",
+        aria_describedby=f"{name}-says",
+        data_map=json.dumps(settings, separators=(",", ":")),
+    )
+    scale = element("p", f"median of all pairs: {middle:.4g} {unit}", class_="remarks")
+    return element(
+        "figure",
+        element("h3", title),
+        canvas,
+        element(
+            "p", "Point at a cell, or move with the arrow keys.", id=f"{name}-says", class_="says", aria_live="polite"
+        ),
+        element("ul", class_="legend", data_legend=name),
+        scale,
+        element("ul", *(element("li", remark) for remark in remarks)) if remarks else "",
+        blocks.table(_worst(rows, values, middle, names, rated)),
+        class_="map",
+    )
+
+
+def _worst(rows: Sequence[Summary], values: Any, middle: float, names: Sequence[str], rated: bool) -> Table:
+    order = np.argsort(values if rated else -values, kind="stable")[:_MOST_WORST]
+    worst = []
+    for index in order.tolist():
+        row, value = rows[index], float(values[index])
+        share = value / middle if rated else middle / value
+        worst.append(_Pair(names[row.src or 0], names[row.dst or 0], value, share))
+    columns = (
+        Column("from", lambda pair: pair.source, right=False),
+        Column("to", lambda pair: pair.target, right=False),
+        Column("busbw" if rated else "time", lambda pair: f"{pair.value:.4g}", unit="(GB/s)" if rated else "(us)"),
+        Column("of median", lambda pair: text.percent(pair.share), unit="(%)"),
+    )
+    return Table(columns, worst, f"the {len(worst)} worst of {len(rows)} pairs")
+
+
+def _value(row: Summary, rated: bool) -> float:
+    return (row.busbw_bytes_per_s or 0.0) / 1e9 if rated else curves.seconds(row) * 1e6
