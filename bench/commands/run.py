@@ -75,6 +75,7 @@ def main(args: argparse.Namespace) -> int:
     output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run), args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
+    where += "".join(f"  page: {path}" for path in _page(document, args, ran.folder))
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest:
         document = of_folder.newest(ran.folder, document)  # the retest replaces earlier failures
@@ -129,6 +130,22 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
         return draw(document, args.plots / run.name), None
     except (UsageError, ImportError) as error:  # ImportError: matplotlib is installed but cannot be loaded
         return [], MeasurementError(f"{error}; the results are kept: python -m bench plot {run} --plots DIR")
+
+
+def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]:
+    """Write the page of the run beside its plots, and return its path; a page that cannot be written is left out."""
+    if args.no_plots or not document.summaries:
+        return []
+    from bench.page import page
+
+    path: Path = args.plots / run.name / "report.html"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        output.replace_file(path, page.html(document, collect.named(run)).encode())
+    except OSError as error:
+        say(f"bench: warning: page {path} cannot be written ({error.strerror}); the results are kept")
+        return []
+    return [path]
 
 
 def _check_plots(folder: Path) -> None:

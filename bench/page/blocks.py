@@ -42,7 +42,7 @@ def _block(block: Block) -> Markup:
         return table(block)
     if isinstance(block, Lines):
         return _list(block)
-    return element("pre", Markup("\n").join(map(joined, block.text.split("\n"))), tabindex=0)
+    return element("pre", Markup("\n".join(map(joined, block.text.splitlines()))), tabindex=0)
 
 
 def _list(block: Lines) -> Markup:

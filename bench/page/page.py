@@ -24,7 +24,7 @@ _MOST_LINES = 400  # of the table of rows; the data in the page have all
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A part of the page with a title. `name`: its id and the target of its link."""
 
     name: str
@@ -67,21 +67,21 @@ def html(document: Document, run: NamedRun, verdict: Iterable[Block] = ()) -> st
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _sections(document: Document, run: NamedRun, verdict: Iterable[Block]) -> Iterable[Section]:
+def _sections(document: Document, run: NamedRun, verdict: Iterable[Block]) -> Iterable[PageSection]:
     report = RunReport(document, show=("wide",), all_notes=True, most_lines=_MOST_LINES, run=run)
     summary = report.summary()
-    yield Section("verdict", "Verdict", blocks.render([Lines(summary), *verdict]))
-    yield Section("ladder", "Ladder: copy, kernel, peer, collective", ladder.draw(document))
-    yield Section("bandwidth", "Bandwidth", pictures.bandwidths(document))
-    yield Section("latency", "Latency", pictures.latencies(document))
-    yield Section("pairs", "Pairs of ranks", pair_map.draw(document))
-    yield Section("rows", "Tables", blocks.render(report.tables()))
-    yield Section("notes", "Derived tables and notes", blocks.render(report.after()))
-    yield Section("conditions", "Conditions", blocks.render(report.head()))
-    yield Section("again", "Data and how to measure again", _data(run))
+    yield PageSection("verdict", "Verdict", blocks.render([Lines(summary), *verdict]))
+    yield PageSection("ladder", "Ladder: copy, kernel, peer, collective", ladder.draw(document))
+    yield PageSection("bandwidth", "Bandwidth", pictures.bandwidths(document))
+    yield PageSection("latency", "Latency", pictures.latencies(document))
+    yield PageSection("pairs", "Pairs of ranks", pair_map.draw(document))
+    yield PageSection("rows", "Tables", blocks.render(report.tables()))
+    yield PageSection("notes", "Derived tables and notes", blocks.render(report.after()))
+    yield PageSection("conditions", "Conditions", blocks.render(report.head()))
+    yield PageSection("again", "Data and how to measure again", _data(run))
 
 
-def _section(section: Section) -> Markup:
+def _section(section: PageSection) -> Markup:
     heading = element("h2", section.title, id=f"{section.name}-title")
     return element("section", heading, section.content, id=section.name, aria_labelledby=f"{section.name}-title")
 

@@ -35,7 +35,7 @@ class _Pair:
 
 def draw(document: Document) -> Markup:
     """Return the map of each job that measured at least two pairs."""
-    found = []
+    found: list[Markup] = []
     for index, (job, rows) in enumerate(
         (job, list(own)) for job, own in groupby(document.summaries, lambda row: row.job)
     ):
