@@ -48,6 +48,7 @@ HOMES = {
         "controller/execute.py",
         "controller/hosts.py",
         "controller/keeper.py",
+        "page/pdf.py",
         "probes/",
         "transports/_mpi_loop.py",
         "transports/_mpi_cuda_check.py",

@@ -9,7 +9,7 @@ from bench.commands._say import say
 from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.gate import of_folder
-from bench.page import embedded, page
+from bench.page import embedded, page, pdf, redact
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -28,6 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--summary", action="store_true", help="print only the summary, to paste into a ticket")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with pictures and data")
+    parser.add_argument("--pdf", type=Path, metavar="FILE", help="print that page as PDF by a headless Chromium")
+    parser.add_argument("--redact", action="store_true", help="replace hosts, users, paths and addresses in the page")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -38,9 +40,11 @@ def main(args: argparse.Namespace) -> int:
         return of_folder.certificate(args)
     path = path_of(args)
     document, run = read(path)
-    if args.html is not None:
-        write_page(args.html, document, run)
-        print(printable.line(str(args.html)))
+    if args.redact:
+        document, run = redact.redacted(document, run)
+    if args.html is not None or args.pdf is not None:
+        for file in write_page(page.html(document, run), args):
+            print(printable.line(str(file)))
         return EXIT_DONE
     output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run, args.summary), args)
     warn(document)
@@ -54,12 +58,19 @@ def read(path: Path) -> tuple[Document, NamedRun]:
     return collect.document(path), collect.named(path)
 
 
-def write_page(path: Path, document: Document, run: NamedRun) -> None:
-    """Write the page of a run. Raises UsageError if it cannot be written."""
+def write_page(html: str, args: argparse.Namespace) -> list[Path]:
+    """Write the page as HTML, as PDF or both, and return the paths. Raises UsageError if a file cannot be written."""
+    written = []
     try:
-        output.replace_file(path, page.html(document, run).encode())
+        if args.html is not None:
+            output.replace_file(args.html, html.encode())
+            written.append(args.html)
+        if args.pdf is not None:
+            pdf.write(html, args.pdf)
+            written.append(args.pdf)
     except OSError as error:
-        raise UsageError(f"--html {path} cannot be written: {error.strerror}") from None
+        raise UsageError(f"page {error.filename} cannot be written: {error.strerror}") from None
+    return written
 
 
 def warn(*documents: Document) -> None:

@@ -79,7 +79,7 @@ def read(path: Path) -> tuple[Document, NamedRun]:
         stored = json.loads(text)
         if stored["schema"] != SCHEMA:
             raise UsageError(f"{path}: schema {str(stored['schema'])[:40]!r} cannot be read (this is {SCHEMA})")
-        return _document(stored), _typed(NamedRun, stored["run"])
+        return _document(stored), typed(NamedRun, stored["run"])
     except (KeyError, TypeError, ValueError, OSError, EOFError, RecursionError, AttributeError) as error:
         raise UsageError(f"{path}: the data of the page are damaged ({type(error).__name__}: {error})") from None
 
@@ -98,7 +98,7 @@ def _document(stored: Mapping[str, Any]) -> Document:
     given = stored["document"]
     if given["schema"] != DOCUMENT_SCHEMA:
         raise ValueError(f"a document of schema {given['schema']}")
-    found: Document = _typed(Document, {**given, "summaries": ()})
+    found: Document = typed(Document, {**given, "summaries": ()})
     return replace(found, summaries=tuple(row for job in stored["rows"] for row in _rows(job)))
 
 
@@ -128,13 +128,13 @@ def _columns(rows: Sequence[Summary]) -> dict[str, Any]:
 def _rows(job: Mapping[str, Any]) -> list[Summary]:
     num = int(job["num"])
     types_of = _types(Summary)
-    same = {name: _typed(types_of[name], value) for name, value in job["same"].items() if name in types_of}
+    same = {name: typed(types_of[name], value) for name, value in job["same"].items() if name in types_of}
     columns: dict[str, Sequence[Any]] = {}
     for name, column in sorted(job["columns"].items(), key=lambda item: "by" in item[1]):
         values = column if isinstance(column, list) else _unpacked_column(column, columns, num)
         if len(values) != num:
             raise ValueError(f"column {name} has {len(values)} of {num} rows")
-        columns[name] = [_typed(types_of[name], value) for value in values]
+        columns[name] = [typed(types_of[name], value) for value in values]
     names = list(columns)
     found = []
     for values in zip(*columns.values(), strict=True) if columns else [()] * num:
@@ -208,16 +208,16 @@ def _types(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _typed(kind: Any, value: Any) -> Any:
+def typed(kind: Any, value: Any) -> Any:
     """Return a plain value as the type that an annotation names: dataclasses, tuples and mappings of them."""
     if is_dataclass(kind):
         names = _types(kind)  # type: ignore[arg-type]
-        return kind(**{name: _typed(names[name], each) for name, each in value.items() if name in names})  # type: ignore[operator]
+        return kind(**{name: typed(names[name], each) for name, each in value.items() if name in names})  # type: ignore[operator]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple and arguments[-1] is Ellipsis:
-        return tuple(_typed(arguments[0], each) for each in value)
+        return tuple(typed(arguments[0], each) for each in value)
     if origin in (types.UnionType, typing.Union):
-        return None if value is None else _typed(next(each for each in arguments if each is not type(None)), value)
+        return None if value is None else typed(next(each for each in arguments if each is not type(None)), value)
     if isinstance(origin, type) and issubclass(origin, Mapping) and len(arguments) == 2:
-        return {key: _typed(arguments[1], each) for key, each in value.items()}
+        return {key: typed(arguments[1], each) for key, each in value.items()}
     return value

@@ -20,7 +20,8 @@ def element(tag: str, /, *children: str, **attributes: object) -> Markup:
 
     `attributes`: a trailing `_` is dropped (`class_`), other `_` become `-`. None and False leave an attribute out.
     """
-    opened = "".join(_attribute(key, value) for key, value in attributes.items() if value not in (None, False))
+    given = {key: value for key, value in attributes.items() if value is not None and value is not False}
+    opened = "".join(_attribute(key, value) for key, value in given.items())
     if tag in _VOID:
         return Markup(f"<{tag}{opened}>")
     return Markup(f"<{tag}{opened}>{joined(*children)}</{tag}>")

@@ -41,7 +41,8 @@ def draw(document: Document) -> Markup:
     ):
         valid = [row for row in rows if row.verified is not False]
         chosen = _chosen(valid)
-        if len({(row.src, row.dst) for row in chosen}) > 1:
+        ranks = document.headers[job].num_ranks or 0
+        if len({(row.src, row.dst) for row in chosen if max(row.src or 0, row.dst or 0) < ranks}) > 1:
             found.append(_map(document.headers[job], chosen, index, len(found)))
     return joined(*found)
 

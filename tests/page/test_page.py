@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import main
-from bench.core.errors import UsageError
-from bench.page import embedded, page
+from bench.core.errors import NotInstalledError, UsageError
+from bench.page import embedded, page, pdf, redact
 from bench.results import collect
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
@@ -132,7 +132,8 @@ def test_a_truncated_page_is_refused(reference: str, tmp_path: Path) -> None:
 
 def many_pairs(side: int) -> Document:
     """Return the pairs of `side` ranks, each a little different."""
-    header = replace(collect.document(REFERENCE).headers["pingpong-mpi-1x2"], job="pairs", pattern="pairs")
+    header = collect.document(REFERENCE).headers["pingpong-mpi-1x2"]
+    header = replace(header, job="pairs", pattern="pairs", num_ranks=side, ranks_per_node=side, ranks=())
     template = collect.document(REFERENCE).summaries[0]
     rows = []
     for src in range(side):
@@ -169,3 +170,27 @@ def test_the_data_of_a_page_are_json_for_everybody(reference: str) -> None:
 def test_a_page_says_what_it_cannot_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(REFERENCE), "--html", str(tmp_path / "no" / "p.html")]) == 2
     assert str(tmp_path / "no") in capsys.readouterr().err
+
+
+def test_redaction_replaces_names_everywhere_and_the_same_name_alike(tmp_path: Path) -> None:
+    document = collect.document(REFERENCE)
+    job, header = next(iter(document.headers.items()))
+    nodes = {"gpu-17.example.org": {"ip": "10.1.2.3", "mount": "/home/alice/data"}}
+    header = replace(header, nodes=nodes, notes=("gpu-17.example.org 10.1.2.3 /home/alice/data",))
+    headers = {**document.headers, job: header}
+    html = page.html(*redact.redacted(replace(document, headers=headers), NamedRun("/home/alice/data")))
+    for name in ("gpu-17", "example.org", "alice", "10.1.2.3"):
+        assert name not in html
+    (tmp_path / "p.html").write_text(html, encoding="utf-8")
+    read, run = embedded.read(tmp_path / "p.html")
+    [(host, node)] = read.headers[job].nodes.items()
+    assert read.headers[job].notes == (f"{host} {node['ip']} {node['mount']}",) and run.name == node["mount"]
+    medians = [row.median_s for row in read.summaries]
+    assert medians == [row.median_s for row in document.summaries]
+
+
+def test_a_pdf_without_chromium_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotInstalledError):
+        pdf.write("<html>", tmp_path / "p.pdf")
+    assert main(["report", str(REFERENCE), "--pdf", str(tmp_path / "p.pdf")]) == 3

@@ -1,0 +1,77 @@
+"""Replace the names in a document that should not leave a site: hosts, users, paths and addresses.
+
+The same name always becomes the same replacement, so a reader still sees which figures belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.page.embedded import typed
+from bench.results.document import Document
+from bench.results.headline import NamedRun
+from bench.results.table import plain
+
+_PATTERNS = {
+    "address": re.compile(
+        r"\b(?:\d{1,3}\.){3}\d{1,3}\b|\b(?:[0-9a-f]{2}:){5}[0-9a-f]{2}\b|(?<![\w:])(?:[0-9a-f]{1,4}:){3,7}:?[0-9a-f]{1,4}\b",
+        re.IGNORECASE,
+    ),
+    "path": re.compile(r"(?<![\w./])~?(?:/[\w.@+~-]+){2,}/?"),
+    "user": re.compile(r"(?<![\w.-])[\w.-]+(?=@)"),
+}
+_SERIAL = frozenset(("uuid", "serial"))
+_OF_USER = frozenset(("USER", "LOGNAME", "SLURM_JOB_USER"))
+
+
+def redacted(document: Document, run: NamedRun) -> tuple[Document, NamedRun]:
+    """Return the document and the names of the run with replaced names."""
+    names = _Names([*_hosts(document)])
+    found: Document = typed(Document, names.value(plain(document)))
+    return found, NamedRun(names.text(run.name), run.scenario, names.text(run.cluster))
+
+
+def _hosts(document: Document) -> list[str]:
+    """Return the names of all hosts, the longest first, so that `node12` is not read as `node1`."""
+    found = {host for header in document.headers.values() for host in header.nodes}
+    found |= {str(rank["host"]) for header in document.headers.values() for rank in header.ranks if rank.get("host")}
+    return sorted(found, key=lambda host: (-len(host), host))
+
+
+@dataclass
+class _Names:
+    """The names that were replaced, and what replaced them."""
+
+    hosts: list[str]
+    known: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for host in sorted(self.hosts):
+            self._number("host", host)
+        words = "|".join(map(re.escape, self.hosts))
+        self._host = re.compile(rf"(?<![\w-])(?:{words})(?![\w-])") if words else None
+
+    def value(self, value: Any, key: str = "") -> Any:
+        """Replace names in a plain value and in its keys."""
+        if isinstance(value, str):
+            if value and key in _SERIAL:
+                return self._number("serial", value)
+            return self._number("user", value) if value and key in _OF_USER else self.text(value)
+        if isinstance(value, Mapping):
+            return {self.text(name): self.value(each, name) for name, each in value.items()}
+        return [self.value(each, key) for each in value] if isinstance(value, list) else value
+
+    def text(self, text: str) -> str:
+        """Replace names in a text."""
+        if self._host:
+            text = self._host.sub(lambda match: self.known["host", match[0]], text)
+        for kind, pattern in _PATTERNS.items():
+            text = pattern.sub(lambda match, kind=kind: self._number(kind, match[0]), text)  # type: ignore[misc]
+        return text
+
+    def _number(self, kind: str, name: str) -> str:
+        of_kind = sum(other == kind for other, _ in self.known)
+        return self.known.setdefault((kind, name), f"{kind}{of_kind + 1}")
