@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core import plugins, printable
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
@@ -18,11 +18,11 @@ from bench.store.heartbeat import ERROR_LINE
 
 if TYPE_CHECKING:
     from bench.core.record import Header, Record
+    from bench.rank.header import HostsAfterRows
     from bench.results.document import Document, Summary
     from bench.store.jsonl import Writer
 
     Clocks = dict[str, dict[str, float]]
-    Gpus = dict[str, list[dict[str, Any]]]
 
 _MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 keeps (about 100 MB, and 20 MB)
 
@@ -32,11 +32,11 @@ def deliver(
     rows: Iterator[tuple[Record, ...]],
     args: argparse.Namespace,
     clocks_at_end: Callable[[], Clocks] = dict,
-    gpus_at_end: Callable[[], Gpus] = dict,
+    after: HostsAfterRows | None = None,
 ) -> int:
     """On rank 0, write and print each row as soon as it is measured. Returns the exit code.
 
-    `clocks_at_end` and `gpus_at_end` are called after the last row.
+    `clocks_at_end` is called after the last row; `after` then has the state of the hosts.
     """
     from bench.results import summary
     from bench.store import jsonl
@@ -60,7 +60,7 @@ def deliver(
         if not printer:  # prints one whole document even after a failure
             emit(builder.document({header.job: header}), args)
         raise
-    header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
+    header = _at_end(header, clocks_at_end(), after, writer)
     document = builder.document({header.job: header})
     if printer:
         printer.finish(document, args.notes)
@@ -69,18 +69,18 @@ def deliver(
     return _exit_code(document)
 
 
-def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -> Header:
-    """Add the final state of the hosts' clocks and GPUs to the header and the file."""
+def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:
+    """Add the final state of the hosts, their clocks and GPUs to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
         header = jsonl.with_clocks(header, clocks)
-    if gpus:
-        header = jsonl.with_gpus_at_end(header, gpus)
+    if after is not None:
+        header = jsonl.with_end(header, after.gpus, after.hosts)
     if clocks and writer:
         writer.clocks(clocks)
-    if gpus and writer:
-        writer.end(gpus)
+    if after is not None and writer:
+        writer.end(after.gpus, after.hosts)
     return header
 
 
