@@ -41,6 +41,7 @@ class _Program:
     process: int
     name: str
     parent: int
+    started: int  # with the process id it identifies a program: kernel threads change their names
     cpu_s: float
 
 
@@ -143,7 +144,7 @@ class ProgramMeter:
         others: list[_Program] = []
         for process, program in now.items():
             earlier = self._before.get(process)
-            if earlier is not None and earlier.name == program.name:
+            if earlier is not None and earlier.started == program.started:
                 program = replace(program, cpu_s=max(0.0, program.cpu_s - earlier.cpu_s))
             if program.cpu_s > 0:
                 (ours if process in own or _is_probe(process) else others).append(program)
@@ -186,7 +187,8 @@ def _programs() -> dict[int, _Program]:
             line = Path("/proc", entry, "stat").read_bytes().decode(errors="replace")
             name, _, rest = line.partition("(")[2].rpartition(") ")
             words = rest.split()
-            found[int(entry)] = _Program(int(entry), name, int(words[1]), (int(words[11]) + int(words[12])) * _TICK_S)
+            cpu_s = (int(words[11]) + int(words[12])) * _TICK_S
+            found[int(entry)] = _Program(int(entry), name, int(words[1]), int(words[19]), cpu_s)
     return found
 
 

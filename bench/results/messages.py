@@ -57,7 +57,7 @@ class NoteCode(Code):
     THROTTLED = "throttled", "THROTTLED {gpu} of {host}, {when:list} the rows: {reasons:list}"
     CPUS_THROTTLED = (
         "cpus-throttled",
-        "THROTTLED CPUs of {host}: {num:n time} during the rows, because they were too hot",
+        "THROTTLED CPUs of {host}: {num:n time} during the rows (too hot)",
     )
     SLOW_RANK = (
         "slow-rank",
@@ -134,8 +134,8 @@ class HeadlineCode(OptionalPartsCode):
 
     BUSY = (
         "busy",
-        "BUSY MACHINE<several?S ({num_hosts}, the busiest {host})>: {causes:list}< ({programs})>; {num} of {of} figures were "
-        "measured meanwhile",
+        "BUSY MACHINE<several?S ({num_hosts}, the busiest {host})>: {causes:list}< ({programs})>; {num} of {of} "
+        "figures were measured meanwhile",
     )
     MACHINE = (
         "machine",
@@ -151,8 +151,8 @@ class HeadlineCode(OptionalPartsCode):
     TRUST = (
         "trust",
         "<WRONG DATA in {num_wrong:n row}; ><FAILED: {num_failed:n row or job}; >{num_converged} of {num} figures "
-        "converged ({share:percent})<; {num_contradictions:n contradiction} between rows>; {launches:n launch}<idle?; nothing "
-        "else ran><load_unknown?; it is not known what else ran>",
+        "converged ({share:percent})<; {num_contradictions:n contradiction} between rows>; {launches:n launch}"
+        "<idle?; nothing else ran><load_unknown?; it is not known what else ran>",
     )
     MODELLED = "modelled", "none of the {num} figures is measured"
     IMPORTED = "imported", "{num} figures as another tool printed them, without samples or intervals"
