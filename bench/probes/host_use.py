@@ -114,8 +114,8 @@ def state(cpus: Iterable[int], root: Path = ROOT) -> dict[str, Any]:
     found: dict[str, Any] = {}
     load = (read(root / "proc/loadavg") or "").split()
     with contextlib.suppress(ValueError, IndexError):
-        found["load"] = [float(word) for word in load[:3]]
         found["num_running"] = int(load[3].partition("/")[0])
+        found["load"] = [float(word) for word in load[:3]]
     folders = [root / f"sys/devices/system/cpu/cpu{cpu}" for cpu in sorted(cpus)]
     kilohertz = [number(folder / "cpufreq/scaling_cur_freq") for folder in folders[:_MOST_FREQUENCIES]]
     known = sorted(value for value in kilohertz if value is not None)
