@@ -125,6 +125,8 @@ class PublishedRun:
         rows = []
         for job, header, records in run.attempts:
             measured = [record for record in records if record.skipped is None and record.failed is None]
+            if not header.imported:  # as summary.by_size
+                measured.sort(key=lambda record: record.payload_bytes)
             for record, summary in zip(measured, shown.get(job, []), strict=True):
                 rows.append(PublishedRow(job, header, record, summary))
         return cls(run, tuple(rows))

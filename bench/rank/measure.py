@@ -34,6 +34,7 @@ from bench.rank.records import Reason, Records
 from bench.rank.rows import (
     BufferSets,
     PlannedRow,
+    ends_first,
     is_in_place,
     no_overlap_reason,
     payloads,
@@ -84,7 +85,10 @@ class Measurer:
         self._overlap: overlap.OverlapSampler | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
-        """Yield each row's records, one per group. Rows are in the order of sizes, then modes, then rounds."""
+        """Yield each row's records, one per group. For each size, all rounds of one mode come before the next mode.
+
+        Sizes are in the order of the case, or with a time budget in that of `ends_first`.
+        """
         case, started = self._case, time.monotonic()
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
@@ -99,8 +103,8 @@ class Measurer:
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are too long a list
-            for payload, requested in sizes.items()
+            (mode, payload, sizes[payload], round_)  # one round at a time: a list of all pairs would be too long
+            for payload in (sizes if case.budget_s is None else ends_first(sizes))
             for mode in case.modes
             for round_ in all_rounds
         )

@@ -95,7 +95,7 @@ class DocumentBuilder:
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,
-            summaries=_flagged(self.summaries, conflicts),
+            summaries=_flagged(by_size(self.summaries), conflicts),
             skipped=tuple(self.skipped),
             failures=tuple(self.failures),
             notes=tuple(notes),
@@ -109,6 +109,21 @@ class DocumentBuilder:
             overlaps=overlap.overlaps(self.overlapped),
             standings=gpus.standings(headers, self.summaries),
         )
+
+
+def by_size(rows: Iterable[Summary]) -> list[Summary]:
+    """Return the rows of each measured job by size: a job with a time budget measures both ends first.
+
+    Imported rows keep the order of their log.
+    """
+    of_job: dict[str, list[Summary]] = {}
+    for row in rows:
+        of_job.setdefault(row.job, []).append(row)
+    found = []
+    for job_rows in of_job.values():
+        imported = any(row.imported for row in job_rows)
+        found += job_rows if imported else sorted(job_rows, key=lambda row: row.payload_bytes)
+    return found
 
 
 def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
