@@ -1,6 +1,7 @@
-"""Compare two runs: which rows are comparable, and the verdict on each row as far as its launches allow one.
+"""Compare two runs. Find the rows that are comparable, and give a verdict on each row that has enough launches.
 
-Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except those that were allowed to differ.
+Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except factors that were allowed to
+differ.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "mo
 class Compared:
     """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: those of BASE; `differs`: factor -> (BASE, NEW) if the values differ. `estimate` and `p_corrected` need 5
-    launches of each run. `reason`: why the row is not comparable (ReasonCode).
+    `factors`: the factors of BASE. `differs`: the values (BASE, NEW) of each factor whose values differ. `estimate` and
+    `p_corrected` need 5 launches of each run. `reason`: why the row is not comparable (ReasonCode).
     """
 
     place: RowKey
@@ -48,17 +49,17 @@ class Compared:
 
     @property
     def base_s(self) -> float | None:
-        """Median of BASE's launch medians, seconds."""
+        """The median of BASE's launch medians, in seconds."""
         return median(self.base_launches_s) if self.base_launches_s else None
 
     @property
     def new_s(self) -> float | None:
-        """Median of NEW's launch medians, seconds."""
+        """The median of NEW's launch medians, in seconds."""
         return median(self.new_launches_s) if self.new_launches_s else None
 
     @property
     def ratio(self) -> float | None:
-        """`new_s` / `base_s`: above 1, NEW is slower."""
+        """`new_s` / `base_s`. If it is above 1, NEW is slower."""
         return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
 
 
@@ -66,8 +67,8 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: in which factors it differs from the row that both runs have, or why the other run did not measure it;
-    None if neither is known.
+    `reason`: in which factors the row differs from a row of the same size that both runs have, or why the other run did
+    not measure the row; None if neither is known.
     """
 
     place: RowKey
@@ -77,7 +78,10 @@ class UnmatchedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate of all rows."""
+    """The rows of two runs.
+
+    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows.
+    """
 
     rows: tuple[Compared, ...]
     only_base: tuple[UnmatchedRow, ...]
@@ -125,7 +129,10 @@ def compare(
 
 
 def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
-    """Pair the rows of both runs without a verdict. The pair has the launches of both, or the reason for no ratio."""
+    """Return a row of BASE and the same row of NEW as one compared row, without a verdict.
+
+    It has the launches of both runs, or the reason why there is no ratio.
+    """
     differs = {
         name: (base.factors[name], new.factors[name])
         for name in base.factors
@@ -142,12 +149,18 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the time of each row in seconds. If either run is imported from another tool, no row is tested."""
+    """Return the times of a row's launches in seconds, if either run was imported from another tool.
+
+    Such rows are not tested.
+    """
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the median of a row, else its mean; if a log prints only a rate, the time computed from that rate."""
+    """Return the time of a row in seconds: its median if it has one, otherwise its mean.
+
+    If a log prints only a rate, return the time that follows from the rate.
+    """
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
@@ -156,7 +169,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Why a pair has no ratio; None if it has one."""
+    """Return why a pair has no ratio; None if it has one."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -173,7 +186,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Why a row has no time to compare; None if it has one."""
+    """Return why a row has no time to compare; None if it has one."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -186,7 +199,10 @@ def _unusable(row: Summary) -> ReasonCode | None:
 
 
 def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """Give each row a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
+    """Return the rows, each with a verdict if both runs have enough launches.
+
+    The p-values of all rows are corrected together.
+    """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
     found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
     p_values = inference.corrected([each.p for each in found])
@@ -198,12 +214,12 @@ def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared
 
 
 def num_launches(row: Compared) -> int:
-    """Return the number of launches of the run that has fewer launches."""
+    """Return the number of launches of BASE or NEW, whichever has fewer."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
 def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_new: Sequence[RowLaunches]) -> str:
-    """Why no row has a ratio, in one sentence."""
+    """Return why no row has a ratio, in one sentence."""
     if rows:
         reason, number = Counter(row.reason.text for row in rows if row.reason is not None).most_common(1)[0]
         return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"

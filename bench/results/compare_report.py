@@ -1,4 +1,4 @@
-"""Two runs compared, as a report: the conclusion, a line for each row, what else changed."""
+"""The report of a comparison of two runs: the conclusion, a line for each row, and what else differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 SCHEMA = "bench.compare/1"
 _MOST_VALUE = 100  # characters of a changed value
 
-# These factors get a column of their own if rows differ in them; the line above the rows shows the others.
+# These factors get a column of their own if rows differ in them. The heading above the rows shows the other factors.
 _IN_COLUMNS = ("cache", "loop")
 
 
@@ -33,13 +33,13 @@ class Sides:
 
 @dataclass(frozen=True)
 class CompareReport(Report):
-    """NEW against BASE."""
+    """The comparison of the run NEW with the run BASE."""
 
     comparison: Comparison
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the conclusion, how to read the columns, the rows, and what explains their differences."""
+        """Yield the conclusion, how to read the columns, the rows, and what may explain the differences of the rows."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
@@ -47,7 +47,7 @@ class CompareReport(Report):
         yield Lines([*remarks(comparison), *changed(comparison)])
 
     def data(self) -> Mapping[str, Any]:
-        """Every row with its launches, factors and statistics."""
+        """Return every row with its launches, factors and statistics."""
         comparison = self.comparison
         return {
             "schema": SCHEMA,
@@ -70,7 +70,10 @@ class CompareReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """One line for each row, factors in columns of their own; several launches or jobs are separated by blanks."""
+        """Yield one line for each row.
+
+        Each factor has a column. Several launches or jobs in one cell are separated by blanks.
+        """
         for row in self.comparison.rows:
             line = _plain_row(row)
             for name in ("differs", "reason_code", "reason_facts"):
@@ -85,7 +88,7 @@ class CompareReport(Report):
     @cached_property
     def _varied(self) -> list[str]:
         """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
-        compared = [row for row in self.comparison.rows if row.ratio is not None]  # others state why they have none
+        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the other rows show a reason
         values: dict[tuple[Any, ...], set[str]] = {}
         differing: set[str] = set()
         for row in compared:
@@ -96,7 +99,10 @@ class CompareReport(Report):
         return [name for name in self.comparison.rows[0].factors if name in several | differing]
 
     def _heading(self, row: Compared) -> str:
-        """`allreduce over mpi, 2 ranks on 1 node`: what was measured, and in which factors it differs from others."""
+        """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
+
+        The heading says what was measured, and the factors in which this row differs from other rows.
+        """
         ranks, nodes = _both(row, "num_ranks"), _both(row, "num_nodes")
         words = (
             f"{row.place.pattern} over {_both(row, 'transport')}, {ranks} ranks on {nodes} node{'s' * (nodes != '1')}"
@@ -116,7 +122,7 @@ class CompareReport(Report):
 
 
 def reading(comparison: Comparison) -> list[str]:
-    """How to read the columns."""
+    """Return how to read the columns."""
     lines = [
         "times: median of the launches' medians, BASE and NEW",
         "ratio: NEW / BASE, above 1 NEW takes longer",
@@ -135,7 +141,9 @@ def reading(comparison: Comparison) -> list[str]:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Why rows have no verdict or no ratio, which rows only one run has, and how many launches this many rows need."""
+    """Return sentences that say why rows have no verdict or no ratio, which rows only one run has, and how many
+    launches a comparison of this many rows needs.
+    """
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -164,7 +172,10 @@ def changed(comparison: Comparison) -> list[str]:
 
 
 def conclusion(comparison: Comparison, sides: Sides) -> str:
-    """Return the whole comparison in one line. Without verdicts, the line has the command that would give them."""
+    """Return the whole comparison in one line.
+
+    If no row has a verdict, the line names the command that measures often enough for verdicts.
+    """
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
     line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
@@ -189,7 +200,7 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Lines on the rows that only one run has; modes with the same sizes share a line."""
+    """Return lines on the rows that only one run has; modes with the same sizes share a line."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -206,7 +217,10 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
 
 
 def _cost_of_rows(comparison: Comparison) -> list[str]:
-    """How many rows must change together for a verdict, if there are too few launches to detect a change of one row."""
+    """Return a sentence if there are too few launches to detect a change of a single row.
+
+    It says how many rows must change together before a row gets a verdict.
+    """
     tested = [row for row in comparison.rows if row.estimate is not None]
     if not tested:
         return []

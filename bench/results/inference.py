@@ -1,7 +1,8 @@
 """Statistical comparison of two runs by their launch medians: a ratio with its interval, a p-value, a verdict.
 
-The units are launches, never the samples within them: a test on pooled samples finds a difference in most pairs of
-identical runs. The p-value assumes no distribution; the interval assumes that logarithms are normal.
+The statistics compare launches, never the samples within launches, because a test on pooled samples finds a difference
+in most pairs of identical runs. The p-value assumes no distribution. The interval assumes that logarithms are normally
+distributed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from bench.results.launches import t_quantile
 from bench.results.stats import CONFIDENCE
 
-LEAST_LAUNCHES = 5  # of each run, for a verdict: 3 against 3 cannot reach p < 0.05, 4 against 4 only just
+LEAST_LAUNCHES = 5  # of each run, for a verdict: p < 0.05 is impossible with 3 of each, and barely possible with 4
 POWER = 0.8
 
 
@@ -37,9 +38,12 @@ class ComparisonVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RatioEstimate:
-    """One row of two runs. `ratio`: new / base of the medians of launch medians, with its 95 % interval.
+    """The estimated ratio of one row in two runs.
 
-    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: 0.07 is a change of 7 %.
+    `ratio`: the median of the launch medians of the new run / that of the base run, with its 95 % interval.
+
+    `cliffs_delta`: P(new > base) - P(new < base) over pairs of launches. `min_detectable`: the smallest change that is
+    likely to give a verdict; 0.07 is 7 %.
     """
 
     ratio: float
@@ -51,11 +55,12 @@ class RatioEstimate:
 
 
 def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: float) -> RatioEstimate:
-    """Estimate the ratio of two runs from at least two launch medians (seconds) of each. `delta`:
+    """Estimate the ratio of two runs from at least two launch medians (in seconds) of each.
 
-    the change that matters; 0.05 is 5 %.
+    `delta`: the smallest change that matters; 0.05 is 5 %.
 
-    The interval is Welch's on log medians, widened to hold the ratio of medians if launches are skewed.
+    The interval is Welch's interval of the logarithms of the medians. It is widened to contain the ratio of medians if
+    the launches are skewed.
 
     `min_detectable` is the true change that gives a verdict with probability 0.8, if launches vary as before and the
     other rows change by the same:
@@ -81,7 +86,10 @@ def estimate(base: Sequence[float], new: Sequence[float], delta: float, alpha: f
 
 
 def time_ratio(base: Sequence[float], new: Sequence[float]) -> tuple[float, float, float]:
-    """(ratio, low, high): median of `new` / median of `base` with its 95 % interval; each has two or more values."""
+    """Return the median of `new` / the median of `base`, and both ends of the ratio's 95 % interval.
+
+    `base` and `new` must have two or more values each.
+    """
     ratio = median(new) / median(base)
     shift = fmean(map(math.log, new)) - fmean(map(math.log, base))
     error, degrees = _welch(base, new)
@@ -94,7 +102,7 @@ def ratio_interval(
 ) -> tuple[float, float]:
     """Return the interval of value / other from the intervals of both.
 
-    The two must be independent; their intervals may be asymmetric.
+    `value` and `other` must be independent. Their intervals may be asymmetric.
 
     On a logarithmic scale, the squares of the distances to the ends add up on each side (MOVER: Zou and Donner,
     Statistics in Medicine 27, 2008, equation 8).
@@ -105,7 +113,7 @@ def ratio_interval(
 
 
 def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) -> str:
-    """slower, faster, equivalent or inconclusive.
+    """Return the verdict slower, faster, equivalent or inconclusive.
 
     The limits are 1 + delta and its reciprocal: swapping the runs gives the opposite verdict.
     """
@@ -118,8 +126,9 @@ def verdict(found: RatioEstimate, p_corrected: float, delta: float, fdr: float) 
 def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
     """Return the exact two-sided p of the Mann-Whitney test, over all assignments of the ranks to the two runs.
 
-    Ties share their mean rank and assignments are counted over these ranks, so p is exact with ties too. Two-sided: p
-    counts the assignments whose rank sum is at least as far from the expected sum as the observed one, on either side.
+    Equal values share their mean rank. Assignments are counted with these ranks, so p is exact also if values are
+    equal. p counts the assignments whose rank sum is at least as far from the expected sum as the observed rank sum, on
+    either side.
     """
     ranks = _doubled_midranks([*base, *new])
     return float(_p_by_sum(tuple(sorted(ranks)), len(base))[sum(ranks[: len(base)])])
@@ -128,26 +137,32 @@ def rank_test(base: Sequence[float], new: Sequence[float]) -> float:
 def least_p(num_base: int, num_new: int) -> float:
     """Return the smallest p that this number of launches can give.
 
-    It results if all launches of one run are slower than all launches of the other.
+    The launches give this p if all launches of one run are slower than all launches of the other.
     """
     return 2 / math.comb(num_base + num_new, num_base)
 
 
 def launches_for_one(num_rows: int, fdr: float) -> int:
-    """How many launches each run needs to detect a change in one of `num_rows` rows, if no other row changes."""
+    """Return how many launches each run needs to detect a change in one of `num_rows` rows, if no other row changes."""
     return next(number for number in range(LEAST_LAUNCHES, 1000) if least_p(number, number) * num_rows <= fdr)
 
 
 def cliffs_delta(base: Sequence[float], new: Sequence[float]) -> float:
-    """From -1 (every launch of `new` is faster than every one of `base`) to 1; 0: neither is faster more often."""
+    """Return Cliff's delta, from -1 (every launch of `new` is faster than every launch of `base`) to 1.
+
+    It is 0 if neither run is faster more often.
+    """
     signs = np.sign(np.subtract.outer(np.asarray(new), np.asarray(base)))
     return float(signs.mean())
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:
-    """Benjamini and Hochberg's correction: rejecting values up to q has an expected share of false positives up to q.
+    """Return p-values with Benjamini and Hochberg's correction.
 
-    If no row really differs, that share is the probability that any row gets a verdict. The correction holds for rows
+    If every row with a corrected value of at most q counts as different, the expected share of false positives among
+    these rows is at most q.
+
+    If no row really differs, q bounds the probability that any row counts as different. The correction holds for rows
     that are independent or vary together, as the sizes of one launch do.
     """
     values = np.asarray(p_values, dtype=float)
@@ -170,7 +185,10 @@ def _welch(base: Sequence[float], new: Sequence[float]) -> tuple[float, float]:
 
 
 def _doubled_midranks(values: Sequence[float]) -> list[int]:
-    """Twice the rank of each value, from 1 on; equal values share their mean rank. Doubled, ranks are whole numbers."""
+    """Return twice the rank of each value.
+
+    Ranks begin with 1, and equal values share their mean rank, so only doubled ranks are whole numbers.
+    """
     ordered = np.sort(np.asarray(values))
     below = np.searchsorted(ordered, values, side="left")
     upto = np.searchsorted(ordered, values, side="right")
@@ -179,7 +197,9 @@ def _doubled_midranks(values: Sequence[float]) -> list[int]:
 
 @lru_cache(maxsize=256)
 def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
-    """p[s]: the share of the choices of `num_chosen` ranks whose sum is at least as far from the expected sum as s."""
+    """Return an array p, where p[s] is the share of all choices of `num_chosen` ranks whose sum is at least as far from
+    the expected sum as s.
+    """
     ways = np.zeros((num_chosen + 1, sum(ranks) + 1))  # floats: exact up to 2^53
     ways[0, 0] = 1
     for rank in ranks:
@@ -194,6 +214,8 @@ def _p_by_sum(ranks: tuple[int, ...], num_chosen: int) -> np.ndarray:
 
 @lru_cache(maxsize=256)
 def _attainable(num_base: int, num_new: int, alpha: float) -> float:
-    """Return the largest p up to alpha that launches without ties can give; alpha if there is no such p."""
+    """Return the largest p up to alpha that is possible if all launches have different medians; alpha if there is no
+    such p.
+    """
     p = _p_by_sum(tuple(range(2, 2 * (num_base + num_new) + 1, 2)), num_base)
     return float(max(p[(p > 0) & (p <= alpha)], default=alpha))
