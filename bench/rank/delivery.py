@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bench.rank.header import HostsAfterRows
     from bench.results.document import Document, Summary
     from bench.store.jsonl import Writer
+    from bench.store.row_events import RowEvent
 
     Clocks = dict[str, dict[str, float]]
 
@@ -39,7 +41,7 @@ def deliver(
     `clocks_at_end` is called after the last row; `after` then has the state of the hosts.
     """
     from bench.results import summary
-    from bench.store import jsonl
+    from bench.store import jsonl, row_events
 
     writer = jsonl.Writer(Path(args.records), header) if args.records else None
     live = args.format == "table" and args.output is None
@@ -54,6 +56,8 @@ def deliver(
             if writer:
                 writer.append(*row)
             shown = [builder.add(header.job, header, record) for record in row]
+            if args.heartbeats:
+                row_events.append(Path(args.heartbeats), _event(header, row, shown))
             if printer:
                 printer.show([summary for summary in shown if summary is not None])
     except Exception:
@@ -67,6 +71,29 @@ def deliver(
     else:
         emit(document, args)
     return _exit_code(document)
+
+
+def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
+    """Return the event of a row's records: the figures of its slowest group, or why it has none."""
+    from bench.store.row_events import RowEvent
+
+    first = row[0]
+    failed = next((record.failed for record in row if record.failed is not None), None)
+    skipped = next((record.skipped for record in row if record.skipped is not None), None)
+    event = RowEvent(header.pattern, first.payload_bytes, first.mode, len(row), failed=failed is not None)
+    if failed is not None:
+        return replace(event, reason=failed.what)
+    timed = [summary for summary in shown if summary is not None and summary.median_s is not None]
+    if not timed:
+        return replace(event, reason=skipped.text if skipped is not None else "")
+    slowest = max(timed, key=lambda summary: summary.median_s or 0.0)
+    return replace(
+        event,
+        median_s=slowest.median_s,
+        busbw_bytes_per_s=slowest.busbw_bytes_per_s,
+        bound_fraction=slowest.bound_fraction,
+        flags=tuple(dict.fromkeys(flag for summary in timed for flag in summary.flags)),
+    )
 
 
 def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:

@@ -15,7 +15,7 @@ from bench.core.record import Flag
 MARKS = {
     "!": "above a hard bound",
     "c": "a rank lacked CPU time",
-    "b": "measured on a busy machine",
+    "^": "measured on a busy machine",
     "*": "not converged",
     "?": "no 95 % interval",
     "~": "drift or warm-up",
@@ -45,7 +45,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
-    Flag.BUSY_HOST:      ("b", "busy host: other programs or machines used its CPUs while the row was timed"),
+    Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }
 # fmt: on

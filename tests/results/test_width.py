@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from bench.core.errors import UsageError
 from bench.results.document import Document
 from bench.results.formats import table
 from bench.results.run_report import RunReport
+from bench.results.run_table import TITLES, Layout, RunTable, column_titles
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
@@ -50,6 +52,25 @@ def test_a_column_that_tells_lines_apart_stays(a_document: Document) -> None:
     first, *others = a_document.summaries
     differing = replace(a_document, summaries=(replace(first, dtype="float64"), *others))
     assert "type" in titles(table.render(RunReport(differing), 80))
+
+
+def test_only_the_columns_that_were_named_and_those_that_name_a_row(a_document: Document) -> None:
+    text = table.render(RunReport(a_document, columns=("busbw", "p99")), 60)
+    assert [line.split() for line in text.splitlines() if "busbw" in line] == [["#", "size", "p99", "busbw"]]
+
+
+def test_every_column_can_be_named(a_document: Document) -> None:
+    layouts = (Layout(("isolated", "pipelined"), wire=True), Layout(("pipelined",), grouped=True, products=True))
+    imported = Layout(("pipelined",), grouped=True, imported=True)
+    found = {
+        column.title
+        for layout in (*layouts, imported, Layout(("isolated",), like="osu"))
+        for column in RunTable(layout).table(()).columns
+    }
+    assert found - {""} == set(TITLES)
+    assert column_titles("time, busbw,") == ("time", "busbw")
+    with pytest.raises(UsageError, match="no-such"):
+        column_titles("time,no-such")
 
 
 @pytest.mark.parametrize("width", [80, pytest.param(100, marks=pytest.mark.slow)])
