@@ -94,7 +94,7 @@ class _Terminal:
 
 def row_line(row: RowEvent) -> str:
     """Return the line of a row: its size and mode, and its figures or why it has none."""
-    name = f"{row.pattern:<14} {format_bytes(row.payload_bytes):>10}  {row.mode:<9}"
+    name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:
         return printable.line(f"  {name} {'FAILED' if row.failed else 'skipped'}: {row.reason}")
     if Flag.INVALID in row.flags:
@@ -102,7 +102,7 @@ def row_line(row: RowEvent) -> str:
     if row.median_s is None:
         return f"  {name} no figure"
     groups = f"  slowest of {row.num_groups} groups" if row.num_groups > 1 else ""
-    rate = "" if row.busbw_bytes_per_s is None else f"{text.gigabytes(row.busbw_bytes_per_s):>8} GB/s"
+    rate = "" if row.busbw_bytes_per_s is None else f"{text.gigabytes(row.busbw_bytes_per_s):>7} GB/s"
     share = "" if row.bound_fraction is None else f"{text.percent(row.bound_fraction):>6} % of bound"
     marks = text.marks(row.flags)
-    return f"  {name} {text.microseconds(row.median_s):>9} us {rate}{share} {marks}{groups}".rstrip()
+    return f"  {name} {text.microseconds(row.median_s):>8} us {rate}{share} {marks[:2]}{groups}".rstrip()

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.store import line_schema
+
 _NAME = "rows.jsonl"
 
 
@@ -62,6 +64,7 @@ class RowEventReader:
 
 def _parsed(lines: Iterable[bytes]) -> Iterable[RowEvent]:
     for line in lines:
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
             fields = json.loads(line)
-            yield RowEvent(**{**fields, "flags": tuple(fields["flags"])})
+            if line_schema.of(RowEvent)(fields) is None:
+                yield RowEvent(**{**fields, "flags": tuple(fields["flags"])})

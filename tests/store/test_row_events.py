@@ -36,7 +36,7 @@ def test_a_line_that_is_not_complete_is_read_later(tmp_path: Path) -> None:
 def test_lines_that_are_no_events_are_left_out(tmp_path: Path) -> None:
     append(tmp_path, FIRST)
     [file] = tmp_path.iterdir()
-    file.write_bytes(b'{"other": 1}\nno json\n[]\n' + file.read_bytes())
+    file.write_bytes(b'{"pattern": 1, "flags": []}\n{"other": 1}\nno json\n[]\n' + file.read_bytes())
     assert RowEventReader(tmp_path).new() == [FIRST]
 
 
