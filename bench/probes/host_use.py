@@ -1,6 +1,6 @@
 """Read how busy this host is: CPU time of all programs, the busiest programs, CPU limits, load and frequency (Linux).
 
-One reading of a HostMeter takes about 0.1 ms, on machines with hundreds of CPUs about 1 ms.
+One reading of a HostMeter takes about 0.2 ms, on machines with hundreds of CPUs about 1 ms.
 """
 
 from __future__ import annotations

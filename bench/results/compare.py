@@ -18,13 +18,23 @@ from bench.core.record import Flag
 from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
-from bench.results.inference import LEAST_LAUNCHES
-from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, varied_variables
+from bench.results.inference import LEAST_LAUNCHES, ComparisonVerdict
+from bench.results.joint_test import JointTest, joint_test
+from bench.results.launches import (
+    Factors,
+    RowKey,
+    RowLaunches,
+    cells,
+    launch_medians,
+    launch_numbers,
+    log_medians,
+    varied_variables,
+)
 from bench.results.messages import ReasonCode
 from bench.results.pairing import listed, word
 
-# Only the first four are verdicts; rows with one of the next three have only a ratio.
-VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")
+VERDICTS = tuple(ComparisonVerdict)
+FDR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,8 @@ class Compared:
     reason: Coded | None = None
     base_launches_s: tuple[float, ...] = ()
     new_launches_s: tuple[float, ...] = ()
+    base_launches: tuple[int, ...] = ()  # the numbers of these launches
+    new_launches: tuple[int, ...] = ()
     estimate: inference.RatioEstimate | None = None
     p_corrected: float | None = None
 
@@ -81,9 +93,11 @@ class Comparison:
     """The rows of two runs.
 
     `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows.
+    `together`: the test of all rows with enough launches at once; None if no row has enough.
     """
 
     rows: tuple[Compared, ...]
+    together: JointTest | None
     only_base: tuple[UnmatchedRow, ...]
     only_new: tuple[UnmatchedRow, ...]
     allowed: tuple[str, ...]  # factors that may differ
@@ -92,13 +106,26 @@ class Comparison:
     fdr: float
 
     @property
+    def verdict_together(self) -> ComparisonVerdict | None:
+        """The verdict on the change of all rows together; None if no row has enough launches."""
+        test = self.together
+        if test is None:
+            return None
+        return inference.verdict(test.ratio, (test.ratio_low, test.ratio_high), test.p, self.delta, self.fdr)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether all rows together, or any row, became slower."""
+        return self.verdict_together == ComparisonVerdict.SLOWER or self.counts["slower"] > 0
+
+    @property
     def counts(self) -> dict[str, int]:
         """The number of rows with each of VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
 
 
 def compare(
-    base: Document, new: Document, *, delta: float = 0.05, fdr: float = 0.05, allow_diff: Sequence[str] = ()
+    base: Document, new: Document, *, delta: float = 0.05, fdr: float = FDR, allow_diff: Sequence[str] = ()
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
@@ -112,13 +139,14 @@ def compare(
     pairing.refuse_model_against_measurement(base_cells, new_cells)
     pairing.refuse_other_factors(base_cells, new_cells, allowed)
     pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
-    rows = _judged([_compared(*pair, allowed) for pair in pairs], delta, fdr)
+    rows, together = _judged([_compared(*pair, base, new, allowed) for pair in pairs], delta, fdr)
     if all(row.ratio is None for row in rows):
         raise UsageError(_nothing(rows, left_base, left_new))
     base_jobs = dict.fromkeys(job for row in rows for job in row.base_jobs)
     new_jobs = dict.fromkeys(job for row in rows for job in row.new_jobs)
     return Comparison(
         rows=tuple(rows),
+        together=together,
         only_base=_unmatched(left_base, rows, new),
         only_new=_unmatched(left_new, rows, base),
         allowed=tuple(dict.fromkeys(allow_diff)),
@@ -128,7 +156,9 @@ def compare(
     )
 
 
-def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
+def _compared(
+    base: RowLaunches, new: RowLaunches, base_run: Document, new_run: Document, allowed: frozenset[str]
+) -> Compared:
     """Return a row of BASE and the same row of NEW as one compared row, without a verdict.
 
     It has the launches of both runs, or the reason why there is no ratio.
@@ -145,7 +175,14 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
     if any(each.imported for cell in (base, new) for each in cell.rows.values()):
         return replace(row, verdict="imported", base_launches_s=_imported_s(base), new_launches_s=_imported_s(new))
     verdict = "modelled" if base.factors["modelled"] == "yes" else "exploratory"
-    return replace(row, verdict=verdict, base_launches_s=launch_medians(base), new_launches_s=launch_medians(new))
+    return replace(
+        row,
+        verdict=verdict,
+        base_launches_s=launch_medians(base),
+        new_launches_s=launch_medians(new),
+        base_launches=launch_numbers(base, base_run.headers),
+        new_launches=launch_numbers(new, new_run.headers),
+    )
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
@@ -198,19 +235,25 @@ def _unusable(row: Summary) -> ReasonCode | None:
     return None
 
 
-def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """Return the rows, each with a verdict if both runs have enough launches.
+def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Compared], JointTest | None]:
+    """Give each row a verdict if both runs have enough launches. All such rows are tested together.
 
-    The p-values of all rows are corrected together.
+    A row can be slower or faster only if the joint test finds a change, so that at most `fdr` of the comparisons of
+    equal runs name any row.
     """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
-    found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
-    p_values = inference.corrected([each.p for each in found])
-    judged = {
-        id(row): replace(row, verdict=inference.verdict(each, p, delta, fdr), estimate=each, p_corrected=p)
-        for row, each, p in zip(enough, found, p_values, strict=True)
-    }
-    return [judged.get(id(row), row) for row in rows]
+    if not enough:
+        return list(rows), None
+    base = log_medians([(row.base_launches, row.base_launches_s) for row in enough])
+    new = log_medians([(row.new_launches, row.new_launches_s) for row in enough])
+    together = joint_test(base, new, fdr)
+    judged = {}
+    for row, test in zip(enough, together.rows, strict=True):
+        found = inference.estimate(row.base_launches_s, row.new_launches_s, delta, test)
+        p = max(test.p_corrected, together.p)
+        verdict = inference.verdict(found.ratio, (found.ratio_low, found.ratio_high), p, delta, fdr)
+        judged[id(row)] = replace(row, verdict=verdict, estimate=found, p_corrected=p)
+    return [judged.get(id(row), row) for row in rows], together
 
 
 def num_launches(row: Compared) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from bench.core.codes import Coded
@@ -56,9 +56,10 @@ class CompareReport(Report):
             "delta": comparison.delta,
             "fdr": comparison.fdr,
             "least_launches": inference.LEAST_LAUNCHES,
-            "test": "mannwhitney_exact",
+            "test": "launch_permutation",
             "correction": "benjamini_hochberg",
             "ci_method": "log_welch",
+            "together": _plain_together(comparison),
             "counts": comparison.counts,
             "conclusion": conclusion(comparison, self.sides),
             "remarks": remarks(comparison),
@@ -133,8 +134,8 @@ def reading(comparison: Comparison) -> list[str]:
     return [
         *lines,
         "ci95: 95 % interval of the ratio over launches (Welch, on logarithms); spread: between launches, BASE/NEW",
-        "p: exact Mann-Whitney test on the launches' medians, corrected over all rows (Benjamini and Hochberg)",
-        "least: the smallest change that so many launches, spread like these, show in 8 of 10 comparisons",
+        "p: permutation test on the launches of all rows, corrected for their number (Benjamini and Hochberg)",
+        "least: the smallest change of this row alone that such launches show in 9 of 10 comparisons",
         f"slower, faster: p at most {comparison.fdr:g} and a ratio beyond {delta}; "
         f"equivalent: all of ci95 within {delta}; inconclusive: neither",
     ]
@@ -158,7 +159,7 @@ def remarks(comparison: Comparison) -> list[str]:
     if comparison.allowed:
         lines.append(f"allowed to differ: {', '.join(comparison.allowed)}")
     lines += _unmatched("BASE", comparison.only_base) + _unmatched("NEW", comparison.only_new)
-    return lines + _cost_of_rows(comparison)
+    return lines + _what_can_be_found(comparison)
 
 
 def changed(comparison: Comparison) -> list[str]:
@@ -178,7 +179,7 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     """
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
-    line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
+    line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}{_together(comparison)}"
     slower = [row for row in comparison.rows if row.verdict == "slower"]
     if slower:
         worst = max(slower, key=lambda row: row.ratio or 0)
@@ -190,6 +191,17 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
             f"for verdicts run: {sides.command}"
         )
     return line
+
+
+def _together(comparison: Comparison) -> str:
+    """Return the verdict on all rows together, with its ratio; nothing for a single row."""
+    test = comparison.together
+    if test is None or len(test.rows) < 2:
+        return ""
+    return (
+        f"; all together {comparison.verdict_together}: {test.ratio:.3f} times as long "
+        f"[{test.ratio_low:.3f}..{test.ratio_high:.3f}], p {_p(test.p)}"
+    )
 
 
 def _both(row: Compared, name: str) -> str:
@@ -216,23 +228,17 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
     return lines
 
 
-def _cost_of_rows(comparison: Comparison) -> list[str]:
-    """Return a sentence if there are too few launches to detect a change of a single row.
-
-    It says how many rows must change together before a row gets a verdict.
-    """
+def _what_can_be_found(comparison: Comparison) -> list[str]:
+    """Return which changes so many launches can find: of all rows together, and of the middle row alone."""
     tested = [row for row in comparison.rows if row.estimate is not None]
-    if not tested:
+    if comparison.together is None or len(tested) < 2:
         return []
-    fewest = min(tested, key=num_launches)
-    least_p = inference.least_p(len(fewest.base_launches_s), len(fewest.new_launches_s))
-    together = math.ceil(least_p * len(tested) / comparison.fdr)
-    if together <= 1:
-        return []
-    launches = inference.launches_for_one(len(tested), comparison.fdr)
+    alone = median(row.estimate.min_detectable for row in tested if row.estimate is not None)
+    fewest = min(map(num_launches, tested))
+    together = text.percent(comparison.together.least)
     return [
-        f"{num_launches(fewest)} launches cannot detect a change of fewer than {together} of "
-        f"{text.count(len(tested), 'row')} compared together; {launches} launches of each run can detect one alone"
+        f"{fewest} launches that vary like these find a change of all rows of {together} % "
+        f"and a change of one row of {text.percent(alone)} % (half of the rows) in 9 of 10 comparisons"
     ]
 
 
@@ -302,6 +308,22 @@ def _plain_row(row: Compared) -> dict[str, Any]:
         "new_launches_s": row.new_launches_s,
         "factors": row.factors,
         "differs": {name: {"base": before, "new": after} for name, (before, after) in row.differs.items()},
+    }
+
+
+def _plain_together(comparison: Comparison) -> dict[str, Any] | None:
+    test = comparison.together
+    if test is None:
+        return None
+    return {
+        "verdict": comparison.verdict_together,
+        "ratio": test.ratio,
+        "ratio_low": test.ratio_low,
+        "ratio_high": test.ratio_high,
+        "p": test.p,
+        "least_p": test.least_p,
+        "min_detectable": test.least,
+        "num_rows": len(test.rows),
     }
 
 

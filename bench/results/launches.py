@@ -8,10 +8,14 @@ easy as you think", 2016).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from bench.core.case import COMPARED
 from bench.core.record import Flag, Header
@@ -107,6 +111,30 @@ def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
     Launches with wrong data or without data are left out.
     """
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
+
+
+def launch_numbers(cell: RowLaunches, headers: Mapping[str, Header]) -> tuple[int, ...]:
+    """Return the number of each launch that `launch_medians` returns."""
+    return tuple(headers[row.job].launch for row in _usable(cell))
+
+
+def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.NDArray[np.float64]:
+    """Return the logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
+
+    Each row has the numbers of its launches, and their medians in seconds. The rows of one line were measured in the
+    same launch. A row that has a launch number twice gets a second line for it.
+    """
+    lines: dict[tuple[int, int], dict[int, float]] = {}
+    for column, (numbers, medians) in enumerate(rows):
+        seen: Counter[int] = Counter()
+        for number, seconds in zip(numbers, medians, strict=True):
+            lines.setdefault((number, seen[number]), {})[column] = math.log(seconds)
+            seen[number] += 1
+    table = np.full((len(lines), len(rows)), np.nan)
+    for values, line in zip(table, lines.values(), strict=True):
+        for column, value in line.items():
+            values[column] = value
+    return table
 
 
 def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
