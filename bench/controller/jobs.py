@@ -237,7 +237,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     pattern_name, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern_name}", *arguments]
     if tool:
-        # a manifest takes the place of the interpreter
+        # the tool's program runs instead of the interpreter
         launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])
         words = tool.tool.arguments(case, world, tool.build(case))
     # a stored plan never replaces these variables, because they name programs, as the agent does
