@@ -356,7 +356,10 @@ class FindingCode(Code):
 
 
 class LinkCode(Code):
-    """What is wrong with a link between two hosts, or with all links of a host. "Tried" names what the probe used."""
+    """What is wrong with a link between two hosts, or with all links of a host.
+
+    In the texts, "tried" says what the probe used.
+    """
 
     NOBODY_CONNECTS = (
         "nobody-connects",
