@@ -113,6 +113,7 @@ def run(
                 on_poll(time.monotonic() - began)
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
+            on_poll(time.monotonic() - began)  # the last rows: the folder of heartbeats is about to be removed
             if process.returncode != 0 or _cut_short(beats):
                 printed = _printed(folder, job, log_from)
                 evidence = watch.gather(

@@ -139,6 +139,11 @@ def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFindi
     if facts.has_rdma and facts.max_locked_bytes is not None and facts.max_locked_bytes < MIN_LOCKED_BYTES:
         max_kib = facts.max_locked_bytes // 1024
         yield PreflightFinding.of(FindingCode.LITTLE_LOCKED_MEMORY, (host,), refuses=False, max_kib=max_kib)
+    if facts.use is not None and facts.use.is_busy:
+        causes = [cause.text for cause in facts.use.causes()]
+        programs = [program["name"] for program in facts.programs] or ["none for long"]
+        busy: dict[str, Any] = {"causes": causes, "programs": programs}
+        yield PreflightFinding.of(FindingCode.BUSY, (host,), refuses=False, **busy)
 
 
 def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:

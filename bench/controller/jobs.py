@@ -28,7 +28,7 @@ from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
-_ROW_OVERHEAD_S = 0.15  # warm-up and checks of a row, in addition to its timed part
+_ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
 _MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
 # The timeout of pods is long, because images must be pulled and nodes may have to start.
 _POD_FACTOR, _POD_SLACK_S = 3.0, 900.0

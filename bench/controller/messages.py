@@ -274,6 +274,10 @@ class FindingCode(Code):
         "little-locked-memory",
         "host {host} lets a process lock only {max_kib} KiB of memory, too little for RDMA: set `ulimit -l unlimited`",
     )
+    BUSY = (
+        "busy-host",
+        "host {host} is busy: {causes:list}; the busiest programs: {programs:list}; end them, or measure later",
+    )
     NO_DEVICE = (
         "no-device",
         "no network device {device}, named in {where}, on {named}: correct the name ({first} has {found})",

@@ -14,6 +14,7 @@ from bench.controller import batch, continued, execute, hosts, links, survey, to
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
 from bench.controller.links import LinkTest
 from bench.controller.messages import OutcomeCode
+from bench.controller.progress import Follow, ProgressMeter, ignore
 from bench.core.contention import rounds
 from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
@@ -42,6 +43,7 @@ class RunContext:
     """What a run needs in addition to its jobs.
 
     `say` prints a line. `tick` shows the current state in place of the previous state.
+    `follow` is called with the progress of the run.
 
     `deadline_s`: for how many seconds at most a rank may write no heartbeat. `check_hosts`: whether hosts are checked
     before jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: measure although other
@@ -57,6 +59,7 @@ class RunContext:
     check_hosts: bool = True
     config: Path | None = None
     share_hosts: bool = False
+    follow: Follow = ignore
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings.
@@ -129,16 +132,20 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
     dead: dict[str, str] = {}  # host -> the job in which the host stopped answering
+    meter = ProgressMeter(jobs, folder, context.follow)
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
 
         def on_poll(seconds: float, name: str = job.name) -> None:
             context.tick(f"{name}: {seconds:.0f} s")
+            meter.look()
 
+        meter.begin()
         if (failure := _dead_host(job, dead)) is not None:
             outcomes[job.name] = asdict(execute.Outcome(job.name, EXIT_MEASUREMENT, 0.0).failed(failure))
             _store(folder, outcomes, failure.what)
             say(f"    SKIPPED: {failure.what}")
+            meter.end()
             continue
         began = datetime.now(UTC)
         try:
@@ -159,6 +166,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
                 runs.write_outcomes(folder, outcomes)
             _say_interrupted(folder, context)
             raise
+        meter.end()
         _check_folder(folder, job.name)
         silent = {*outcome.facts.get("not_ended_on", ()), *_unreachable(outcome)}
         dead |= dict.fromkeys(silent.intersection(job.hosts), job.name)
