@@ -107,9 +107,10 @@ def run(
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
-            files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
+            renew_guard = files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
+                renew_guard()
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
             if process.returncode != 0 or _cut_short(beats):
@@ -280,24 +281,34 @@ def _expected(job: Job) -> str:
 
 
 @contextlib.contextmanager
-def ended_with_controller(group: int, lease_file: Path) -> Iterator[None]:
+def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
     """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) waits on a pipe that only this process holds open. While this process lives,
-    the guard renews the lease, which shows this to the ranks on all hosts. Once this process is gone, the guard ends
-    the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not end the job. Raises RefusedError
-    if the guard cannot be started.
+    A guard process (controller/guard.py) waits on a pipe whose other end only this process holds open. While this
+    process lives, the guard renews the lease, which shows this to the ranks on all hosts. Once this process is gone,
+    the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not end the job.
+    Yields a function that starts another guard if the guard is gone; without a guard, the lease would lapse. Raises
+    RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
-        guard = _guard(group, lease_file, reading)
+        guard, started_s = _guard(group, lease_file, reading), time.monotonic()
+
+        def renew() -> None:
+            nonlocal guard, started_s
+            if guard.poll() is None or time.monotonic() - started_s < lease.RENEW_S:
+                return
+            started_s = time.monotonic()
+            with contextlib.suppress(RefusedError):  # it is tried again
+                guard = _guard(group, lease_file, reading)
+
         try:
-            yield
+            yield renew
         finally:
-            with contextlib.suppress(BrokenPipeError):  # another program ended the guard
-                os.write(writing, b"\n")
+            os.write(writing, b"\n")
             guard.wait()
     finally:
+        os.close(reading)
         os.close(writing)
 
 
@@ -313,8 +324,6 @@ def _guard(group: int, lease_file: Path, reading: int) -> subprocess.Popen[bytes
         )
     except OSError as error:
         raise RefusedError.of(ControllerError.NO_GUARD, why=error.strerror) from None
-    finally:
-        os.close(reading)
 
 
 def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -116,6 +117,28 @@ def test_a_job_ends_when_its_controller_is_killed_and_its_lease_is_lost(tmp_path
     for process in left:
         process.kill()
     assert left == []
+
+
+def test_a_guard_that_is_killed_is_replaced_so_its_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+    guards: list[subprocess.Popen[bytes]] = []
+    start = execute._guard
+    monkeypatch.setattr(execute, "_guard", lambda *args: guards.append(start(*args)) or guards[-1])
+    lease_file = tmp_path / lease.NAME
+    with execute.ended_with_controller(os.getpid(), lease_file) as renew_guard:
+        wait_until(lambda: lease.read(lease_file) is not None)
+        guards[0].kill()
+        guards[0].wait()
+        lease_file.unlink()
+
+        def renewed() -> bool:
+            renew_guard()
+            return lease.read(lease_file) is not None
+
+        wait_until(renewed)
+    assert [guard.returncode for guard in guards] == [-signal.SIGKILL, 0]
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
