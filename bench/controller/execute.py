@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
 _PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
 _RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
+_UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -249,10 +250,10 @@ def _start(
         f"{deadline_s + _RANKS_LATER_S:.0f}",
         "--heartbeats",
         str(runs.heartbeat_folder(folder, job.name).resolve()),
-        *(["--share-hosts"] if share_hosts else []),
+        *([_SHARE] if share_hosts else []),
     ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
-    command = [*words, *([] if job.tool else reports)]
+    command = _under_lease(words, job, share_hosts) if job.tool else [*words, *reports]
     # Set-up lines may contain secrets, so they are not arguments of the command: all users can read a command line.
     shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
     env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
@@ -272,6 +273,13 @@ def _start(
         raise RefusedError.of(
             ControllerError.NOT_STARTED, job=job.name, why=error.strerror, program=job.command[0]
         ) from None
+
+
+def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
+    """Return a tool's command in which each process first takes the leases that a rank takes."""
+    words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
+    at = command.index(job.tool_program)
+    return [*command[:at], *words, *command[at:]]
 
 
 def _expected(job: Job) -> str:

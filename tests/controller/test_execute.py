@@ -119,9 +119,7 @@ def test_a_job_ends_when_its_controller_is_killed_and_its_lease_is_lost(tmp_path
     assert left == []
 
 
-def test_a_guard_that_is_killed_is_replaced_so_its_job_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_guard_that_is_killed_is_replaced_so_its_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "RENEW_S", 0.1)
     guards: list[subprocess.Popen[bytes]] = []
     start = execute._guard
