@@ -282,6 +282,7 @@ def attempt(plan: Plan, keep: Path | None = None) -> dict[str, Any]:
         "hosts": plan.num_hosts,
         "faults": [asdict(drawn) | _times(faults_of_run, drawn) for drawn in plan.drawn],
         "code": observed.code,
+        "error": observed.error[-500:] if observed.code != EXIT_DONE else "",
         "outcomes": {
             job: {name: outcome.get(name) for name in ("code", "rank", "host", "what", "facts")}
             for job, outcome in observed.outcomes.items()
