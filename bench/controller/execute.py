@@ -95,6 +95,7 @@ def run(
     _empty(beats)
     runs.document_file(folder, job.name).unlink(missing_ok=True)  # tools do not overwrite an existing file
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
+    stored_before = _size(runs.results_file(folder, job.name))
     networks, passed = links.known_before(folder)
     hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env, networks, passed)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
@@ -114,7 +115,8 @@ def run(
                 renew_guard()
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
-            if process.returncode != 0 or _cut_short(beats):
+            has_rows = job.tool != "" or _size(runs.results_file(folder, job.name)) > stored_before
+            if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
                 printed = _printed(folder, job, log_from)
                 evidence = watch.gather(
                     job_id,
@@ -141,7 +143,7 @@ def run(
     remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(beats)]
     restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
     outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
-    failure = _explain(process.returncode, late, evidence, folder, job)
+    failure = _explain(process.returncode, late, evidence, folder, job, has_rows)
     shutil.rmtree(beats, ignore_errors=True)  # a rank that no host reaches any more may still write there
     if failure is None:
         return outcome
@@ -377,15 +379,17 @@ def _explain(
     evidence: FailureEvidence | None,
     folder: Path,
     job: Job,
+    has_rows: bool,
 ) -> Failure | None:
     """Why a job failed, with rank and host if known; None if it succeeded.
 
     A job whose rows are all stored has succeeded, whatever its launcher reports: it may have skipped every row.
+    `has_rows`: whether this attempt, not an earlier one, stored something.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
         return _explain_late(late, cause, evidence)
-    if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
+    if (exit_code == 0 and evidence is None) or (not job.tool and has_rows and _is_whole(folder, job)):
         return None
     if cause is not None and (exit_code >= 0 or cause.rank is not None):
         return cause
@@ -411,6 +415,13 @@ def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence 
     if doing and late.code == OutcomeCode.TOO_LONG:
         return Failure.of(OutcomeCode.TOO_SLOW, late=late.text, doing=doing, **late.facts)
     return Failure(f"{late.text}{doing}", None, None, late.code, late.facts)
+
+
+def _size(file: Path) -> int:
+    """Return a file's size, 0 without a file. NFS shows what other hosts wrote to those who open the file."""
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        return opened.seek(0, os.SEEK_END)
+    return 0
 
 
 def _is_whole(folder: Path, job: Job) -> bool:
