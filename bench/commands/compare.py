@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from functools import partial
 from pathlib import Path
 
 from bench.commands import report
@@ -11,21 +12,43 @@ from bench.commands._say import say
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.results import collect, compare, inference, output
 from bench.results.compare_report import CompareReport, Sides
+from bench.results.power import power_report
 from bench.store import runs
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    for name in ("base", "new"):
-        parser.add_argument(name, metavar=name.upper(), help="a run's path or name, a .jsonl file, or latest")
+    parser.add_argument("base", metavar="BASE", help="a run's path or name, a .jsonl file, or latest")
+    parser.add_argument("new", metavar="NEW", nargs="?", help="the run to compare with BASE")
     parser.add_argument(
-        "--delta", type=_fraction, default=0.05, metavar="X", help="the smallest change that matters (default 5%%)"
+        "--power", action="store_true", help="print how many launches a comparison with BASE needs; NEW is not given"
+    )
+    parser.add_argument(
+        "--change",
+        type=partial(_fraction, "--change"),
+        default=0.1,
+        metavar="X",
+        help="for --power: the change of all rows (default 10%%)",
+    )
+    parser.add_argument(
+        "--row-change",
+        type=partial(_fraction, "--row-change"),
+        default=0.2,
+        metavar="X",
+        help="for --power: of a single row (default 20%%)",
+    )
+    parser.add_argument(
+        "--delta",
+        type=partial(_fraction, "--delta"),
+        default=0.05,
+        metavar="X",
+        help="the smallest change that matters (default 5%%)",
     )
     parser.add_argument(
         "--fail-on",
         choices=("slower", "never"),
         default="slower",
-        help="when to exit with 1: if a row became slower (default), or never",
+        help="when to exit with 1: if all rows together or any row became slower (default), or never",
     )
     parser.add_argument(
         "--allow-diff",
@@ -39,7 +62,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the comparison of NEW with BASE. Returns 1 if a row became slower."""
+    """Print the comparison of NEW with BASE. Returns 1 if all rows together or any row became slower."""
+    if args.power == (args.new is not None):
+        raise UsageError("give BASE and NEW, or BASE and --power")
+    if args.power:
+        path = report.path_of(argparse.Namespace(run=args.base, results=args.results))
+        document = collect.document(path)
+        output.show(power_report(document, str(path), args.change, args.row_change, args.delta, compare.FDR), args)
+        return EXIT_DONE
     paths = [report.path_of(argparse.Namespace(run=name, results=args.results)) for name in (args.base, args.new)]
     documents = [collect.document(path) for path in paths]
     comparison = compare.compare(*documents, delta=args.delta, allow_diff=args.allow_diff)
@@ -48,18 +78,18 @@ def main(args: argparse.Namespace) -> int:
     report.warn(*documents)
     if paths[0].resolve() == paths[1].resolve():
         say("bench: warning: BASE and NEW are the same run")
-    return EXIT_VERDICT if comparison.counts["slower"] and args.fail_on == "slower" else EXIT_DONE
+    return EXIT_VERDICT if comparison.is_slower and args.fail_on == "slower" else EXIT_DONE
 
 
-def _fraction(text: str) -> float:
-    """`5%` or `0.05`."""
+def _fraction(option: str, text: str) -> float:
+    """Return the share that `5%` or `0.05` means."""
     number = text.strip().removesuffix("%")
     try:
         value = float(number) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise UsageError(f"--delta {text!r} must be a share between 0 and 1, such as 5% or 0.05")
+        raise UsageError(f"{option} {text!r} must be a share between 0 and 1, such as 5% or 0.05")
     return value
 
 

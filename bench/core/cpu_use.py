@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-_LEAST_LOST_S = 0.05  # several turns of the scheduler; a short row may lose one or two by chance
+_LEAST_LOST_S = 0.2  # many turns of the scheduler: on a busy machine, a short row loses several by chance
 _LEAST_LOST_SHARE = 0.25  # of the interval
 # A starved rank gets less than this fraction of the share that the others get. Equal ranks on too few CPUs get shares
 # of 1 to 2 at worst: n + 1 ranks on n CPUs.

@@ -1,4 +1,5 @@
-"""The statistics of a diagnosis: the normal bandwidth of each class of pairs, and how much each part slows its pairs.
+"""Compute the statistics of a diagnosis: the normal bandwidth of each class of pairs, and how much each part slows its
+pairs.
 
 All values are natural logarithms of bandwidth relative to the normal level of the class: -0.105 means 0.9 of normal.
 """
@@ -20,13 +21,15 @@ _FLOOR = 0.01  # the smallest noise assumed: no measurement of bandwidth is bett
 _QUANTILE = 0.75
 _MOST_PASSES = 40
 _PRIOR_BAD = 0.1  # expected number of slow parts in a run
-_MILD = 10  # slight slowness is this many times as likely, before any measurement, as real slowness
+_MILD = 10  # prior probability of slight slowness / that of real slowness
 _GRID = np.arange(math.log(0.02), math.log(1.2), 0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """All parts of one kind, called units. Each has a label, ranks, and rows as sender ("out") and as receiver ("in").
+    """All parts of one kind, for example all hosts.
+
+    A part is called a unit, and has a label, ranks, and rows in which it sends ("out") or receives ("in").
 
     `asked` has all rows. `drawn` has only the rows of rounds that were not chosen because of a suspicion: a part must
     not look worse because it was measured more often. `least_partners`: a unit measured with fewer partners is not
@@ -57,7 +60,7 @@ class Level:
         for rank, label in enumerate(labels):
             if label is not None:
                 ranks[number[label]].append(rank)
-        # Pairs inside a rack do not test its uplink.
+        # Pairs inside a rack do not test the rack's uplink.
         crosses = (unit[src] != unit[dst]) | (least == 0)
         partners = unit if kind == "rack" else partner
 
@@ -137,7 +140,7 @@ class PartRatio:
 class Fitted:
     """The levels and the estimated effects.
 
-    `effects[level][direction]` has one number per unit, 0 for a unit that slows no pair.
+    `effects[level][direction]` has one number for each unit. It is 0 for a unit that slows no pair.
     """
 
     logs: Array  # for each row, its logarithm minus the level of its class (and of its round)
@@ -150,7 +153,7 @@ class Fitted:
     kept: dict[Any, Any] = field(default_factory=dict)
 
     def residual(self) -> Array:
-        """Return the logarithm of each row minus the effects of all parts: the rest that no part explains."""
+        """Return the residual of each row: its logarithm minus the effects of all parts."""
         if "residual" in self.kept:
             return self.kept["residual"]
         left = self.logs
@@ -185,7 +188,10 @@ class Fitted:
         return (unit < 0) | (self.effects[index][other][unit] == 0)
 
     def part_ratio(self, index: int, direction: str, unit: int, rows: Array) -> PartRatio:
-        """Return how slow a part is, from the given rows minus the effects of all other parts."""
+        """Return how slow a part is.
+
+        The given rows are used, after the effects of all other parts are subtracted from them.
+        """
         groups, effect = self.levels[index].drawn[direction], self.effects[index][direction]
         residual = self.residual()
         if (index, direction) not in self.kept:

@@ -3,8 +3,8 @@
 Finds the usual rate of each group, and its slow and lost runs.
 
 A run here is one table of a log. It measured one host, a pair of hosts, or more hosts. Runs with the same tool,
-operation, number of nodes and ranks per node are a group. The figure of a run is its best bus bandwidth, and it is
-compared only with runs of the same group.
+operation, number of nodes and ranks per node are a group. The figure of a run is its best bus bandwidth. It is compared
+only with figures of the same group.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _LEAST_NOISE = 0.01  # no measurement of bandwidth is better than 1 %
 _SMALL_SAMPLE = 3.0  # the noise estimated from n figures is multiplied by 1 + this / n
 _MOST_SLOW = 0.25  # if a larger share of the runs without a mostly slow host is slow, single links cannot be the cause
 _MOSTLY = 0.75  # a host is mostly slow if this share of its runs is slow
-# A run beyond this share of the distance at which a run is slow may be slow. Many such runs show a slower network tier.
+# A run may be slow if its distance from the usual rate is above this share of the distance of a slow run. Many such
+# runs show that the network has a slower tier.
 _DOUBTFUL = 0.6
-_NEAR = 0.05  # the usual rate is the median of the runs whose logarithm is this close to a first estimate
+_NEAR = 0.05  # the usual rate is the median of runs whose logarithm differs by at most this from a first estimate
 # Runs whose largest size is below this share of the median largest size of the group are not compared.
 _LEAST_OF_SIZE = 0.25
 _COMPLETE = 0.95  # if this share of all pairs was measured, a missing pair is evidence
@@ -136,7 +137,7 @@ class Fleet:
 
     @property
     def is_well(self) -> bool:
-        """Whether no run is slow, failed, without figures or missing."""
+        """Whether all runs are well: none is slow, failed, missing or without figures."""
         return all(run.state == RunState.WELL for run in self.runs)
 
 
@@ -336,9 +337,9 @@ def _without_small_sizes(runs: list[FleetRun]) -> list[FleetRun]:
 
 
 def _with_usual_ends(runs: list[FleetRun]) -> list[FleetRun]:
-    """Return the runs.
+    """Return the runs of a group, changed if most logs of the group end in the same incomplete way.
 
-    If most logs of the group end in the same incomplete way, those runs are no longer marked as failed.
+    Runs that end in this way are then no longer marked as failed.
     """
     rated = [run for run in runs if run.rate is not None]
     cut = [run for run in rated if run.state == RunState.FAILED]

@@ -28,13 +28,14 @@ from bench.diagnose.fleet import LOST, SLOW_SHARE, Fleet, FleetRun, GroupKey, Jo
 from bench.diagnose.localise import Diagnosis, PairSamples, localise
 from bench.diagnose.places import Array, Places
 
-# in 0.2 % and 1.6 % of simulated clusters, a sound host exceeds these (benchmarks/fleet.py)
+# a host is accused or suspected from these confidences on; in 0.2 % and 1.6 % of simulated clusters, a sound host
+# exceeds the first or the second (benchmarks/fleet.py)
 AT_FAULT, SUSPECT = 0.95, 0.25
 _PRIOR_AT_FAULT = 0.1  # expected number of hosts at fault before any evidence
 _BACKGROUND = (0.5, 50.0)  # (bad runs, all runs) assumed of sound pairs, in addition to the measured runs
 # weights of the outcomes well, slow, lost for a host at fault (prior of a Dirichlet distribution)
 _OWN = (2.0, 0.5, 0.5)
-# a host is at fault only if it has bad runs with this many partners, or with both if it has only two
+# a host is at fault only if it has bad runs with this many partners, or with both partners if it has only two
 _LEAST_PARTNERS = 3
 _SURPRISE = 0.25  # a bad run with a probability below this needs an explanation
 _MOST_CAPPED = 3.0  # larger figures are reduced to this many standard deviations above the usual rate
@@ -88,7 +89,7 @@ class HostEvidence:
 
     @property
     def suspected(self) -> bool:
-        """Whether the host is suspected, but not accused."""
+        """Whether the host is suspected but not accused."""
         return SUSPECT <= self.confidence < AT_FAULT
 
     @property
@@ -319,7 +320,7 @@ class _Concentration:
     def _expected(self, host: int) -> Array:
         """Return the probability of each outcome of each job if this host is sound.
 
-        It is the usual rate plus what other hosts add.
+        It is the usual probability plus the part that other hosts at fault add.
         """
         chance = self._chance.copy()
         chance[host] = 0.0

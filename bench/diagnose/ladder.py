@@ -1,6 +1,6 @@
 """The rounds of a ladder, an adaptive measurement.
 
-They depend only on earlier measurements, so a stored file gives the same rounds.
+The next rounds depend only on earlier measurements, so they can be computed again from a stored file.
 
 A ladder measures pairs in these stages, each in both directions:
 
@@ -45,7 +45,7 @@ class LadderRound:
 def next_rounds(evidence: PairSamples, places: Places, seed: int) -> tuple[LadderRound, ...]:
     """Return the rounds to measure next, or an empty tuple if the diagnosis is complete.
 
-    `seed`: the start of the random choices, the same throughout a run.
+    `seed`: the seed of the random choices, which is the same throughout a run.
     """
     random_ = random.Random(f"{seed}-{len(evidence)}")
     if not len(evidence):
@@ -194,7 +194,7 @@ def _both_ways(stage: str, rounds: Iterable[Pairs], repeats: int) -> Iterator[La
 
 
 def _disjoint(pairs: Sequence[tuple[int, int]]) -> list[Pairs]:
-    """Divide pairs into few rounds, so that no rank is twice in one round (first-fit method)."""
+    """Divide pairs into few rounds in which no rank occurs twice (first-fit method)."""
     rounds: list[tuple[set[int], list[tuple[int, int]]]] = []
     for pair in pairs:
         for busy, taken in rounds:  # noqa: B007

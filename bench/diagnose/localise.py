@@ -156,7 +156,7 @@ class _Search:
         self._judge_links()
 
     def _judge(self, number: int, level: Level, unit: int) -> None:
-        """Decide whether a rack, host, NIC or rank is slow as a sender, as a receiver, or as both."""
+        """Decide whether a rack, host, NIC or rank is slow when it sends, when it receives, or both."""
         slow: dict[str, PartRatio] = {}
         unsettled = False
         for direction in ("out", "in"):

@@ -150,8 +150,8 @@ def _evidence(rows: Sequence[Mapping[str, Any]], direction: str | None) -> PairS
 
     Rates are divided by the median of their mode, because the modes have different levels.
 
-    A pair's time is the lower end of the interval of its median: a busy CPU slows only some samples, and a slow link
-    slows all of them.
+    The time of a pair is the lower end of the interval of its median, because a busy CPU slows only some samples, but a
+    slow link slows all samples.
     """
     taken: list[Row] = []
     for mode in ("pipelined", "isolated"):

@@ -21,12 +21,12 @@ from bench.logs.foreign import OK, ForeignRow
 
 # Below this share of the best published result, a rate is far too low rather than low.
 _LOW_OF_OTHERS = 0.5
-# The lowest normal and the lowest low share of a bound, used if no result is known. Rings of GPUs reach 0.7 to 0.8 of a
-# port's rate, and NICs 0.65 to 0.95.
+# The lowest share of a bound that is normal, and the lowest share that is low rather than far too low. Both are used if
+# no result is known. Rings of GPUs reach 0.7 to 0.8 of a port's rate, and NICs 0.65 to 0.95.
 _NORMAL_OF_BOUND, _LOW_OF_BOUND = 0.65, 0.35
 # the lowest normal share of the NICs' rate in a ring: 0.84 and 0.94 are known (a3-ultragpu-8g, a3-megagpu-8g)
 _NORMAL_OF_RING = 0.75
-TOO_MANY_TIMES = 1.5  # times the best known result: above this, the input is wrong, or the known results were limited
+TOO_MANY_TIMES = 1.5  # times the best known result; above it, the input is wrong or the known results were limited
 # The lowest normal share of the NICs' rate in an alltoall of several ranks per node. Its many messages share NVLink,
 # PCIe and NICs.
 _ALL_TO_ALL, _NORMAL_OF_ALL_TO_ALL = ("alltoall", "alltoallv"), 0.5
@@ -97,8 +97,8 @@ def _compared(evidence: RunEvidence) -> Assessment:
 def _unknown_of_mesh(evidence: RunEvidence, best: ForeignRow) -> AssessmentCode | None:
     """Return what is unknown about a mesh of NVLinks and may explain a low rate.
 
-    The links between the GPUs may be unknown, or what pairs without a link reach. Return None if nothing relevant is
-    unknown.
+    It may be unknown which links the GPUs have, or which rate pairs without a link reach. Return None if nothing
+    relevant is unknown.
 
     In a hybrid cube mesh of eight V100, some pairs have two links, some have one, and some have none and use PCIe.
     """
@@ -156,7 +156,7 @@ def above_bound(rate: float, bound: Bound, **facts: Any) -> Assessment:
 
 
 def tightest(evidence: RunEvidence) -> Bound | None:
-    """Return the bound that says most about the rate.
+    """Return the bound that limits the rate most.
 
     It is the lowest of the hard bounds and of the references for the network. Return None if there is no such bound.
     """

@@ -206,7 +206,7 @@ def _compared_with_same_link(evidence: CopyEvidence, test: CopyTest, name: str) 
 
 
 def _compared(test: CopyTest, reference: CopyReference, name: str, same_build: bool = False) -> Assessment:
-    """Compare a direction with another machine's copies, slowest pair with slowest pair.
+    """Compare a direction with the copies on another machine. The slowest pair is compared with the slowest pair.
 
     If the other machine's pairs have different rates but the pairs in this log do not, the fastest pairs are compared,
     because this log may have only the pairs with the most links.

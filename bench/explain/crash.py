@@ -44,7 +44,7 @@ _HARD = (
     "node-lost",
     "host-out-of-memory",
     "mpi-abort",
-)  # these never follow from the rank's own waiting
+)  # messages of these kinds never follow from the rank's own waiting
 _ALL_GATHERS = ("ALLGATHER", "_ALLGATHER_BASE")
 _WORLDS = (None, "0", "0 default_pg")  # the names of groups that contain all ranks
 

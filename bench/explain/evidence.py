@@ -97,7 +97,7 @@ class RunEvidence:
 
     @property
     def rate_by_size(self) -> dict[int, float]:
-        """For each payload in bytes, the highest bus bandwidth of its rows (0 if no row has one)."""
+        """The highest bus bandwidth of each payload in bytes; 0 if no row of the payload has a bandwidth."""
         rates: dict[int, float] = {}
         for row in self.rows:
             size = row.payload_bytes or 0
@@ -106,7 +106,9 @@ class RunEvidence:
 
     @property
     def flat_from_bytes(self) -> int | None:
-        """The size from which on every bandwidth is within 5 % of the highest; None if fewer than three sizes are."""
+        """The smallest size from which on every bandwidth is within 5 % of the highest; None if fewer than three sizes
+        are this fast.
+        """
         if self.best is None:
             return None
         rates = self.rate_by_size
@@ -195,7 +197,9 @@ class RunEvidence:
 
     @property
     def memory(self) -> str:
-        """Where the buffers of such a library are: "host", "device", or "mixed" if the two ends differ."""
+        """Where the buffers are if a library for host memory moves the data: "host", "device", or "mixed" if the two
+        ends differ.
+        """
         printed = dict(self.run.settings).get("memory")
         return printed if printed in ("device", "mixed") else "host"
 
@@ -206,7 +210,7 @@ class RunEvidence:
 
     @property
     def crosses_nics(self) -> bool:
-        """Whether data must go through NICs. Between nodes of one NVSwitch network, few or no data do."""
+        """Whether data must go through NICs. Between nodes of one NVSwitch network, few or no data go through NICs."""
         links = self.machine.links
         return (self.num_nodes or 1) > 1 and (links is None or links.nvlink_nodes == 1)
 

@@ -2,7 +2,7 @@
 
 It has the result, what is possible, what others measured, the verdict, and reasons.
 
-Every line follows from the run's own rows and log, from bounds on its links, or from a published result.
+Every line on the page follows from the run's own rows and log, from bounds on its links, or from a published result.
 """
 
 from __future__ import annotations

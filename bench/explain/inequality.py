@@ -22,7 +22,7 @@ from bench.hardware.catalogue import Instance, instance, instances
 from bench.hardware.link_traffic import usual_use
 from bench.hardware.reference import best_of_each
 
-# of the best published result: results differ by this much with library versions, drivers and years
+# share of the best published result; results differ by this much between library versions, drivers and years
 NORMAL_OF_OTHERS = 0.85
 # range of shares of what a machine's links allow: a run in this range would be normal on the machine
 _FITS = (0.65, 1.02)

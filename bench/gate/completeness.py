@@ -27,12 +27,12 @@ _BLOCK_BYTES = 16
 _IN_BLOCKS = ("allgather", "reducescatter", "alltoall", "alltoallv", "gather", "scatter")
 # If a whole job has one of these faults, its missing rows are not reported as well.
 _EXPLAIN_ABSENCE = (GateFailure.FAILED_JOB, GateFailure.MISSING_ROWS, GateFailure.TRUNCATED_IMPORT)
-_ANY_MODE = Demand("time", "most", 1.0)  # stands for any demand if a rule names its modes
+_ANY_MODE = Demand("time", "most", 1.0)  # any demand is good enough if the rule names its modes
 _Place = tuple[str | None, str | None, int | None, str | None]  # job, mode, bytes, group
 
 
 def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
-    """Return the modes that a demand is about. An empty tuple means any mode, because other tools have other modes."""
+    """Return the modes that a demand is about. An empty tuple means any mode."""
     if rule.modes or rule.imported:
         return rule.modes
     return ("pipelined",) if limit.metric in (*RATES, WEAKEST) else ("isolated",)
@@ -158,7 +158,7 @@ def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
     return (
         row.pattern in rule.patterns
         and _has_metric(row, limit)
-        # another tool's modes are accepted
+        # another tool may have other modes, which are accepted unless the rule names modes
         and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))
         and (not rule.dtypes or row.dtype in rule.dtypes)
         and (not rule.reduce_ops or row.reduce_op in rule.reduce_ops)
@@ -203,7 +203,7 @@ def _fits_header(header: Header, rule: GateRule) -> bool:
 def _fits_case(case: Case, header: Header | None, rule: GateRule) -> bool:
     """Check whether rows of this job match the rule, as far as the job's case tells.
 
-    Only rows know the nodes and ranks of a group.
+    The nodes and ranks of a group are known only from its rows.
 
     The transport `auto` of a case matches every rule until the job has a header, which names the transport that was
     used.

@@ -1,4 +1,4 @@
-"""Every way to fail a gate: the names of failures, the codes that say exactly what is wrong, and the message templates.
+"""All failures of a gate: their names, the codes that say exactly what is wrong, and the message templates.
 
 `GateFailure` has the names that CI systems and people search for. These names are few and stable, and each has a row in
 docs/gate.md. `FaultCode` says exactly what is wrong; each code belongs to one name. Logic and tests read only codes and
@@ -365,7 +365,7 @@ class FaultCode(Code):
         "{factor} is {value}, but {num_ranks} ranks and {payload_bytes} bytes give {expected}",
     )
 
-    # a row that is no evidence
+    # a row that cannot be used as evidence
     ROW_IMPORTED = "row-imported", GateFailure.IMPORTED, "one figure from another tool's log does not show its spread"
     ROW_MODELLED = "row-modelled", GateFailure.MODELLED, "nothing was measured"
     ELEMENTS_WRONG = "elements-wrong", GateFailure.WRONG_DATA, "{num_wrong} elements were wrong"

@@ -56,7 +56,7 @@ _ACCUSING = frozenset(
 _CAUSED_BY_ANY = frozenset(
     (GateFailure.FAILED_JOB, GateFailure.WRONG_DATA, GateFailure.ABOVE_BOUND, GateFailure.INCONSISTENT)
 )
-# hosts that a host must be compared with: if only two are equally slow, neither is slow compared with the other
+# a host must be compared with this many hosts; if two hosts are equally slow, neither is slow compared with the other
 _LEAST_PEERS = 3
 _MOST_REASONS = 8
 
@@ -224,7 +224,8 @@ def nodes(
     faults: Iterable[GateFault],
     retested: Mapping[str, str],
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdict on every host that took part, in the order of ranks, then on hosts that should have.
+    """Return the verdict on every host that took part, in the order of ranks, then on the hosts that should have taken
+    part.
 
     `judged`: the rows that a rule or the diagnosis uses. `good`: the rows that met a demand, and the hosts that pairs
     clear. `retested`: for each host that was measured again, when. A row of several nodes neither accuses nor clears
@@ -263,7 +264,7 @@ def _cases(
             unnamed.setdefault((fault.name, tuple(concerned)), []).append(fault)
             continue
         for host in concerned:
-            # expected, but nothing bad is known about it
+            # the host was expected, but nothing bad is known about it
             absent = fault.name == GateFailure.WRONG_WORLD and host not in took_part
             cases.setdefault(host, _Case()).add(NodeReason.of_fault(fault), accuses and not absent)
     for (failure, concerned), alike in unnamed.items():

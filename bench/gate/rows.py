@@ -75,8 +75,8 @@ def evidence(
 ) -> Iterator[GateFault]:
     """Yield the reasons why a row cannot be judged. Reasons that follow from the first reason are left out.
 
-    `checked`: imported rows that were checked out of place. Some tools cannot check some patterns in place and print
-    N/A.
+    `checked`: the keys of imported rows whose data were checked out of place. Some tools cannot check some patterns in
+    place and print N/A for the row in place.
     """
     reason = _no_evidence(row, rule, header)
     if reason is not None:

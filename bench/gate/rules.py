@@ -43,8 +43,8 @@ class GateRule:
     A row must exist for each of `sizes`. In `spans` (first, last) every measured size is judged, and every requested
     size must have a row. Sizes are bytes. `factors`: values of other factors that the job's case must have; they match
     no row of a pattern without such a factor, and no row from another tool's log, which does not record factors.
-    `groups` are shell patterns (node*). `modes` empty: pipelined for rates, isolated for times. `placement`: in_place
-    or out_of_place. `modelled`: whether modelled rows are judged, too.
+    `groups` are shell patterns (node*). `modes`: if empty, demands on rates judge pipelined rows, and demands on times
+    judge isolated rows. `placement`: in_place or out_of_place. `modelled`: whether modelled rows are judged, too.
     """
 
     name: str
@@ -72,7 +72,7 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """The expectations about the whole run. An empty field expects nothing.
+    """The expectations about the whole run. An empty field sets no expectation.
 
     `gpus_per_node`: the number that each node's driver must show, that bench.yaml must give, and that must have been
     measured. `max_age_s`: the largest age of a figure in seconds.
@@ -94,9 +94,9 @@ class Expect:
 class Rules:
     """The contents of a rules file.
 
-    `diagnose`: if True, pairs must be measured and accuse no part. If False, pairs are not diagnosed. If None, there
-    may be no pairs, but they must not accuse any part. `baseline`: the run that `not slower than baseline` refers to.
-    `publish`: demands on the run as a publication; a file without `rules` has only these.
+    `diagnose`: if True, pairs must be measured and accuse no part. If False, pairs are not diagnosed. If None, pairs
+    need not be measured, but measured pairs must not accuse any part. `baseline`: the run that `not slower than
+    baseline` refers to. `publish`: demands on the run as a publication; a file without `rules` has only these.
     """
 
     name: str

@@ -198,7 +198,7 @@ _OWN_FIELDS = {
 _FACTORS = sorted((each for each in FACTORS if each.selectable), key=lambda each: each.name_rank or 0)
 _NAMING = [each.name for each in _FACTORS if each.name not in ("mode", "dtype", "reduce_op")]
 _SPECIAL: dict[str, Callable[[str], Any]] = {
-    "mode": one_of("mode", ("isolated", "pipelined")),  # a row has one mode, never both
+    "mode": one_of("mode", ("isolated", "pipelined")),  # a row has one of the two modes, never both
     "direction": values.judged_direction,
 }
 

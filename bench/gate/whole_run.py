@@ -107,7 +107,7 @@ def _facts(failed: Mapping[str, Any]) -> dict[str, Any]:
 def _row_fault(row: Mapping[str, Any], header: Header | None) -> GateFault:
     """Return the fault of a failed row.
 
-    In an imported run it may be a figure that is not a number, or a row missing from a cut log.
+    In an imported run, the failed row may be a figure that is not a number, or a row that is missing from a cut log.
     """
     code, facts = FaultCode.ROW_FAILED, _facts(row)
     on: tuple[str, ...] = ()

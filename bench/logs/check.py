@@ -1,6 +1,6 @@
 """Checks whether what a log printed agrees with our definitions.
 
-Figures are kept as printed. Where they conflict, the run gets a remark and the row a flag.
+Figures are kept as printed. If they conflict with our definitions, the run gets a remark, and the row gets a flag.
 
 Whether a row agrees with itself is decided by its reader, which knows how many digits the tool prints
 (`ForeignRow.contradicts`).

@@ -3,8 +3,8 @@
 They are messages of libraries, launchers and the kernel about a failed job, with the rank, host and operation.
 
 A format is a file in `logs/events/` with a class `FORMAT`. A `SignFormat` is a table of regular expressions, each with
-what the message means. The named groups of an expression fill the fields of an event. A `DocumentFormat` reads a whole
-file, such as a dump.
+the meaning of the message that it matches. The named groups of an expression fill the fields of an event. A
+`DocumentFormat` reads a whole file, such as a dump.
 
 A text is read once, in pieces. Only pieces that contain a format's hint are split into lines. Memory is limited by the
 number of events. No content of a file causes an exception.
@@ -120,7 +120,7 @@ class EventFormat(ABC):
         """Yield the events of one line."""
 
     def finish(self) -> Iterator[Event]:
-        """Yield the events that were not complete when the file ended."""
+        """Yield the events of messages that were not complete when the file ended."""
         yield from ()
 
 

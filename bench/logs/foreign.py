@@ -268,7 +268,7 @@ def read_all(reader: Reader, lines: Iterable[Line]) -> list[ForeignRun]:
 def with_sibling_machines(runs: Sequence[ForeignRun]) -> tuple[ForeignRun, ...]:
     """Return the runs of one log.
 
-    A run that lists no GPUs gets the GPUs, hosts and nodes of another run with as many ranks.
+    A run that lists no GPUs gets the GPUs, hosts and nodes of another run with the same number of ranks.
 
     Often only the first run of a loop prints its devices. Runs that list different machines are not used.
     """

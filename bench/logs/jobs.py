@@ -47,8 +47,8 @@ _USUAL_GPUS = 8  # GPUs of a node with many NICs: 16 or 32 NICs are two or four 
 class ImportOptions:
     """What the user adds to logs: the numbers of ranks and nodes if a log lacks them, and the links.
 
-    `instance`: the instance type whose links bound the rows; "" for none. `links`: rates in bytes per second that
-    replace those of the instance type; {} for none.
+    `instance`: the instance type whose links give the bounds of the rows; "" for none. `links`: rates in bytes per
+    second that replace those of the instance type; {} for none.
     """
 
     num_ranks: int | None = None

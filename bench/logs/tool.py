@@ -1,6 +1,6 @@
 """The interface of a file in `logs/readers/` whose benchmark this suite can run.
 
-It gives arguments to run, and reads output.
+A tool returns the arguments with which its program is started, and reads the program's output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The load of a collective on each link, for each algorithm that libraries have, and the family of each link."""
+"""Compute the load of a collective on each link, for each algorithm that libraries have.
+
+Links of similar hardware form a family.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.predict.messages import Refusal
 
-# The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined ones (such as their double trees), and "direct"
-# on meshes. The other algorithms of core/schedules.py only give bounds; its tree is one of these, because it sends
-# whole messages, which no library does.
+# The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined algorithms (such as their double trees), and
+# "direct" on meshes. The other algorithms of core/schedules.py only give bounds. Its tree only gives a bound, too,
+# because it sends whole messages, which no library does.
 LIBRARY = {
     "allreduce": ("ring", "nvls", "pipelined", "direct"),
     "allgather": ("ring", "direct"),
@@ -33,13 +36,14 @@ LIBRARY = {
     "sendrecv": ("shift",),
     "barrier": ("dissemination",),
 }
-# Patterns that load a port in the same way: evidence for one is also used for the others.
+# Patterns that load a port in the same way. Evidence for one of these patterns is also used for the other patterns with
+# the same value.
 LOAD_STYLES = {
     "ring": ("allreduce", "allgather", "reducescatter"),
     "chain": ("broadcast", "reduce", "gather", "scatter"),
     "pairs": ("alltoall", "sendrecv"),
 }
-# busbw = S x factor x (n-1)/n / t, as docs/metrics.md and nccl-tests define it: turns printed rates into seconds.
+# busbw = S x factor x (n-1)/n / t, as docs/metrics.md and nccl-tests define it: this converts printed rates to seconds.
 _BUS_FACTOR = {"allreduce": 2.0, "allgather": 1.0, "reducescatter": 1.0, "alltoall": 1.0, "gather": 1.0, "scatter": 1.0}
 
 LINK_NAMES = {
@@ -53,7 +57,7 @@ LINK_NAMES = {
 # Without peer access, the host limits copies between GPUs, not the GPU's link. Their efficiency is therefore relative
 # to this rate, in bytes per second.
 HOST_RATE = 10e9
-MOST_UNEVEN_GPUS = 2048  # of an alltoall whose rounds differ
+MOST_UNEVEN_GPUS = 2048  # the most GPUs of an alltoall whose rounds differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Algorithm:
     latency_s: float
 
     def by_family(self) -> dict[tuple[str, str], float]:
-        """Seconds per payload byte that each (kind, family) is busy in total."""
+        """Return for each (kind, family) of links how many seconds per payload byte the links are busy in total."""
         total: dict[tuple[str, str], float] = {}
         for repeat, _, needs in self.parts:
             for key, slope in needs.items():
@@ -82,8 +86,8 @@ class Algorithm:
 class Task:
     """One pattern on one cluster.
 
-    `algorithms`: those that libraries have. `bounds`: the loads of all algorithms, which give the limit of the links.
-    `floor_s`: the smallest latency among `algorithms`.
+    `algorithms`: the algorithms that libraries have. `bounds`: the loads of all algorithms, which give the limit of the
+    links. `floor_s`: the smallest latency among `algorithms`.
     """
 
     pattern: str
@@ -94,22 +98,24 @@ class Task:
     floor_s: float
 
     def ideal_s(self, payload_bytes: float) -> float:
-        """Seconds that the links alone need with the best of all algorithms, as the `model` transport computes them."""
+        """Return the seconds that the links alone need with the best of all algorithms, as the `model` transport
+        computes them.
+        """
         return min(core_loads.ideal_s(loads, payload_bytes) for _, loads in self.bounds)
 
 
 def patterns() -> tuple[str, ...]:
-    """Return the patterns that can be predicted."""
+    """Return the names of the patterns that can be predicted."""
     return tuple(LIBRARY)
 
 
 def load_style(pattern: str) -> str:
-    """Return the name of the patterns that load a port in the same way as this pattern."""
+    """Return the name of the load style of a pattern. Patterns with the same style load a port in the same way."""
     return next((word for word, members in LOAD_STYLES.items() if pattern in members), pattern)
 
 
 def seconds_of(pattern: str, payload_bytes: float, num_ranks: int, busbw: float) -> float:
-    """Seconds of one operation, from its bus bandwidth in bytes per second."""
+    """Return the seconds of one operation with the bus bandwidth `busbw` in bytes per second."""
     factor = _BUS_FACTOR.get(pattern)
     return payload_bytes * (factor * (num_ranks - 1) / num_ranks if factor else 1.0) / busbw
 
@@ -128,7 +134,7 @@ _NO_EFFECT = ("sources", "verified", "instance", "like")  # fields that do not c
 
 
 class _LinksKey:
-    """Links as a cache key: equal if they give the same times."""
+    """A cache key made of links. Two keys are equal if their links give the same times."""
 
     def __init__(self, links: NodeLinks) -> None:
         self.links = links
@@ -172,7 +178,7 @@ def _algorithm(name: str, loads: Loads, links: NodeLinks, world: World) -> Algor
 
 
 def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[tuple[str, str], float]:
-    """(kind, family) -> seconds per byte, for one kind of link in one phase."""
+    """Return the seconds per payload byte of one kind of link in one phase, by (kind, family)."""
     if kind == "nic":
         return {("nic", "network"): slope}
     if kind == "memory":
@@ -189,7 +195,7 @@ def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[t
 def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
     """Return the family of the path between two GPUs of a node, or of one NVLink network.
 
-    `reduces`: the switch reduces (NVLS).
+    `reduces`: whether the switch reduces (adds the data; NVLS).
     """
     if links.peer == "nvswitch":
         if links.nvlink_nodes > 1 and num_nodes > 1:
@@ -218,7 +224,7 @@ def machine(links: NodeLinks, family: str) -> str:
 
 
 def _links_of(family: str) -> tuple[str, ...]:
-    """Return the fields of NodeLinks that describe the links of a family."""
+    """Return the names of the fields of NodeLinks that describe the links of a family."""
     if family == "network":
         return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
     if family in ("pcie-link", "pcie-p2p", "no-p2p"):
@@ -228,9 +234,9 @@ def _links_of(family: str) -> tuple[str, ...]:
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
-    """(exact kind, group) of the hardware in a family.
+    """Return the exact kind and the group of a machine's hardware in a family.
 
-    Evidence of the same kind weighs most, evidence of the same group weighs less.
+    Evidence from hardware of the same kind weighs most, and evidence from hardware of the same group weighs less.
     """
     if family == "network":
         kind = links.nic_kind or "unknown"

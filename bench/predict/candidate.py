@@ -1,7 +1,8 @@
-"""One workload on some nodes of one instance type: time, bottleneck and cost of a step, and the evidence for them.
+"""Evaluate one workload on some nodes of one instance type: time, bottleneck and cost of a step, and the evidence for
+each.
 
-Each unknown is sampled at random under its name (predict/draws.py), so an unknown of the workload has the same draws on
-every machine.
+Each unknown quantity has a name and random draws (predict/draws.py). An unknown quantity of the workload has the same
+draws on every machine.
 """
 
 from __future__ import annotations
@@ -27,19 +28,22 @@ from bench.predict.step import StepTime, step
 from bench.predict.training import CommGroup, Communication, ParallelLayout, communications, layout
 from bench.predict.workload import Workload
 
-# Hidden communication slows concurrent computation. The share of the hidden communication's time that is lost in this
-# way: the smallest, mean and largest measurement on A100, H100, MI210 and MI250 (arXiv 2507.03114, 2025: 18.9 % on
-# average, 40 % at most).
+# Communication that is hidden behind computation slows the computation. This is the share of the hidden communication's
+# time that is lost in this way: the smallest, mean and largest measurement on A100, H100, MI210 and MI250 (arXiv
+# 2507.03114, 2025: 18.9 % on average, 40 % at most).
 LOST_TO_OVERLAP = (0.0, 0.189, 0.4)
 _OVERLAP = "overlap"
-_NEGLIGIBLE = 0.1  # calls that take less than this share of all communication time may lack a middle
+_NEGLIGIBLE = 0.1  # calls without a middle may take this share of all communication time
 
 Exchanges = tuple[tuple[Communication, Prediction], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionQuestion:
-    """What `select` evaluates on every machine. `rates`: measured FLOP/s of matrix multiplication (the user's runs)."""
+    """The question that `select` evaluates for every machine.
+
+    `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
+    """
 
     workload: Workload
     evidence: EfficiencyEvidence
@@ -61,11 +65,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One machine, evaluated. Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
+    """The result of evaluating one machine.
+
+    Ranges are intervals at level CONFIDENCE in seconds, samples per second or dollars.
 
     `sample_s`, `sample_usd`: time and cost of a sample, one value for each draw; `sample_usd` is None without a price.
-    `exchanges`: every communication with its prediction. `bases`: the kind of evidence for compute, exposed
-    communication and feed, "" for an absent part. `unknowns`: by the name of their draws.
+    `exchanges`: every communication with its prediction. `bases`: the kind of evidence for each part of the step
+    (compute, exposed communication, feed); "" for an absent part. `unknowns`: the unknown quantities, by the names of
+    their draws.
     """
 
     instance: Instance
@@ -86,26 +93,29 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """`p4d.24xlarge`, `2 x p4d.24xlarge`."""
+        """The number of nodes and the instance type: `2 x p4d.24xlarge`, or `p4d.24xlarge` for one node."""
         nodes = self.layout.num_nodes
         return self.instance.name if nodes == 1 else f"{nodes} x {self.instance.name}"
 
     def range(self, part: str) -> DrawnRange:
-        """Return the range of a part of the step: total_s, compute_s, bubble_s, exposed_s, feed_s, exchange_s."""
+        """Return the range of a part of the step.
+
+        `part`: total_s, compute_s, bubble_s, exposed_s, feed_s or exchange_s.
+        """
         return range_of(getattr(self.step, part))
 
     @property
     def has_middle(self) -> bool:
-        """Whether the predictions of its communication have a middle, apart from negligible calls."""
+        """Whether the predictions of the machine's communication have a middle, apart from negligible calls."""
         return has_middle(self.exchanges)
 
     @property
     def samples_per_s(self) -> DrawnRange:
-        """Samples per second of all GPUs together."""
+        """The samples per second of all GPUs together."""
         return range_of(1 / self.sample_s)
 
     def usd(self, samples: int) -> DrawnRange | None:
-        """Return the cost of this many samples; None without a price."""
+        """Return the cost of `samples` samples in dollars; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
     @property
@@ -116,7 +126,7 @@ class Candidate:
 
     @property
     def usd_per_hour_waiting(self) -> DrawnRange | None:
-        """The part of the hourly price that pays for waiting for communication."""
+        """The part of the hourly price that is paid for time in which GPUs wait for communication."""
         if self.usd_per_hour is None:
             return None
         return range_of(self.usd_per_hour * self.step.exposed_s / self.step.total_s)
@@ -128,7 +138,10 @@ class Candidate:
 
     @property
     def bottleneck(self) -> str:
-        """The largest part of the step; for communication, with the bottleneck of the calls that take longest."""
+        """The name of the largest part of the step.
+
+        For communication, the name includes the bottleneck of the calls that take longest.
+        """
         parts = {part: self.range(part).middle for part in ("compute_s", "bubble_s", "exposed_s", "feed_s")}
         largest = max(parts, key=lambda part: parts[part])
         if largest == "exposed_s" and self.exchanges:
@@ -191,11 +204,15 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
 
 
 def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: EfficiencyEvidence) -> Exchanges:
-    """Every communication of a layout with the prediction of one call. Raises UsageError if a rate is unknown."""
+    """Return every communication of a layout with the prediction of one call.
+
+    Raises UsageError if a rate is unknown.
+    """
     try:
         return tuple(_predicted(communications(found), links, evidence))
     except UnknownRateError as error:
-        # `select` has no --links option, because it evaluates many machines: the rate goes into bench.yaml.
+        # `select` has no --links option, because it evaluates many machines. The user gives the rate in bench.yaml
+        # instead.
         own = f"{{like: {links.instance}, links: {{{error.link}: 10GB/s}}}}"
         remedy = f"give it in bench.yaml, such as `instances: {{mine: {own}}}`, and select `mine`"
         raise UnknownRateError(error.link, error.whose, remedy) from None
@@ -204,7 +221,7 @@ def predicted_exchanges(found: ParallelLayout, links: NodeLinks, evidence: Effic
 def _predicted(
     calls: Sequence[Communication], links: NodeLinks, evidence: EfficiencyEvidence
 ) -> Iterator[tuple[Communication, Prediction]]:
-    """Each call with its prediction. The schedule of a collective on a group is solved once for all sizes."""
+    """Yield each call with its prediction. The schedule of a collective on a group is computed once for all sizes."""
     for key in dict.fromkeys((call.collective, call.group) for call in calls):
         collective, group = key
         own_calls = [call for call in calls if (call.collective, call.group) == key]
@@ -216,9 +233,9 @@ def _predicted(
 
 
 def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
-    """Return the links of one group if several groups send at the same time:
+    """Return the links of one group if several groups send at the same time.
 
-    each group gets its part of the node's NICs.
+    Each group gets its part of the node's NICs.
     """
     if group.num_nodes == 1 or group.side_by_side == 1 or links.nic_bytes_per_s is None:
         return links
@@ -228,7 +245,7 @@ def shared_links(links: NodeLinks, group: CommGroup) -> NodeLinks:
 
 
 def has_middle(exchanges: Exchanges) -> bool:
-    """Whether calls without a middle take at most a tenth of all communication time."""
+    """Check whether calls without a middle take at most a tenth of all communication time."""
     total_s = without_middle_s = 0.0
     for call, prediction in exchanges:
         seconds = call.calls * prediction.centre_s
@@ -259,7 +276,7 @@ def _links_name(prediction: Prediction) -> str:
 def _unknowns(
     instance: Instance, computed: Compute, exchanges: Exchanges, feed: Prediction | None, question: SelectionQuestion
 ) -> dict[str, Unknown]:
-    """Return the unknowns by the name of their draws."""
+    """Return the unknown quantities by the names of their draws."""
     name, gpu = instance.name, instance.gpu
     select = f"python -m bench select --workload {question.workload.name} --runs results/RUN"
     baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"

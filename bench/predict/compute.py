@@ -1,4 +1,5 @@
-"""The computation time of one step: operations at the achieved rate, and the optimizer's update at the memory rate.
+"""Predict the computation time of one step: its operations at the achieved rate, and the optimizer's update at the rate
+of memory.
 
 Operations per sample: 6 x active parameters x tokens, plus 12 x layers x hidden x tokens^2 for attention (Chowdhery et
 al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third of these operations. The
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 # Assumption: the rate of a training step / the rate of the best matrix multiplication on the same GPU. All machines
 # share one draw.
 MATMUL_SHARE: Span = (0.35, 0.75)
-# Assumption: the factor by which a GPU model deviates from that ratio. Each model has its own draw.
+# Assumption: the factor by which the ratio of a GPU model deviates from MATMUL_SHARE. Each model has its own draws.
 GPU_DEVIATION: Span = (0.85, 1.15)
 # Assumption: the rate of the optimizer's update / the data sheet's memory bandwidth. All machines share one draw.
 MEMORY_SHARE: Span = (0.6, 0.9)
@@ -36,9 +37,10 @@ _PASSES = {"none": 1.0, "full": 4 / 3}
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Seconds of one step on one GPU, as draws. `basis`: "measured" (a baseline) or "assumed".
+    """The computation of one step on one GPU, in seconds, as draws. `basis`: "measured" (by a baseline) or "assumed".
 
-    `unknowns`: name of a draw -> its description. `lines`: the derivation. `verified`: its figures have a source.
+    `unknowns`: the description of each unknown quantity, by the name of its draws. `lines`: the derivation. `verified`:
+    whether all figures have a source.
     """
 
     passes_s: Any
@@ -50,7 +52,10 @@ class Compute:
 
 
 def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
-    """Operations of the forward and backward pass of a sample, with their derivation. Raises UsageError if unknown."""
+    """Return the number of operations of a sample's forward and backward pass, and its derivation.
+
+    Raises UsageError if it is unknown.
+    """
     if model.flops_per_sample is not None:
         return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"
     active, tokens = model.active_parameters, model.tokens
@@ -65,7 +70,9 @@ def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
 
 
 def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | None = None) -> Compute:
-    """Predict the computation of one GPU in a step. `rates`: measured by the user's runs; they replace published rates.
+    """Predict the computation of one GPU in a step.
+
+    `rates`: the rates that the user's runs measured; they replace published rates.
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -100,7 +107,9 @@ def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | N
 def _achieved(
     found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates
 ) -> tuple[Any, str, dict[str, str], bool]:
-    """FLOP/s of one GPU in training: draws, derivation, unknowns, and whether the figures have a source."""
+    """Return the FLOP/s of one GPU in training: draws, derivation, unknown quantities, and whether the figures have a
+    source.
+    """
     workload = found.workload
     dense = gpu.flops.get(_RATES.get(workload.compute, ""))
     given = workload.efficiency.get(gpu.name, workload.efficiency.get(""))
@@ -118,7 +127,9 @@ def _achieved(
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
-    """FLOP/s of a matrix multiplication: from the user's runs, else published, else derived from other GPUs."""
+    """Return the FLOP/s of a matrix multiplication: measured by the user's runs, else published, else derived from
+    other GPUs.
+    """
     own = rates.get((gpu.name, _RATES.get(dtype, "")))
     if own is not None:
         line = f"matrix multiplication {own / 1e12:.4g} TFLOP/s ({dtype}, measured: slowest GPU of your run)"
@@ -141,7 +152,9 @@ def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tu
 
 
 def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str]]:
-    """Training rate / matrix multiplication rate: assumed, or derived from the baseline of another GPU."""
+    """Return the rate of training / the rate of matrix multiplication, assumed or derived from the baseline of another
+    GPU.
+    """
     workload = found.workload
     for name, (low, high) in workload.baselines.items():
         other = catalogue.gpu(name)
@@ -171,7 +184,9 @@ def _no_rate(gpu: GpuModel, dtype: str) -> UsageError:
 
 @cache
 def _matmul_range() -> Span:
-    """Smallest and largest measured bf16 matrix rate / data sheet rate, over the catalogue's NVIDIA GPUs."""
+    """Return the smallest and largest ratio of measured to data-sheet bf16 matrix rate among the catalogue's NVIDIA
+    GPUs.
+    """
     every = [catalogue.gpu(name) for name in catalogue.gpus()]
     shares = [
         gpu.measured_bf16_flops / gpu.flops["bf16"]
@@ -182,7 +197,10 @@ def _matmul_range() -> Span:
 
 
 def _update(found: ParallelLayout, gpu: GpuModel, draws: Draws) -> tuple[Any, str, dict[str, str]]:
-    """Seconds of the optimizer's update in GPU memory: read the gradient, read and write the weight and the states."""
+    """Return the seconds of the optimizer's update in GPU memory.
+
+    It reads the gradient, and reads and writes the weight and the states.
+    """
     workload = found.workload
     if gpu.memory_bytes_per_s is None:
         return 0 * draws.ones, f"the optimizer's update is left out: the memory bandwidth of {gpu.name} is unknown", {}

@@ -1,6 +1,6 @@
-"""Prices in dollars, each with its region and date.
+"""Choose prices in dollars, each with its region and date.
 
-These are on-demand list prices of whole instances per hour. Storage, traffic and discounts are not included; a price
+These are on-demand list prices of whole instances per hour. Storage, traffic and discounts are not included. A price
 that the user gives may include them.
 """
 
@@ -22,13 +22,13 @@ GIVEN = "given for this comparison"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one instance, None if unknown, and remarks on it."""
+    """The price of one instance (None if it is unknown), and remarks on the price."""
 
     price: Price | None
     remarks: tuple[Coded, ...] = ()
 
     def usd_per_s(self, num_nodes: int) -> float | None:
-        """Dollars per second of this many instances; None if unknown."""
+        """Return the price of `num_nodes` instances in dollars per second; None if it is unknown."""
         return None if self.price is None else self.price.usd_per_hour * num_nodes / 3600
 
 
@@ -39,7 +39,10 @@ def priced(
     on: date | None = None,
     given: Mapping[str, float] | None = None,
 ) -> Priced:
-    """Return the price to use: the `given` one, else the price of `region` on the day `on`, else the latest price."""
+    """Return the price to use.
+
+    It is the price in `given`, else the price of `region` on the day `on`, else the latest price.
+    """
     if given and found.name in given:
         return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))
     known = [price for price in found.prices if region in (None, price.region)]
@@ -58,7 +61,7 @@ def in_force(prices: Sequence[Price], on: date) -> Price | None:
 
 
 def _seen_again(known: Sequence[Price], price: Price, on: date | None) -> bool:
-    """Whether the next price seen after the day `on` is the same, so that `price` was still valid on that day."""
+    """Check whether the next price seen after the day `on` is the same, so that `price` was still valid on that day."""
     if on is None:
         return False
     later = [each for each in known if each.date is not None and each.date > on.isoformat()]
@@ -88,7 +91,7 @@ def earlier(found: Instance, price: Price) -> Price | None:
 
 
 def since(found: Instance, price: Price) -> Price:
-    """`price` with the day on which it was first seen; it has not changed since."""
+    """Return `price` with the date of the day on which it was first seen and since when it has not changed."""
     first = price
     for each in reversed(found.prices):
         if each.region == price.region:
@@ -110,7 +113,10 @@ def _remarks(price: Price, day: date, seen_again: bool) -> list[Coded]:
 
 
 def given_prices(options: Sequence[str], known: Sequence[str]) -> dict[str, float]:
-    """Prices by instance from options such as `p4d.24xlarge=18.5`. Raises UsageError for an invalid option."""
+    """Return the prices by instance type that options state, such as `p4d.24xlarge=18.5`.
+
+    Raises UsageError for an invalid option.
+    """
     found = {}
     for typed in options:
         name, equals, value = typed.rpartition("=")

@@ -1,4 +1,6 @@
-"""Crossover points: for each machine, the cost or time of a sample against model size or number of nodes."""
+"""Compute the curves whose crossings show where another machine becomes better: the cost or time of a sample against
+the model's size or the number of nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,18 @@ from bench.predict.candidate import Candidate, SelectionQuestion, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.workload import Workload
 
-# The evaluated model sizes, as multiples of the workload's size, and the evaluated numbers of nodes.
+# The model sizes that are evaluated, as multiples of the workload's size, and the numbers of nodes that are evaluated.
 SIZES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 NODES = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
 class CrossoverLine:
-    """The curve of one machine. `points`: (x, value); where the machine cannot run the workload, there is no point.
+    """The curve of one machine.
 
-    `has_middle`: every value has a middle, not only an interval.
+    `points`: pairs of x and value. There is no point where the machine cannot run the workload.
+
+    `has_middle`: whether every value has a middle and not only an interval.
     """
 
     name: str
@@ -28,7 +32,8 @@ class CrossoverLine:
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """Cost of a sample against parameters, with more or fewer of the same layers.
+    """Return the curves of a sample's cost against the number of parameters, for models with more or fewer of the same
+    layers.
 
     If any machine has no price, the curves show seconds instead.
     """
@@ -44,7 +49,10 @@ def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> 
 
 
 def against_nodes(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
-    """Cost or seconds of a sample against the number of nodes; the samples per GPU stay the same."""
+    """Return the curves of a sample's cost (or seconds) against the number of nodes.
+
+    The samples per GPU stay the same.
+    """
     first = {each.instance.name: each for each in reversed(machines)}
     questions = [(float(nodes), question, nodes) for nodes in NODES]
     return tuple(_line(name, questions, machine, machines) for name, machine in reversed(first.items()))
@@ -70,9 +78,9 @@ def _line(
 
 
 def _sizes(workload: Workload) -> list[Workload]:
-    """Return the workload with fewer and with more layers and the same embedding.
+    """Return copies of the workload that have fewer and more layers and the same embedding.
 
-    If its layers are unknown, all parameters scale.
+    If the layers of the workload are unknown, the copies have fewer and more parameters of all kinds.
     """
     model, found = workload.model, []
     for factor in SIZES:

@@ -1,4 +1,6 @@
-"""The derivation of one machine's figures, line by line, to be checked by hand (`bench select --explain`)."""
+"""Write the derivation of one machine's figures line by line, so that a reader can check it by hand (`bench select
+--explain`).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def _ms(found: DrawnRange) -> str:
 
 
 def _compute(each: Candidate) -> str:
-    """Return the line with the product of the middles of all factors above it, and the interval, which comes from
+    """Return the last line of the computation: the product of the middles of all factors, and the interval of the
     draws.
     """
     found = each.range("compute_s")
@@ -91,7 +93,10 @@ def _exchange(each: Candidate) -> Iterator[str]:
 
 
 def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
-    """`each GPU sends 2.142 GB per step: ...`. With NVLS, a port carries fewer bytes than busbw counts."""
+    """Return the bytes that each GPU sends, `each GPU sends 2.142 GB per step: ...`.
+
+    With NVLS, return the bytes through its port, which are fewer than busbw counts.
+    """
     times = f"{call.calls} x {call.payload_bytes:.0f} x"
     if _switched(each, prediction):
         size = call.group.per_node
@@ -106,7 +111,10 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 
 
 def _switched(each: Candidate, prediction: Prediction) -> bool:
-    """Whether the node's switch reduces. Between nodes, "pipelined" also uses such a switch."""
+    """Check whether the node's switch reduces.
+
+    Between nodes, the algorithm "pipelined" also uses a switch that reduces.
+    """
     return prediction.algorithm == "nvls" or (prediction.algorithm == "pipelined" and each.instance.links.reduces)
 
 
@@ -121,7 +129,7 @@ _HIDDEN = {
 
 
 def _seconds(prediction: Prediction) -> str:
-    """`3.1..4.2 ms by ring over NVLink port`."""
+    """Return the time of a call as text: `3.1..4.2 ms by ring over NVLink port`."""
     middle = "" if prediction.middle_s is None else f" (middle {prediction.middle_s * 1e3:.4g})"
     by = f" by {prediction.algorithm}" if prediction.algorithm else ""
     return (
@@ -131,8 +139,9 @@ def _seconds(prediction: Prediction) -> str:
 
 
 def by_hand(each: Candidate) -> Iterator[str]:
-    """Yield the time of a step's largest exchange at rates that a reader can look up, as one call that no computation
-    hides.
+    """Yield the time of a step's largest exchange inside a node, at rates that a reader can look up.
+
+    All its calls are counted as one, and no computation hides it.
     """
     inside = [(call, found) for call, found in each.exchanges if call.group.num_nodes == 1]
     if not inside:
@@ -141,7 +150,7 @@ def by_hand(each: Candidate) -> Iterator[str]:
     same_calls = [pair for pair in inside if (pair[0].collective, pair[0].group) == (largest.collective, largest.group)]
     sent = sum(call.sent_bytes for call, _ in same_calls)
     through = sum(call.switched_bytes if _switched(each, found) else call.sent_bytes for call, found in same_calls)
-    # busbw counts the bytes of a ring. With NVLS it is not the rate of the port and may exceed it.
+    # busbw counts the bytes of a ring. With NVLS, busbw is not the rate of the port and may exceed that rate.
     counted = f" because the switch reduces (NVLS); busbw counts {sent / 1e9:.4g} GB" if through != sent else ""
     what = f"{largest.collective} within a node, all calls"
     yield f"{what}: {through / 1e9:.4g} GB through each GPU's port, each way{counted}"
@@ -165,8 +174,9 @@ _Rate = tuple[str, float]  # words, bytes per second
 
 
 def _bounds(each: Candidate) -> Iterator[_Rate]:
-    """Yield the rate of the link that the exchange uses, then the published rates of copies from the host over that
-    link.
+    """Yield the rate of the GPUs' link.
+
+    For a PCIe link, also yield the published rates of copies from the host over this link.
     """
     links = each.instance.links
     if links.peer in NVLINK_PEERS and links.nvlink_bytes_per_s:
@@ -180,8 +190,9 @@ def _bounds(each: Candidate) -> Iterator[_Rate]:
 
 
 def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
-    """Return published results of the same number of GPUs of this model in one node, those of this instance type
-    first.
+    """Return the published results of the same number of GPUs of this model in one node.
+
+    Results of this instance type come first.
     """
     found = [
         one
@@ -194,9 +205,10 @@ def _published_rows(each: Candidate, call: Communication) -> list[Reference]:
 
 
 def _published(each: Candidate, call: Communication) -> Iterator[_Rate]:
-    """Yield published rates of such machines.
+    """Yield the rates of the results that `_published_rows` returns.
 
-    If there are none, yield the fastest and the slowest without peer access.
+    If there are none and the machine's GPUs have no peer access, yield the fastest and the slowest rate of other
+    machines without peer access.
     """
     for one in _published_rows(each, call):
         where = one.instance or f"{one.num_ranks} x {one.gpu}"

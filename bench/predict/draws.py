@@ -1,4 +1,4 @@
-"""Monte Carlo draws of the unknowns: an assumption has the same draws on every machine.
+"""Monte Carlo draws of unknown quantities. An assumption has the same draws on every machine.
 
 Each unknown has a name and one normal variable. Two machines that use the same name use the same draws, so a shared
 assumption cancels in their ratio. Draws are stratified (one in each of N equal slices of probability) and the same in
@@ -34,13 +34,13 @@ class DrawnRange:
     high: float
 
     def text(self, scale: float = 1.0) -> str:
-        """`9.31..12.4`: both ends to 3 digits, or one number if they are equal."""
+        """Return both ends with 3 digits, `9.31..12.4`, or one number if they are equal."""
         ends = [significant(end * scale, 3) for end in (self.low, self.high)]
         return ends[0] if ends[0] == ends[1] else "..".join(ends)
 
 
 class Draws:
-    """The draws of all unknowns. `used`: the draws by name, in the order of first use."""
+    """The draws of all unknown quantities. `used`: the draws by name, in the order of first use."""
 
     def __init__(self, num: int = NUM_DRAWS) -> None:
         self.num = num
@@ -60,7 +60,7 @@ class Draws:
         return float(-ndtri(_TAIL))
 
     def normal(self, name: str) -> Floats:
-        """Return the standard normal variable of an unknown."""
+        """Return the draws of the standard normal variable that belongs to an unknown quantity."""
         import numpy as np
         from scipy.special import ndtri
 
@@ -70,11 +70,13 @@ class Draws:
         return self.used[name]
 
     def between(self, name: str, low: float, high: float) -> Floats:
-        """Draws that are uniform on a logarithmic scale from `low` to `high` (both above zero)."""
+        """Return draws that are uniform on a logarithmic scale from `low` to `high` (both above zero)."""
         return low * self.ones if low == high else self._flat(self.normal(name), low, high)
 
     def linear(self, name: str, low: float, middle: float, high: float) -> Floats:
-        """Draws around `middle`: the share CONFIDENCE is inside `low` to `high`, the others are at one of the two ends.
+        """Return draws around `middle`.
+
+        The share CONFIDENCE of the draws is between `low` and `high`, and the other draws are at one of the two ends.
 
         The ends may be zero.
         """
@@ -85,9 +87,10 @@ class Draws:
         return drawn
 
     def predicted(self, name: str, prediction: Prediction) -> Floats:
-        """Seconds of a prediction.
+        """Return draws of a prediction's seconds.
 
-        The error that all predictions from its pool share is drawn under the pool's name, its own error under `name`.
+        The error of a prediction has two parts. The part that all predictions from the same pool share is drawn under
+        the pool's name, and the rest is drawn under `name`.
         """
         import numpy as np
 

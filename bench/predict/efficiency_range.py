@@ -1,4 +1,6 @@
-"""The efficiency of a machine's links as an interval, from evidence of its family or of neighbouring families."""
+"""Estimate the efficiency of a machine's links as an interval, from evidence of their family or of neighbouring
+families.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from bench.predict.pool import EfficiencyEstimate, Query, estimate, student
 from bench.predict.published import EfficiencyEvidence
 
 CONFIDENCE = 0.9  # the part of measurements that should lie inside each interval
-# For a family without measurements: the families whose efficiencies bracket its efficiency.
+# For a family without measurements, the families whose efficiencies are below and above its efficiency.
 BRACKETS = {
     "nvlink-domain": ("nvswitch",),
     "nvswitch-nvls": ("nvswitch",),
@@ -26,13 +28,13 @@ BRACKETS = {
     "pcie-link": (),
     "memory": (),
 }
-PER_OCTAVE, GRID_STEPS = 3, 18  # the grid on which larger messages are checked
-LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # if nothing is known of a family
+PER_OCTAVE, GRID_STEPS = 3, 18  # the grid of busy times on which larger messages are checked
+LEAST_TYPICAL, MOST_TYPICAL = 0.35, 0.95  # used if nothing is known about a family
 
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyRange:
-    """The efficiency of one family at one busy time."""
+    """The efficiency of one family of links, for messages that keep a link busy for one given time."""
 
     low: float
     middle: float | None
@@ -41,7 +43,7 @@ class EfficiencyRange:
     bracket: tuple[str, ...] = ()
 
     def at_least(self, other: EfficiencyRange, part: float) -> EfficiencyRange:
-        """Raise the ends and the middle to at least `part` x those of `other`."""
+        """Return the range with its ends and its middle raised to at least `part` x the values of `other`."""
         middle = self.middle
         if middle is not None and other.middle is not None:
             middle = max(middle, part * other.middle)
@@ -49,12 +51,12 @@ class EfficiencyRange:
 
     @property
     def guess(self) -> float:
-        """The middle; if there is none, the geometric middle of the interval."""
+        """The middle of the range if it is known, otherwise the geometric mean of the two ends."""
         return self.middle if self.middle is not None else sqrt(self.low * self.high)
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The sources, in words."""
+        """The sources of the estimate, as text."""
         if self.estimate is not None:
             return self.estimate.sources
         if self.bracket:
@@ -71,8 +73,9 @@ class Efficiencies:
     def of(self, family: str, busy_s: float) -> EfficiencyRange:
         """Return the efficiency of a family's links, for messages that keep one link busy for `busy_s`.
 
-        Where a curve ends, the estimate can jump. No message takes longer than a larger message, so the efficiency is
-        at least what the times of larger messages imply. This is checked on a fixed grid of GRID_STEPS steps.
+        The estimate can jump where a curve ends. No message takes longer than a larger message, so the efficiency is
+        raised if the estimated times of larger messages require it. This is checked on a fixed grid of GRID_STEPS
+        steps.
         """
         if family == "pcie-link":
             return of_copies(self._evidence, engine.machine(self._links, family), None)
@@ -100,19 +103,20 @@ class Efficiencies:
         )
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
-        """Return the efficiency from the evidence at this busy time only."""
+        """Return the efficiency that the evidence at this busy time gives, without the check of larger messages."""
         found = estimate(self._evidence.curves, query, log(busy_s))
         if found is None:
             return self._bracket(query.family, busy_s)
         sigmas = student(round(found.freedom), CONFIDENCE)
-        # Few hosts were measured without peer access, and they differ, so another host may be faster than all of them.
-        # Its only limit is the GPUs' PCIe links, which are a family of their own.
+        # Few hosts without peer access were measured, and they differ, so another host may be faster than all of them.
+        # The only limit of such a host is the GPUs' PCIe links, which are a family of their own.
         fastest = inf if query.family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:
-        """Return the interval without measurements: it includes the efficiencies of BRACKETS and the typical
-        interval.
+        """Return the interval for a family without measurements.
+
+        It includes the efficiencies of the families in BRACKETS and the typical interval.
         """
         curves = [each for each in self._evidence.curves if each.family in BRACKETS[family]]
         values = [exp(value) for each in curves if (value := each.at(log(busy_s))) is not None]
@@ -122,7 +126,7 @@ class Efficiencies:
 
 
 def of_copies(evidence: EfficiencyEvidence, instance: str, direction: str | None) -> EfficiencyRange:
-    """Return the efficiency of PCIe copies: of this instance type if it was measured, else of all systems."""
+    """Return the efficiency of PCIe copies on this instance type if it was measured, else on all systems."""
     measured = [each for each in evidence.copies if direction in (None, each[2])]
     own = [each for each in measured if instance and each[1] == instance]
     values = [log(each[3]) for each in own or measured]

@@ -1,4 +1,6 @@
-"""Shared arguments of `predict`, `validate`, `instances` and `select`: machines, worlds, the user's runs."""
+"""Declare and read the arguments that `predict`, `validate`, `instances` and `select` share: machines, worlds, and the
+user's runs.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,10 @@ def parsed(field: str, text: str) -> Any:
 
 
 def world_of(machine: RequestedMachine, gpus: int) -> tuple[int, int]:
-    """(nodes, GPUs per node) for a number of GPUs: part of one node, or whole nodes. Raises UsageError otherwise."""
+    """Return the number of nodes and of GPUs per node that give a number of GPUs.
+
+    Raises UsageError if this is neither part of one node nor whole nodes.
+    """
     per_node = machine.ranks_per_node
     if gpus < 2:
         raise UsageError.of(Refusal.ONE_GPU, num_gpus=gpus)
@@ -84,17 +89,17 @@ def world_of(machine: RequestedMachine, gpus: int) -> tuple[int, int]:
 
 
 def check_most(gpus: int, request: str | None = None) -> None:
-    """Raise UsageError for more than MOST_GPUS GPUs. `request`: what needs that many GPUs."""
+    """Raise UsageError for more than MOST_GPUS GPUs. `request`: the user's request that needs this many GPUs."""
     if gpus > MOST_GPUS:
         raise UsageError.of(Refusal.WORLD_TOO_LARGE, request=request, num_gpus=gpus, most=MOST_GPUS)
 
 
 def evidence(runs: Sequence[Path], rates: dict[tuple[str, str], float] | None = None) -> EfficiencyEvidence:
-    """Return the published evidence and that of the user's runs and imported logs.
+    """Return the published evidence together with the evidence from the user's runs and imported logs.
 
     Raises UsageError for an unusable run.
 
-    `rates`, if given, receives the measured FLOP/s of matrix multiplication by (GPU model, type).
+    `rates`: a dictionary to which the measured FLOP/s of matrix multiplication are added, by (GPU model, type).
     """
     from bench.predict import predict
     from bench.results import collect, flops

@@ -1,4 +1,4 @@
-"""Instance types as a report: one row each, with links, prices and what is doubtful."""
+"""Instance types as a report: one row for each type with its links and prices, and notes on doubtful figures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def instance_row(found: Instance, own: bool) -> dict[str, Any]:
 
 
 def is_old(date: str | None) -> bool | None:
-    """Whether a price is older than a year today; None without a date."""
+    """Check whether a price is older than a year today; None without a date."""
     if date is None:
         return None
     return (datetime.date.today() - datetime.date.fromisoformat(date)).days > OLD_AFTER_DAYS
@@ -59,7 +59,7 @@ def is_old(date: str | None) -> bool | None:
 
 @dataclass(frozen=True)
 class InstancesReport(Report):
-    """Rows of `instance_row`."""
+    """A report made of rows of `instance_row`."""
 
     rows: Sequence[Mapping[str, Any]]
 
@@ -83,9 +83,9 @@ class InstancesReport(Report):
         return self.rows
 
     def notes(self) -> list[Coded]:
-        """Return the notes below the table:
+        """Return the notes below the table.
 
-        what marks and prices mean, then the types with doubtful figures, by kind of doubt.
+        They say what marks and prices mean, and name the types with doubtful figures for each kind of doubt.
         """
         rows = self.rows
         notes = [Coded.of(PageNote.OWN)] if any(row["own"] for row in rows) else []

@@ -1,8 +1,11 @@
-"""The GPU memory that a training job needs: weights, gradients and optimizer exactly, activations by estimate.
+"""Compute the GPU memory that a training job needs.
 
-States follow Rajbhandari et al., "ZeRO" (SC20, section 5). Activations follow Korthikanti et al., "Reducing Activation
-Recomputation in Large Transformer Models" (2022, equation 1), without the attention matrix, which fused attention never
-stores. Memory of the runtime, library buffers and fragmentation are not counted.
+Weights, gradients and optimizer states are exact, and activations are an estimate.
+
+The formulas for weights, gradients and optimizer states are from Rajbhandari et al., "ZeRO" (SC20, section 5). The
+formula for activations is from Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
+(2022, equation 1), without the attention matrix, which fused attention never stores. Memory of the runtime, library
+buffers and fragmentation are not counted.
 """
 
 from __future__ import annotations
@@ -14,15 +17,15 @@ from bench.predict.messages import Refusal
 from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import OPTIMIZERS
 
-_BYTES_PER_ELEMENT = 34  # activations of one layer at 2 bytes each: 34 x tokens x batch x hidden
-_BYTES_KEPT = 2  # with full recomputation: only the input of each layer
-_FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # of ZeRO
+_BYTES_PER_ELEMENT = 34  # activations of one layer with 2-byte elements: 34 x tokens x batch x hidden
+_BYTES_KEPT = 2  # with full recomputation, only the input of each layer is kept
+_FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """The memory that one GPU needs: bytes by name, and the calculation of each."""
+    """The memory that one GPU needs: the bytes of each part by its name, and how each part was calculated."""
 
     parts: dict[str, float]
     calculations: dict[str, str]
@@ -34,16 +37,16 @@ class MemoryNeed:
 
     @property
     def calculation(self) -> str:
-        """`weights 1.2 (3e+08 x 4 bytes), ...`: each part in GB with its calculation."""
+        """Each part in GB with its calculation, as text: `weights 1.2 (3e+08 x 4 bytes), ...`."""
         lines = (f"{name} {size / 1e9:.3g} ({self.calculations[name]})" for name, size in self.parts.items())
         return ", ".join(lines)
 
 
 class OutOfMemoryError(UsageError):
-    """The job needs more memory than the GPU has. `summary`: the message without the calculation."""
+    """An error: the job needs more memory than the GPU has. `summary`: the message without the calculation."""
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
-        """`memory_bytes`: of one GPU."""
+        """`memory_bytes`: the memory of one GPU in bytes."""
         facts = {"needed_gb": need.total / 1e9, "memory_gb": memory_bytes / 1e9, "gpu": gpu}
         self.need = need
         self.summary = Refusal.OUT_OF_MEMORY.words(facts)
@@ -79,7 +82,7 @@ def memory_need(found: ParallelLayout) -> MemoryNeed:
 
 
 def _activations(found: ParallelLayout) -> tuple[float, str]:
-    """Bytes of the activations, with their calculation; 0 if the layers are unknown."""
+    """Return the bytes of the activations, and their calculation as text; 0 if the layers are unknown."""
     workload, model, mesh = found.workload, found.workload.model, found.workload.mesh
     if None in (model.layers, model.hidden, model.tokens):
         return 0.0, ""

@@ -1,6 +1,6 @@
-"""Every refusal and remark of predictions and machine selection: codes, with their words as templates.
+"""The codes and message templates of every refusal and remark of predictions and machine selection.
 
-Logic and tests read codes and facts only, so the templates may be reworded freely.
+Program logic and tests read only codes and facts, so the templates may be reworded freely.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bench.core.codes import Code, OptionalPartsCode
 
 @unique
 class Refusal(OptionalPartsCode):
-    """Why a request cannot be answered: the code of a UsageError."""
+    """The codes of a UsageError that says why a request cannot be answered."""
 
     # The cluster
     CLUSTER_WITHOUT_INSTANCE = (

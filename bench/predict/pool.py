@@ -1,4 +1,5 @@
-"""The efficiency of an unmeasured machine from the curves of many machines: a weighted median and its t interval.
+"""Estimate the efficiency of an unmeasured machine from the curves of many machines, as a weighted median with its t
+interval.
 
 An efficiency is the time that a link alone would need (its busy time) / the measured time. Curves are looked up by busy
 time, not by size, because small messages do not fill a link. The weight of a system is 1 / (within^2 + distance^2),
@@ -15,9 +16,9 @@ from functools import cache
 from itertools import pairwise
 from math import exp, hypot, inf, log, sqrt
 
-# Prior standard deviations of ln(efficiency) between systems of one generation. They are round figures, not fitted, and
-# weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that another generation, group
-# or load style adds.
+# Prior standard deviations of ln(efficiency) between systems of one generation. They are round numbers that were not
+# fitted, and weigh as much as PRIOR_FREEDOM systems. The OTHER_* constants below are the distances that are added for
+# another generation, group or load style.
 WITHIN = {
     "nvswitch": 0.05,
     "nvswitch-nvls": 0.05,
@@ -32,16 +33,18 @@ WITHIN = {
 }
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
-PER_DOUBLING = 0.05  # distance per doubling of the ranks
-PER_EXTRAPOLATED = 0.3  # distance for an extrapolation by 1 in ln(efficiency)
-SAME_MACHINE = 0.5  # a system of the queried instance type deviates by this x WITHIN
+PER_DOUBLING = 0.05  # distance added for each doubling of the number of ranks
+PER_EXTRAPOLATED = 0.3  # distance added for an extrapolation by 1 in ln(efficiency)
+SAME_MACHINE = 0.5  # deviation of a system of the queried instance type, as a multiple of WITHIN
 REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyCurve:
-    """One system's efficiencies in one family. `points`: (ln busy seconds, ln efficiency), by rising busy time.
+    """The efficiencies of one system in one family.
+
+    `points`: pairs of ln(busy time in seconds) and ln(efficiency), by rising busy time.
 
     `overhead`: (seconds of the smallest message - seconds of a launch) / the smallest link latency.
     """
@@ -61,9 +64,9 @@ class EfficiencyCurve:
     verified: bool = True
 
     def at(self, where: float) -> float | None:
-        """ln efficiency at `where`, between points or near an end of the curve; None elsewhere.
+        """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
 
-        A curve that ends at large messages continues as a constant.
+        `where`: ln(busy time in seconds). A curve that ends at large messages continues as a constant.
         """
         points = self.points
         if not points:
@@ -82,7 +85,7 @@ class EfficiencyCurve:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The machine to estimate, in one family."""
+    """The machine whose efficiency is estimated, and the family of its links."""
 
     family: str
     exact: str
@@ -95,7 +98,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class EfficiencyEstimate:
-    """ln efficiency: its mean, the standard deviation of one more system, and the t interval's degrees of freedom."""
+    """An estimate of ln(efficiency): its mean, the standard deviation of one more system, and the degrees of freedom of
+    the t interval.
+    """
 
     mean: float
     deviation: float
@@ -111,7 +116,10 @@ class EfficiencyEstimate:
 
 
 def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> EfficiencyEstimate | None:
-    """Estimate the efficiency at ln(busy seconds) = `where`; None if no system of the family has a value there."""
+    """Estimate the efficiency at the ln(busy time in seconds) `where`.
+
+    Return None if no system of the family has a value there.
+    """
     family = [each for each in curves if each.family == query.family]
     by_system: dict[str, list[_Value]] = {}
     for curve in family:
@@ -151,7 +159,8 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
 def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """Return the value that has half of the weight below it.
 
-    Each value is placed at the middle of its weight; between values the result is interpolated.
+    The values are sorted. The weight below a value is the weight of all smaller values and half of its own weight. The
+    result is interpolated between values.
     """
     order = sorted(zip(values, weights, strict=True))
     half, below = sum(weights) / 2, 0.0
@@ -167,7 +176,7 @@ def _weighted_median(values: Sequence[float], weights: Sequence[float]) -> float
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """ln efficiency of one curve, and the part of it that was extrapolated by the shape of other curves."""
+    """The ln(efficiency) of one curve, and the part of it that was extrapolated with the shape of other curves."""
 
     curve: EfficiencyCurve
     value: float
@@ -187,7 +196,7 @@ class _System:
 
 
 def _of_system(members: Sequence[_Value], query: Query) -> _System:
-    """One value for a system: the mean of its curves that are most similar to the query."""
+    """Return one value for a system: the mean of its curves that are most similar to the query."""
     least = min(_dissimilarity(each, query) for each in members)
     near = [each for each in members if _dissimilarity(each, query) == least]
     first = near[0].curve
@@ -222,8 +231,9 @@ def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, float
 
 
 def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
-    """Return the standard deviation between systems of one generation, shrunk towards the prior, and its degrees of
-    freedom.
+    """Return the standard deviation between systems of one generation, and its degrees of freedom.
+
+    The prior standard deviation counts as much as PRIOR_FREEDOM systems.
     """
     groups: dict[str, list[float]] = {}
     for system in systems:
@@ -237,9 +247,9 @@ def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
 
 
 def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: float) -> tuple[float, float] | None:
-    """ln efficiency of a curve, and the part of it that was extrapolated.
+    """Return ln(efficiency) of a curve, and the part of it that was extrapolated; None if it is unknown.
 
-    Below its first point, a curve follows the mean shape of the most similar curves of its family.
+    Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family.
     """
     direct = curve.at(where)
     if direct is not None or not curve.points or curve.points[-1][0] < where:
@@ -260,7 +270,7 @@ def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: flo
 
 @cache
 def student(freedom: float, confidence: float) -> float:
-    """Two-sided quantile of Student's t, by bisection of its distribution (Abramowitz and Stegun, 26.7)."""
+    """Return the two-sided quantile of Student's t, by bisection of its distribution (Abramowitz and Stegun, 26.7)."""
     import numpy as np
 
     theta = np.linspace(0.0, np.pi / 2, 200_001)[:-1]

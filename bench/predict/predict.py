@@ -1,8 +1,8 @@
-"""The time of a collective or a copy on given links: an interval, a middle if one is known, and its evidence.
+"""Predict the time of a collective or a copy on given links: an interval, a middle if it is known, and the evidence.
 
-core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). The evidence
-only adds the efficiency of a link and the duration of a step on similar machines. It scales links, never patterns: a
-link at half its rate slows exactly the patterns whose messages cross it (docs/prediction.md).
+core/fabric.py and core/schedules.py compute how the messages of an algorithm share links (max-min fairly). Only the
+efficiency of a link and the duration of a step come from evidence on similar machines. An efficiency belongs to a link
+and not to a pattern: a link at half its rate slows exactly the patterns whose messages cross it (docs/prediction.md).
 """
 
 from __future__ import annotations
@@ -43,23 +43,25 @@ __all__ = [
     "published",
 ]
 
-BASES = ("measured", "imported", "published", "bound")  # what a figure rests on, most reliable first
+BASES = ("measured", "imported", "published", "bound")  # the kinds of evidence for a figure, the most reliable first
 WIDEST = 4.0  # a wider interval (high / low) is shown without a middle
-# Time of a small message / latency of its links, without evidence: the middle, and half the width of its interval in
-# ln.
+# The time of a small message / the latency of its links, used without evidence: the middle of this ratio, and half the
+# width of the interval of its logarithm.
 _OVERHEAD = (9.0, 0.6)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of one operation. `low_s` to `high_s`: an interval at level CONFIDENCE. `middle_s`: None if unknown.
+    """The predicted seconds of one operation.
 
-    `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: its name in
-    core/schedules.py, "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
+    `low_s` and `high_s`: the ends of an interval at level CONFIDENCE. `middle_s`: None if unknown.
+
+    `basis`: one of BASES. `rests_on`: the sources in words, with their dates. `algorithm`: the name of the algorithm in
+    core/schedules.py; "" for a copy. `bottleneck`: the saturated link ("NVLink port", "NIC", "PCIe link", "latency").
     `link_class`: see `link_class`. `machine`: the instance type; all predictions of one machine deviate from the pool
-    by the same draws. `pool`: the name of the evidence; the error of one pool cancels in the ratio of two predictions.
-    `spread`: the standard deviation of ln(seconds) of one machine about its pool. `verified`: all figures of links and
-    evidence have a source. `ideal_s`: the time that the links alone need.
+    by the same draws. `pool`: the name of the evidence; the shared error of a pool cancels in the ratio of two
+    predictions. `spread`: the standard deviation of ln(seconds) of one machine about its pool. `verified`: whether all
+    figures of links and evidence have a source. `ideal_s`: the seconds that the links alone need.
     """
 
     low_s: float
@@ -78,7 +80,7 @@ class Prediction:
 
     @property
     def centre_s(self) -> float:
-        """The middle; if there is none, the geometric middle of the interval."""
+        """The middle of the prediction if it is known, otherwise the geometric mean of the two ends of the interval."""
         return self.middle_s if self.middle_s is not None else sqrt(self.low_s * self.high_s)
 
 
@@ -118,7 +120,11 @@ def curve(
     evidence: EfficiencyEvidence,
     algorithm: str | None = None,
 ) -> Mapping[float, Prediction]:
-    """Predict one collective for many sizes; the schedule is solved once. `algorithm`: use only this one."""
+    """Predict one collective for many sizes.
+
+    The schedule is computed once for all of them. `algorithm`: the name of the only algorithm to use; None means the
+    fastest at each size.
+    """
     curves = by_algorithm(pattern, sizes, links, num_nodes, ranks_per_node, evidence)
     if algorithm is not None:
         curves = {algorithm: chosen(curves, algorithm, pattern, num_nodes, ranks_per_node)}
@@ -170,13 +176,15 @@ def by_algorithm(
 def bounds_by_algorithm(
     pattern: str, sizes: Sequence[float], links: NodeLinks, num_nodes: int, ranks_per_node: int
 ) -> dict[str, dict[float, float]]:
-    """Seconds that the links alone need, for every algorithm that can run here, whether a library uses it or not."""
+    """Return the seconds that the links alone need, for every algorithm that can run on this cluster, also if no
+    library uses it.
+    """
     task = engine.task(pattern, links, num_nodes, ranks_per_node)
     return {name: {size: ideal_s(loads, size) for size in sizes} for name, loads in task.bounds}
 
 
 def busbw(pattern: str, payload_bytes: float, num_ranks: int, seconds: float | None) -> float | None:
-    """Bus bandwidth in bytes per second; None without a time or a payload."""
+    """Return the bus bandwidth in bytes per second; None without a time or a payload."""
     if not seconds or not payload_bytes or pattern == "barrier":
         return None
     return engine.seconds_of(pattern, payload_bytes, num_ranks, 1.0) / seconds
@@ -250,7 +258,10 @@ class _Predictor:
         return own or near
 
     def _most_ranks(self) -> int | None:
-        """Return the most ranks that were measured over similar networks, else over any network; None inside a node."""
+        """Return the largest number of ranks that was measured over similar networks, else over any network.
+
+        Return None inside a node.
+        """
         if self._family() != "network":
             return None
         across = [each for each in self.evidence.curves if each.family == "network"]
@@ -293,7 +304,9 @@ class _Predictor:
 
 
 def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
-    """(Small message - launch) / latency of the links: the middle, and half the width of its interval in ln."""
+    """Return the middle of the ratio (time of a small message - LAUNCH_S) / latency of the links, and half the width of
+    the interval of its logarithm.
+    """
     systems: dict[str, list[float]] = {}
     for each in used:
         systems.setdefault(each.system, []).append(log(each.overhead or 1.0))
@@ -309,7 +322,9 @@ def _overhead(used: Sequence[EfficiencyCurve]) -> tuple[float, float]:
 def _transfer_s(
     algorithm: engine.Algorithm, payload_bytes: float, efficiency: Mapping[tuple[str, str], float]
 ) -> float:
-    """Seconds of the transfers: the sum over phases of the time that the slowest link needs at its efficiency."""
+    """Return the seconds of the transfers: the sum over phases of the time that the slowest link needs at its
+    efficiency.
+    """
     return sum(
         repeat * excess * max(slope * payload_bytes / efficiency.get(key, 1.0) for key, slope in needs.items())
         for repeat, excess, needs in algorithm.parts
@@ -319,7 +334,9 @@ def _transfer_s(
 def copy(
     direction: str, num_bytes: float, links: NodeLinks, evidence: EfficiencyEvidence, gpus_at_once: int = 1
 ) -> Prediction:
-    """Predict a copy between host memory and one GPU, "h2d" or "d2h". `gpus_at_once`: GPUs of the node that copy.
+    """Predict a copy between host memory and one GPU, "h2d" or "d2h".
+
+    `gpus_at_once`: the number of GPUs of the node that copy at the same time.
 
     No published result shows how several copies share the host. A prediction for several GPUs therefore has no middle,
     and its high end assumes half of the rate (two GPUs behind one PCIe switch, or the limit of the host's memory).

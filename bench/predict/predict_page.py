@@ -1,4 +1,4 @@
-"""Predictions as a report: one row for each size and algorithm, and the evidence for the rows."""
+"""Predictions as a report: one row for each size and algorithm, and the evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.predict.predict import EfficiencyEvidence, Prediction, busbw
 from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.predict/1"
-COVERED_SMALL = 0.85  # part of the published rows below 1 MiB inside their interval, as `bench validate` counts them
+COVERED_SMALL = 0.85  # share of published rows below 1 MiB that are inside their interval, as `bench validate` counts
 
 
 def prediction_rows(
@@ -26,9 +26,12 @@ def prediction_rows(
     evidence: EfficiencyEvidence,
     algorithm: str | None,
 ) -> list[dict[str, Any]]:
-    """One row for each size and algorithm. `world`: (nodes, GPUs of each). `algorithm`: one name, or all.
+    """Return one row for each size and algorithm.
 
-    With "all", algorithms that no library uses follow as bounds. Raises UsageError for an unknown algorithm.
+    `world`: the number of nodes, and of GPUs per node. `algorithm`: the name of one algorithm, or "all".
+
+    With "all", algorithms that no library uses have rows, too, which show bounds. Raises UsageError for an unknown
+    algorithm.
     """
     curves = predict.by_algorithm(pattern, sizes, machine.links, *world, evidence)
     if algorithm not in (None, "all"):
@@ -66,7 +69,7 @@ def _row(pattern: str, size: int, world: tuple[int, int], found: Prediction, bes
 
 
 def _bound(pattern: str, size: int, world: tuple[int, int], algorithm: str, ideal_s: float) -> dict[str, Any]:
-    """Return the row of an algorithm that no library uses: it has only the limit of its links."""
+    """Return the row of an algorithm that no library uses. The row shows only the limit of the links."""
     return {
         **_key(pattern, size, world, algorithm, False),
         "low_s": ideal_s,
@@ -98,7 +101,7 @@ def _key(pattern: str, size: int, world: tuple[int, int], algorithm: str, best: 
 
 @dataclass(frozen=True)
 class PredictReport(Report):
-    """Rows of `prediction_rows`, with the machine and the evidence that they rest on."""
+    """A report made of rows of `prediction_rows`, with the machine and the evidence for the rows."""
 
     rows: Sequence[Mapping[str, Any]]
     machine: str
@@ -126,7 +129,7 @@ class PredictReport(Report):
         return self.rows
 
     def notes(self) -> list[Coded]:
-        """How to read the columns, and what the figures rest on, each source once."""
+        """Return how to read the columns, and the evidence for the figures, each source once."""
         predicted = [row for row in self.rows if row["link_class"]]
         classes = list(dict.fromkeys(row["link_class"] for row in predicted))
         notes = [
@@ -143,7 +146,7 @@ class PredictReport(Report):
 
 
 def _seconds(value: float | None) -> str:
-    """`12.3 us`, `4.56 ms`, `1.2 s`: three digits."""
+    """Return a time with three digits and its unit: `12.3 us`, `4.56 ms`, `1.2 s`."""
     if value is None:
         return NOTHING
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
@@ -153,7 +156,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    """`[1.2 ms, 3.4 ms]`; `?` for an end without a bound."""
+    """Return an interval as text: `[1.2 ms, 3.4 ms]`, with `?` for an end that is unknown."""
     high = "?" if row["high_s"] is None else _seconds(row["high_s"])
     return f"[{_seconds(row['low_s'])}, {high}]"
 

@@ -1,4 +1,4 @@
-"""The evidence as efficiency curves: published rows, the user's runs and imported logs."""
+"""Convert evidence to efficiency curves: published rows, the user's runs and imported logs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from bench.predict.messages import PredictRemark
 from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
-LAUNCH_S = 5e-6  # start of one GPU operation before any transfer; the fastest published operation takes 7.7 us
-TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # assumed, to find a curve's busiest link; all others:
+LAUNCH_S = 5e-6  # seconds to start a GPU operation before any transfer; the fastest published operation takes 7.7 us
+TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # assumed, to find a curve's busiest link; other families:
 TYPICAL_OTHER = 0.8
-# A row shows the efficiency of links only if start-up takes at most this part of its time.
+# A row shows the efficiency of links only if the start-up takes at most this share of the row's time.
 _MOST_OVERHEAD = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedCurve:
-    """Measured seconds by payload of one pattern on one cluster."""
+    """The measured seconds of one pattern on one cluster, by payload in bytes."""
 
     system: str
     basis: str
@@ -48,7 +48,7 @@ class PublishedCurve:
 class EfficiencyEvidence:
     """Rows with their curves, copies, and notes on unused rows. Without rows, typical efficiencies are assumed.
 
-    `copies`: (system, instance, direction, efficiency, source). `memo`: cached lookups.
+    `copies`: tuples of system, instance, direction, efficiency and source. `memo`: a cache for lookups.
     """
 
     rows: tuple[PublishedCurve, ...] = ()
@@ -58,7 +58,7 @@ class EfficiencyEvidence:
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __add__(self, other: EfficiencyEvidence) -> EfficiencyEvidence:
-        """Return the evidence of both."""
+        """Return the evidence of both objects together."""
         return EfficiencyEvidence(
             self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
         )
@@ -74,7 +74,10 @@ class EfficiencyEvidence:
 
 
 def evidence_of(rows: Iterable[PublishedCurve], notes: Sequence[Coded] = ()) -> EfficiencyEvidence:
-    """Rows with their curves. Rows on unknown links are left out with a note."""
+    """Return the evidence that rows give: the rows with their curves.
+
+    A row whose links are unknown is left out, and a note says so.
+    """
     kept, found, left_out = [], [], list(notes)
     for each in rows:
         try:
@@ -159,7 +162,7 @@ def of_run(headers: Mapping[str, Header], summaries: Iterable[Summary], name: st
 
 
 def _unusable(header: Header, row: Summary) -> Coded | None:
-    """Why a row cannot serve as evidence; None if it can."""
+    """Return why a row cannot serve as evidence; None if it can."""
     if row.modelled or header.modelled:
         return Coded.of(PredictRemark.EVIDENCE_MODELLED, job=row.job)
     if not (log_traits(row.transport).gpu_collectives or traits(row.transport).calibrates):
@@ -178,7 +181,7 @@ def _unusable(header: Header, row: Summary) -> Coded | None:
 
 
 def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
-    """Return the efficiency of the busiest link at each size, as one curve per family."""
+    """Return the efficiencies of the busiest link at each size. Each family of links has its own curve."""
     task = engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node)
     if not task.algorithms:
         return []
@@ -214,7 +217,9 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
 
 
 def _busiest(task: engine.Task, payload_bytes: float) -> tuple[str, float]:
-    """(family, seconds) of the busiest link of the algorithm that is fastest at typical efficiencies."""
+    """Return the family and the busy seconds of the busiest link, for the algorithm that is the fastest at typical
+    efficiencies.
+    """
     best: tuple[float, str, float] | None = None
     for algorithm in task.algorithms:
         needs = algorithm.by_family()
@@ -243,8 +248,9 @@ def _published_copies() -> Iterable[tuple[str, str, str, float, str]]:
 
 
 def _raw_rate(copies: reference.CopyReference) -> float:
-    """Return the PCIe rate of the instance type, because a host's link may be slower than the GPU's; if it is unknown,
-    the GPU's rate.
+    """Return the PCIe rate of the instance type, because a host's link may be slower than the GPU's link.
+
+    If this rate is unknown, return the rate of the GPU's link.
     """
     from bench.hardware import catalogue
 

@@ -1,4 +1,4 @@
-"""The ranking of machines, and the verdict on two machines by the interval of their ratio.
+"""Rank machines, and compare two machines by the interval of their ratio.
 
 Two machines may differ although their intervals overlap, because the same assumption may widen both intervals. The
 ratio of their cost or time per sample is therefore computed for each draw, in which shared assumptions cancel. If the
@@ -26,7 +26,7 @@ BY = ("cost", "time")
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A machine that cannot run the workload, with the error."""
+    """A machine that cannot run the workload, with the error that says why."""
 
     instance: str
     num_nodes: int
@@ -34,13 +34,15 @@ class Refused:
 
     @property
     def code(self) -> str:
-        """`no-memory` or `not-applicable`, for programs."""
+        """The code that programs read: `no-memory` or `not-applicable`."""
         return "no-memory" if isinstance(self.error, OutOfMemoryError) else "not-applicable"
 
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """The unknown that changes a ratio most, by the name of its draws, and its share of the ratio's variance.
+    """The unknown quantity that changes a ratio most.
+
+    `unknown`: the name of its draws. `share`: its share of the ratio's variance.
 
     `unknown` is empty if both machines have exactly the same values.
     """
@@ -53,7 +55,9 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class PairDecision:
-    """The first machine compared with another. `ratio`: cost or time of a sample on the first / on the other.
+    """A comparison of two machines.
+
+    `ratio`: the cost or time of a sample on the machine `first` / on the machine `other`.
 
     `doubt` is set if the interval of the ratio contains 1.
     """
@@ -66,7 +70,7 @@ class PairDecision:
 
     @property
     def decided(self) -> bool:
-        """Whether one machine is better for nearly all values of the unknowns: the interval excludes 1."""
+        """Whether the interval excludes 1, so one machine is better for nearly all values of the unknown quantities."""
         return self.doubt is None
 
 
@@ -79,13 +83,15 @@ class MachineRemark:
 
     @property
     def text(self) -> str:
-        """The types, then the remark."""
+        """The instance types and the remark, as text."""
         return f"{', '.join(self.instances)}: {self.remark.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The answer, best machine first. If ranked by cost, machines without a price come last.
+    """The answer of a selection, with the best machine first.
+
+    If machines are ranked by cost, machines without a price come last.
 
     `price_changes`: pairs for which an earlier price gives another order or another verdict.
     """
@@ -100,7 +106,7 @@ class Selection:
 
 
 def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
-    """Rank machines, each an (instance, number of nodes).
+    """Rank machines. A machine is a pair of an instance type and a number of nodes.
 
     Raises UsageError if no machine can run the workload, or no machine has a price to rank by.
     """
@@ -154,7 +160,10 @@ def _key(each: Candidate, by: str) -> tuple[bool, float]:
 
 
 def _metrics(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
-    """Return by what two machines are compared: the requested metric first, and cost only if both have a price."""
+    """Return the metrics by which two machines are compared.
+
+    The requested metric is the first, and cost is included only if both machines have a price.
+    """
     priced = first.sample_usd is not None and other.sample_usd is not None
     if not priced:
         return ("time",)
@@ -170,7 +179,7 @@ def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> PairDe
 
 
 def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doubt:
-    """Return the unknown with the largest squared correlation between its draws and the logarithm of the ratio."""
+    """Return the unknown quantity whose draws have the largest squared correlation with the logarithm of the ratio."""
     import numpy as np
 
     unknowns = {**first.unknowns, **other.unknowns}
@@ -186,7 +195,7 @@ def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doub
 
 
 def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
-    """Each remark once, with all instance types that it applies to."""
+    """Return each remark once, with all instance types that it applies to."""
     merged: list[MachineRemark] = []
     for each in ranked:
         for remark in each.remarks:
@@ -201,8 +210,9 @@ def _merged_remarks(ranked: Sequence[Candidate]) -> list[MachineRemark]:
 
 
 def _price_changes(ranked: Sequence[Candidate]) -> list[Coded]:
-    """Return a remark on each pair with the best machine in which an earlier price changes the order or the verdict on
-    cost.
+    """Compare the best machine with each other machine at earlier prices.
+
+    Return a remark on each pair for which an earlier price changes the order or the verdict on cost.
     """
     changes = []
     best = ranked[0]

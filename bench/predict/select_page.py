@@ -1,6 +1,6 @@
 """A selection of machines as a report: a ranked table, the verdicts, and the remarks.
 
-Letters at each number show the evidence for it; a line below the table explains the letters.
+Letters beside a number show the kind of evidence for the number. A line below the table explains the letters.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LEFT = ("instance", "bottleneck", "price of")
 _COLUMNS = [
     Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
 ]
-_FEW = 4  # with more machines, lines are merged or only in JSON
+_FEW = 4  # with more machines than this, some lines are merged, and some are only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 
@@ -56,7 +56,7 @@ class SelectReport(Report):
     explained: str | None = None
 
     def blocks(self) -> Iterable[Block]:
-        """For each workload its settings, the ranking and the verdicts; then the derivation."""
+        """Yield the settings, the ranking and the verdicts of each workload, then the derivation."""
         for selection in self.selections:
             title, settings = _workload_lines(selection)
             yield Heading(title)
@@ -75,12 +75,12 @@ class SelectReport(Report):
         return lines or [f"{self.explained} was left out: see above"]
 
     def data(self) -> Mapping[str, Any]:
-        """One selection, or a list of several."""
+        """Return one selection, or a list of several."""
         selections = [_plain(selection) for selection in self.selections]
         return selections[0] if len(selections) == 1 else {"schema": SCHEMA, "selections": selections}
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """One line for each machine of each workload."""
+        """Yield one line for each machine of each workload."""
         for selection in self.selections:
             for rank, each in enumerate(selection.candidates, 1):
                 yield {"workload": selection.question.workload.name} | _machine(rank, each)
@@ -139,7 +139,7 @@ def _price_source(each: Candidate) -> str:
 
 
 def letters(basis: str) -> str:
-    """`ap` for assumed+published."""
+    """Return the letters for kinds of evidence: `ap` for assumed+published."""
     return "".join(LETTERS[word] for word in basis.split("+") if word)
 
 
@@ -168,7 +168,10 @@ def fine_print(selection: Selection) -> list[str]:
 
 
 def _verdicts(selection: Selection) -> list[str]:
-    """All verdicts if machines are few; else one line for all machines that the best one beats, and the others."""
+    """Return the verdicts as lines.
+
+    If there are many machines, one line names all machines that are worse than the best machine.
+    """
     if len(selection.candidates) <= _FEW:
         return [sentence(each) for each in selection.verdicts]
     asked = [each for each in selection.verdicts if each.by == selection.verdicts[0].by]
@@ -184,9 +187,12 @@ def _verdicts(selection: Selection) -> list[str]:
 
 
 def _left_out(refused: Sequence[Refused]) -> list[str]:
-    """Each machine with its reason. If there are many, a memory calculation that several share is printed once."""
+    """Return a line for each machine that was left out, with the reason.
+
+    If there are many machines, equal memory calculations are shown once, after these lines.
+    """
     lines: list[str] = []
-    machines: dict[str, list[str]] = {}  # by the calculation of their memory
+    machines: dict[str, list[str]] = {}  # the machines with each memory calculation
     for each in refused:
         machine = f"{each.num_nodes} x {each.instance}"
         reason = str(each.error)
@@ -200,9 +206,10 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
 
 
 def sentence(verdict: PairDecision) -> str:
-    """Return `a sample costs on A 0.21..0.64 of what it costs on B:
+    """Return a verdict as a sentence.
 
-    A is cheaper`, or UNDECIDED with what would decide it.
+    It has the ratio of the two machines and names the better machine. If the verdict is open, it says UNDECIDED and
+    what would decide it.
     """
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
@@ -219,7 +226,7 @@ def sentence(verdict: PairDecision) -> str:
 
 
 def _plain(selection: Selection) -> dict[str, Any]:
-    """Plain values for JSON: seconds, bytes, dollars; null if unknown."""
+    """Return a selection as plain values for JSON, in seconds, bytes and dollars. An unknown value is null."""
     skipped = []
     for each in selection.refused:
         machine = {"instance": each.instance, "num_nodes": each.num_nodes, "reason": str(each.error)}
@@ -275,7 +282,10 @@ def _machine(rank: int, each: Candidate) -> dict[str, Any]:
 
 
 def _ends(name: str, unit: str, found: DrawnRange | None, has_middle: bool) -> Mapping[str, float | None]:
-    """`step_low_s`, `step_s` (null without a middle), `step_high_s`."""
+    """Return the ends and the middle of a range, with names such as `step_low_s`, `step_s` and `step_high_s`.
+
+    The middle is null if it is unknown.
+    """
     low = middle = high = None
     if found is not None:
         low, high = found.low, found.high

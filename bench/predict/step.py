@@ -1,4 +1,4 @@
-"""The time of one training step: compute, exposed communication, pipeline bubble and host-to-device feed.
+"""Compute the time of one training step: compute, exposed communication, pipeline bubble and host-to-device feed.
 
 Every quantity is an array of draws (predict/draws.py) in seconds; the arithmetic is the same for one number.
 """
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Seconds = Callable[[Communication], Floats]  # of one call
 
-# The forward pass / both passes. The backward pass takes twice as long as the forward pass; recomputation adds one more
-# forward pass to the backward pass.
+# The time of the forward pass / the time of both passes. The backward pass takes twice as long as the forward pass.
+# Recomputation adds one more forward pass to the backward pass.
 _FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step, one value for each draw. `total_s` is the sum of compute, bubble, exposed and feed.
+    """The seconds of the parts of one step, one value for each draw.
+
+    `total_s` is the sum of compute, bubble, exposed and feed.
 
     `compute_s`: forward pass, backward pass and the optimizer's update. `bubble_s`: the wait of a pipeline stage while
     other stages compute and communicate. `exposed_s`: the GPU's own communication that computation does not hide, plus
-    the slowdown of the computation that hides the rest; at most `exchange_s` if the lost share is at most 1. `feed_s`:
-    the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
+    the time that computation loses because it hides the rest. It is at most `exchange_s` if the lost share is at most
+    1. `feed_s`: the wait for input. `exchange_s`: all of the GPU's own communication, hidden or not.
     """
 
     compute_s: Any
@@ -60,7 +62,7 @@ def step(
     `passes_s`: forward and backward passes of all micro-batches on one GPU, without communication. `update_s`: the
     optimizer's update. `seconds`: the time of one call. `lost_share`: the part of hidden communication time that is
     lost because concurrent computation is slower. `copied_s`: the copy of the input from the host. `shares_link`:
-    whether that copy and the exchange use the same link.
+    whether the copy of the input and the communication use the same link.
     """
     workload = found.workload
     micro, stages = workload.accumulation, workload.mesh.pipeline
@@ -70,7 +72,7 @@ def step(
         when: [each for each in exchanged if each.when == when] for when in ("pass", "unit", "hop", "bucket", "after")
     }
     blocked_forward, blocked_backward = _blocking(of_kind["pass"], seconds, micro)
-    # Exposed communication of one micro-batch, both passes.
+    # The exposed communication of both passes of one micro-batch.
     waits = blocked_forward + blocked_backward
     waits = waits + _units(found, forward + blocked_forward, backward + blocked_backward, of_kind["unit"], seconds)
     if workload.strategy == "zero2":
@@ -102,7 +104,8 @@ def _with_losses(
 ) -> StepTime:
     import numpy as np
 
-    # Communication is never exposed for longer than it takes; the rest overlapped with computation.
+    # The exposed time of communication is never longer than the communication itself. The rest overlapped with
+    # computation.
     hidden = np.clip(exchange - exposed, 0, compute)
     exposed = exposed + lost_share * hidden
     busy = copied + (exchange if shares_link else 0.0)
@@ -111,7 +114,7 @@ def _with_losses(
 
 
 def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> tuple[Any, Any]:
-    """Seconds that the forward and the backward pass of a micro-batch wait for blocking calls."""
+    """Return the seconds for which the forward pass and the backward pass of a micro-batch wait for blocking calls."""
     forward = sum((each.forward * seconds(each) for each in passes), 0.0)
     backward = sum(((each.calls - each.forward) * seconds(each) for each in passes), 0.0)
     return forward / micro, backward / micro
@@ -120,7 +123,9 @@ def _blocking(passes: Sequence[Communication], seconds: Seconds, micro: int) -> 
 def _units(
     found: ParallelLayout, forward: Floats, backward: Floats, units: Sequence[Communication], seconds: Seconds
 ) -> Floats:
-    """Exposed seconds of a micro-batch if the weights of each layer are gathered one layer ahead (FSDP)."""
+    """Return the exposed seconds of a micro-batch if the weights of each layer are gathered while the layer before is
+    computed (FSDP).
+    """
     import numpy as np
 
     layers = found.stage_layers
@@ -140,10 +145,10 @@ def _units(
 def exposed_buckets(
     backward: Floats, buckets: Sequence[Communication], seconds: Seconds, overlap: bool, micro: int = 1
 ) -> Floats:
-    """Seconds by which the gradient exchange outlasts the backward pass.
+    """Return the seconds that the exchange of gradients continues after the end of the backward pass.
 
-    Gradients appear evenly over the backward pass. A bucket starts when it is full and the previous bucket is done.
-    `micro`: the number of backward passes that share the calls.
+    Gradients are assumed to appear evenly during the backward pass. The exchange of a bucket starts when the bucket is
+    full and the exchange of the previous bucket has ended. `micro`: the number of backward passes that share the calls.
     """
     import numpy as np
 
@@ -156,7 +161,7 @@ def exposed_buckets(
 
 
 def _in_order(buckets: Sequence[Communication], micro: int) -> list[tuple[float, Communication]]:
-    """(part of the backward pass after which the bucket is full, bucket), sorted.
+    """Return each bucket with the part of the backward pass after which the bucket is full, sorted by this part.
 
     Each kind of exchange fills its own buckets.
     """

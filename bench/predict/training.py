@@ -1,4 +1,5 @@
-"""The communication of a training step: collective, payload, group, number of calls, and what can hide it.
+"""Derive the communication of a training step: collective, payload, group, number of calls, and what computation can
+hide each call.
 
 Volumes follow Rajbhandari et al., "ZeRO" (SC20, section 7: stages 1 and 2 send as much as plain data parallelism, stage
 3 sends 1.5 times as much), Shoeybi et al., "Megatron-LM" (2019, section 3: two allreduces of the activations per layer
@@ -49,10 +50,11 @@ class CommGroup:
 class Communication:
     """One kind of call that every rank makes `calls` times per step.
 
-    `payload_bytes`: S of docs/metrics.md, of one call. `forward`: the number of calls in the forward pass.
+    `payload_bytes`: the payload S (docs/metrics.md) of one call. `forward`: the number of calls in the forward pass.
     `derivation`: how bytes and calls follow from the workload. `when` decides what can hide the call: "bucket"
-    (gradients, during the backward pass), "unit" (weights or gradients of a layer, prefetched), "pass" (blocks a pass),
-    "hop" (to the next pipeline stage), "after" (follows all gradients).
+    (gradients, during the backward pass), "unit" (weights or gradients of a layer, sent while another layer is
+    computed), "pass" (the pass waits for the call), "hop" (a message to the next pipeline stage), "after" (the call
+    follows the exchange of all gradients).
     """
 
     name: str
@@ -66,28 +68,34 @@ class Communication:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that busbw counts in a step (calls x S x bus factor). Without NVLS, they pass each rank's port."""
+        """The bytes that busbw counts in a step: calls x S x bus factor.
+
+        Without NVLS, these bytes pass through each rank's port.
+        """
         return self.calls * self.payload_bytes * bus_factor(self.collective, self.group.size)
 
     @property
     def switched_bytes(self) -> float:
-        """Bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
+        """The bytes through one rank's port in a step if the switch reduces (NVLS): calls x S x (1 + 1/n).
 
-        n: ranks of the group on a node. The switch reads the whole buffer of each rank and returns to it one part of
-        the sum, which the rank multicasts.
+        n is the number of the group's ranks on a node. The switch reads the whole buffer of each rank and returns one
+        part of the sum to each rank, which then multicasts this part.
         """
         return self.calls * self.payload_bytes * (1 + 1 / self.group.per_node)
 
 
 def bus_factor(collective: str, size: int) -> float:
-    """Bytes through one rank's port / payload without NVLS, as in docs/metrics.md."""
+    """Return the bytes through one rank's port divided by the payload, without NVLS (docs/metrics.md)."""
     others = (size - 1) / size
     return {"allreduce": 2 * others, "sendrecv": 1.0}.get(collective, others)
 
 
 @dataclass(frozen=True, slots=True)
 class ParallelLayout:
-    """A workload on a number of GPUs. `dense`, `experts`: parameters of one GPU before ZeRO shards them."""
+    """A workload on a number of GPUs.
+
+    `dense`, `experts`: the numbers of dense and of expert parameters of one GPU before ZeRO shards them.
+    """
 
     workload: Workload
     num_nodes: int
@@ -98,23 +106,25 @@ class ParallelLayout:
 
     @property
     def num_gpus(self) -> int:
-        """All GPUs together."""
+        """The number of all GPUs together."""
         return self.num_nodes * self.gpus_per_node
 
     @property
     def samples(self) -> int:
-        """Samples of one step on all GPUs together."""
+        """The number of samples of one step on all GPUs together."""
         return self.workload.batch * self.workload.accumulation * self.data
 
     @property
     def activation_bytes(self) -> float:
-        """Activations of one micro-batch between two layers: batch x tokens x hidden, in the compute type."""
+        """The bytes of the activations of one micro-batch between two layers: batch x tokens x hidden elements of the
+        compute type.
+        """
         model = self.workload.model
         return self.workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(self.workload.compute)
 
     @property
     def stage_layers(self) -> int:
-        """Layers of one stage of the pipeline."""
+        """The number of layers of one stage of the pipeline."""
         return (self.workload.model.layers or 1) // self.workload.mesh.pipeline
 
     def group(self, name: str) -> CommGroup:
@@ -145,12 +155,15 @@ class ParallelLayout:
 
 
 def width(dtype: str) -> int:
-    """Bytes of one element."""
+    """Return the size of one element in bytes."""
     return dtype_of(dtype).num_bytes
 
 
 def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLayout:
-    """Return the workload on this many GPUs. Raises UsageError if the mesh does not divide them."""
+    """Return the layout of a workload on this many GPUs.
+
+    Raises UsageError if the workload's mesh does not fit this number of GPUs.
+    """
     mesh, gpus = workload.mesh, num_nodes * gpus_per_node
     fixed = mesh.tensor * mesh.pipeline
     if gpus % fixed:
@@ -181,20 +194,24 @@ def layout(workload: Workload, num_nodes: int, gpus_per_node: int) -> ParallelLa
 
 
 def communications(found: ParallelLayout) -> tuple[Communication, ...]:
-    """All communication of a step between GPUs. Groups of one rank send nothing."""
+    """Return all communication of a step between GPUs. Groups of one rank send nothing."""
     every = [*_gradients(found), *_weights(found), *_tensor(found), *_experts(found), *_pipeline(found)]
     return tuple(each for each in every if each.group.size > 1 and each.payload_bytes > 0 and each.calls)
 
 
 def _parts(found: ParallelLayout) -> Iterator[tuple[str, float, str]]:
-    """(suffix for names, parameters of one GPU, the group that shares them) for dense and expert parameters."""
+    """Yield for dense parameters, and for expert parameters if there are any: a suffix for names, the number of
+    parameters of one GPU, and the group of ranks that share them.
+    """
     yield "", found.dense, "shard" if found.workload.strategy == "zero3" else "data"
     if found.experts:
         yield " of experts", found.experts, "expert_data"
 
 
 def _gradients(found: ParallelLayout) -> Iterator[Communication]:
-    """Exchange of gradients: in buckets, per step (DDP, ZeRO 1) or micro-batch (ZeRO 2), or by layer (ZeRO 3)."""
+    """Yield the calls that exchange gradients: in buckets once per step (DDP, ZeRO 1) or per micro-batch (ZeRO 2), or
+    layer by layer (ZeRO 3).
+    """
     workload = found.workload
     for suffix, parameters, group in _parts(found):
         if workload.strategy == "zero3":
@@ -214,7 +231,8 @@ def _gradients(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], ...]:
-    """(bytes, number) of DDP's buckets: a first one of 1 MiB, full ones, and one for the rest.
+    """Return the sizes of DDP's buckets in bytes, each with the number of such buckets: a first bucket of 1 MiB, full
+    buckets, and one bucket for the rest.
 
     Raises UsageError for a number of buckets that no training would use.
     """
@@ -233,7 +251,10 @@ def buckets(num_bytes: float, bucket_bytes: float) -> tuple[tuple[float, int], .
 
 
 def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[Communication]:
-    """PowerSGD: for each n x m matrix, an n x r and then an m x r matrix are reduced; the rest is reduced as it is."""
+    """Yield the calls of PowerSGD.
+
+    For each n x m matrix of gradients, an n x r matrix and then an m x r matrix are reduced.
+    """
     workload = found.workload
     rows, columns, whole = _matrix_sides(found)
     rank, number = workload.rank or 1, ceil(parameters * width(workload.gradients) / workload.bucket_bytes)
@@ -245,7 +266,7 @@ def _powersgd(found: ParallelLayout, parameters: float, group: str) -> Iterator[
 
 
 def _matrix_sides(found: ParallelLayout) -> tuple[float, float, int]:
-    """(sum of n, sum of m, number) over the n x m matrices of one GPU."""
+    """Return the sum of n, the sum of m, and the number of matrices, over the n x m matrices of one GPU."""
     model, mesh = found.workload.model, found.workload.mesh
     hidden, feedforward = model.hidden or 0, model.feedforward or 0
     shared = hidden * (model.kv_heads or model.heads or 1) / (model.heads or 1)
@@ -262,7 +283,9 @@ def fixed_parts(found: ParallelLayout) -> int:
 
 
 def _units(found: ParallelLayout, suffix: str, parameters: float, group: str) -> Iterator[Communication]:
-    """ZeRO 3: gather a layer's weights for the forward and again for the backward pass, and scatter its gradients."""
+    """Yield the calls of ZeRO 3: gather a layer's weights for the forward pass and again for the backward pass, and
+    reduce-scatter its gradients.
+    """
     workload, layers = found.workload, found.stage_layers
     repetitions = layers * workload.accumulation
     weights, gradients = (parameters / layers * width(each) for each in (workload.compute, workload.gradients))
@@ -283,7 +306,7 @@ def _units(found: ParallelLayout, suffix: str, parameters: float, group: str) ->
 
 
 def _weights(found: ParallelLayout) -> Iterator[Communication]:
-    """ZeRO 1 and 2: after the update of its own part, each rank gathers the weights of the other ranks."""
+    """Yield the call of ZeRO 1 and 2 in which each rank gathers the weights that other ranks have updated."""
     if found.workload.strategy not in ("zero1", "zero2"):
         return
     for suffix, parameters, group in _parts(found):
@@ -295,7 +318,7 @@ def _weights(found: ParallelLayout) -> Iterator[Communication]:
 
 
 def _passes(found: ParallelLayout) -> tuple[int, int, str]:
-    """Blocking calls per layer: (in the forward pass, in the backward pass, words)."""
+    """Return the number of blocking calls per layer in the forward pass and in the backward pass, and a description."""
     if found.workload.recompute == "full":
         return 2, 4, "2 forward, 2 backward, 2 in the repeated forward pass"
     return 2, 2, "2 forward, 2 backward"

@@ -1,4 +1,4 @@
-"""Held-out validation: each published row is predicted without the rows of its own system.
+"""Held-out validation: predict each published row from evidence that excludes the row's own system.
 
 Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
 a Wilson interval over systems, because the rows of one system are not independent.
@@ -22,16 +22,19 @@ RANGES = (
     (1 << 26, 1 << 62, "64 MiB and above"),
 )
 LARGE_BYTES = 1 << 26
-LEVELS = {"network": "network", "no-p2p": "host", "pcie-p2p": "host"}  # by family; all others are peers
-TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error, allreduce, LARGE_BYTES and above
+LEVELS = {"network": "network", "no-p2p": "host", "pcie-p2p": "host"}  # by family; all other families: "peer"
+TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error of large allreduces
 _Z90 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:
-    """One published row and its prediction without its system. Errors: predicted / measured - 1.
+    """One published row, and its prediction from evidence without the row's system.
 
-    `pointed`: the prediction has a middle; otherwise its error is that of the geometric middle of its interval.
+    An error is predicted / measured - 1.
+
+    `pointed`: whether the prediction has a middle. If not, `predicted_s` is the geometric mean of the interval's two
+    ends.
     """
 
     system: str
@@ -76,8 +79,8 @@ class ErrorSummary:
 
     `error`, `baseline_error`: the median |error| of each system, then the median over systems. `num_better`: the number
     of systems with a smaller error than the baseline's, of the `num_compared` systems that have a baseline. `covered`:
-    the share of a system's rows that are inside their intervals, as the mean over systems, with the 90 % interval of
-    this mean.
+    for each system the share of rows that are inside their intervals, then the mean over systems; `covered_low` and
+    `covered_high` are the 90 % interval of this mean.
     """
 
     words: tuple[str, ...]
@@ -95,7 +98,10 @@ class ErrorSummary:
 
 
 def held_out_rows(evidence: EfficiencyEvidence) -> tuple[HeldOutRow, ...]:
-    """Predict every row from the other systems, in the order of the evidence."""
+    """Predict every row of the evidence from the rows of all other systems.
+
+    The results are in the order of the rows.
+    """
     found: list[HeldOutRow] = []
     others_of: dict[str, tuple[EfficiencyEvidence, dict[str, float]]] = {}
     for rows in evidence.rows:
@@ -107,7 +113,7 @@ def held_out_rows(evidence: EfficiencyEvidence) -> tuple[HeldOutRow, ...]:
 
 
 def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str, ...]]) -> tuple[ErrorSummary, ...]:
-    """One summary for all rows of the same `key`, in the order of first appearance."""
+    """Return one summary for all rows with the same `key`, in the order in which the keys first appear."""
     groups: dict[tuple[str, ...], list[HeldOutRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -115,7 +121,7 @@ def summarize(rows: Iterable[HeldOutRow], key: Callable[[HeldOutRow], tuple[str,
 
 
 def summary_of(words: tuple[str, ...], rows: Sequence[HeldOutRow]) -> ErrorSummary:
-    """Summarise at least one row."""
+    """Return the summary of rows; there must be at least one row."""
     systems: dict[str, list[HeldOutRow]] = {}
     for row in rows:
         systems.setdefault(row.system, []).append(row)
@@ -151,7 +157,7 @@ def large_allreduce(rows: Iterable[HeldOutRow]) -> tuple[HeldOutRow, ...]:
 
 
 def link_level(row: HeldOutRow) -> str:
-    """Return the link class of a row. All networks are one class."""
+    """Return the link class of a row. All classes of networks count as one class."""
     return "network" if row.link_class.startswith("network") else row.link_class
 
 
@@ -182,7 +188,7 @@ def _held_out(rows: PublishedCurve, others: EfficiencyEvidence, constant: dict[s
 
 
 def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
-    """For each level, the median over systems of the efficiency of their largest messages."""
+    """Return for each level the median over systems of the efficiency of their largest messages."""
     tops: dict[str, dict[str, list[float]]] = {}
     for each in others.curves:
         if each.points:
@@ -192,7 +198,9 @@ def _constant_efficiencies(others: EfficiencyEvidence) -> dict[str, float]:
 
 
 def _baseline_s(task: engine.Task, payload_bytes: int, constant: dict[str, float]) -> float | None:
-    """Return the estimate by hand: bytes / the link's rate / one efficiency for all machines of its level."""
+    """Return the seconds of a simple estimate: bytes / the link's rate / one efficiency for all machines of the link's
+    level.
+    """
     times = []
     for algorithm in task.algorithms:
         link_times = []

@@ -1,4 +1,4 @@
-"""The validation as a report: errors and coverage by class, system, size and collective, with the targets."""
+"""The validation as a report: errors and coverage by link class, system, size and collective, with the targets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEANING = (
 class SummaryTable:
     """A table of summaries.
 
-    `names`: the titles of the columns that distinguish the summaries. `targets`: whether they have targets.
+    `names`: the titles of the columns that distinguish the summaries. `targets`: whether the summaries have targets.
     """
 
     heading: str
@@ -49,7 +49,7 @@ class SummaryTable:
 
 
 def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
-    """Return the tables of a validation, those with targets first."""
+    """Return the tables of a validation. Tables with targets come first."""
     large_rows = [row for row in rows if row.payload_bytes >= validate.LARGE_BYTES]
     large_allreduce = validate.large_allreduce(rows)
     by_class = validate.summarize(large_allreduce, lambda row: (validate.link_level(row),))
@@ -73,7 +73,10 @@ def summary_tables(rows: Sequence[HeldOutRow]) -> list[SummaryTable]:
 
 
 def target_result(summary: ErrorSummary) -> Coded:
-    """Whether a class meets its target: a largest error, or for networks a smaller error than the baseline's."""
+    """Check whether a class meets its target.
+
+    The target is a largest error or, for networks, a smaller error than that of the baseline.
+    """
     (name,) = summary.words
     if name == "network":
         return Coded.of(
@@ -128,7 +131,7 @@ class ValidateReport(Report):
 
 
 def _percent(value: float | None) -> str:
-    """`12.3 %`."""
+    """Return a fraction in percent with one decimal, `12.3 %`."""
     if value is None:
         return NOTHING
     return f"{100 * value:.1f} %" if value < 10 else f"{100 * value:.0f} %"

@@ -1,7 +1,7 @@
 """The training workload: the sizes of the model, one training step, and the mesh of ranks.
 
-Pure data: predict/workload_file.py reads it from YAML, predict/training.py turns it into collectives.
-Sizes are in bytes, operations in FLOP (a multiplication and an addition are two).
+The classes here only hold data. predict/workload_file.py reads the data from YAML, and predict/training.py derives the
+collectives. Sizes are in bytes, operations in FLOP (a multiplication and an addition are two operations).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from bench.core.errors import UsageError
 from bench.predict.messages import Refusal
 
-# How data-parallel ranks shard their states: DDP, or the stages of ZeRO (Rajbhandari et al., SC20). FSDP is stage 3.
+# The strategies by which data-parallel ranks divide their states: DDP (no division), or the stages of ZeRO (Rajbhandari
+# et al., SC20). FSDP is stage 3.
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 # Bytes of float32 state that an optimizer keeps per parameter, without the weight.
 OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "momentum": 4, "sgd": 0}
@@ -26,11 +27,14 @@ Span = tuple[float, float]  # low and high end of an interval
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """A model's parameters and layer sizes. None means unknown; a workload that needs this size is refused.
+    """A model's parameters and layer sizes.
 
-    `tokens`: of one sample. `gated`: three feed-forward matrices instead of two. `vocabulary` None: the embedding and
-    output layer are negligible. `experts`: feed-forward blocks per layer; a token uses `active_experts` of them.
-    `flops_per_sample`: of one forward and backward pass, if it does not follow from the layers.
+    None means unknown. A workload is refused if a calculation cannot do without the unknown size.
+
+    `tokens`: the number of tokens of one sample. `gated`: whether there are three feed-forward matrices instead of two.
+    `vocabulary`: None if the embedding and the output layer are negligible. `experts`: feed-forward blocks per layer; a
+    token uses `active_experts` of them. `flops_per_sample`: the operations of one forward and backward pass, if they do
+    not follow from the layers.
     """
 
     parameters: float
@@ -56,7 +60,10 @@ class ModelSizes:
 
     @property
     def attention_parameters(self) -> float | None:
-        """Attention parameters per layer: queries and output h^2 each, keys and values h^2 x kv_heads / heads each."""
+        """The attention parameters per layer.
+
+        Queries and output have h^2 each, keys and values h^2 x kv_heads / heads each.
+        """
         if self.hidden is None:
             return None
         shared = (self.kv_heads or self.heads or 1) / (self.heads or 1)
@@ -78,7 +85,7 @@ class ModelSizes:
 
     @property
     def parameters_by_layers(self) -> float | None:
-        """Parameters of all matrices, the embedding and the output layer, without norms and biases. None: unknown."""
+        """Parameters of all matrices, the embedding and the output layer, without norms and biases; None if unknown."""
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -86,7 +93,9 @@ class ModelSizes:
 
     @property
     def active_parameters(self) -> float | None:
-        """Parameters that one token is multiplied by: all but the embedding (a look-up) and the inactive experts."""
+        """The parameters by which one token is multiplied: all except the embedding (a look-up) and the inactive
+        experts.
+        """
         attention, block = self.attention_parameters, self.expert_parameters
         if attention is None or block is None or self.layers is None or self.hidden is None:
             return None
@@ -109,10 +118,12 @@ class Mesh:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One training job. `batch`: samples of a rank per micro-batch; `accumulation`: micro-batches per step.
+    """One training job.
+
+    `batch`: the number of samples of one rank in a micro-batch. `accumulation`: the number of micro-batches in a step.
 
     `weights`, `gradients`: the stored element types; `compute`: the type of matrix multiplications and of weights that
-    FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; `overlap`: whether this happens
+    FSDP gathers. `bucket_bytes`: bytes of gradients that DDP reduces in one call; `overlap`: whether these calls run
     during the backward pass. `efficiency`: (low, high) of the achieved share of the data sheet's dense rate on one GPU,
     by GPU model; "" is the key for all models. `baselines`: (low, high) of the measured samples per second of one GPU,
     by GPU model. `sources`: the sources of the figures; `unverified`: the figures that were not read in a source.

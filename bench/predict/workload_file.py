@@ -26,10 +26,10 @@ from bench.predict.workload import COMPRESSIONS, OPTIMIZERS, RECOMPUTE, STRATEGI
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBT]?)", re.IGNORECASE)
 _THOUSANDS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_MOST_DEEP = 5  # most levels of presets of presets
+_MOST_DEEP = 5  # at most this many presets, each of which names the next
 _MESH = ("tensor", "pipeline", "expert", "shard")
 
-_Found = Mapping[str, Any]  # key -> value, or section -> field -> value
+_Found = Mapping[str, Any]  # the value of each key, or the values of each section by field
 
 
 def count(typed: str) -> float:
@@ -142,7 +142,9 @@ WORKLOAD = Section(
 
 
 def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ()) -> Workload:
-    """Load a workload by its name in `folder` or by its path. `settings` ("training.batch=32") override its keys.
+    """Load a workload by its name in `folder` or by its path.
+
+    `settings`, such as "training.batch=32", replace values of the file.
 
     Raises UsageError with line, column and key of the first mistake, or with the wrong setting.
     """
@@ -154,7 +156,7 @@ def load_workload(name_or_path: str, folder: Path, settings: Sequence[str] = ())
 
 
 def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
-    """Return the keys of a file and of its preset. The file's own keys win."""
+    """Return the keys of a file and of its preset. If both have a key, the file's own value is used."""
     found: _Found = schema.read(file, WORKLOAD)
     preset = found.get("preset")
     if preset is None:
@@ -165,7 +167,7 @@ def _with_presets(file: YamlFile, folder: Path, depth: int) -> _Found:
 
 
 def _merged(below: _Found, above: _Found) -> _Found:
-    """Merge keys, sections key by key; `above` wins."""
+    """Merge two sets of keys. Sections are merged key by key. If both have a key, the value in `above` is used."""
     merged = {**below, **above}
     for name in _SECTIONS:
         if name in below and name in above:

@@ -1,4 +1,4 @@
-"""What differs between two runs besides their figures: versions, variables, settings, machines."""
+"""Find what differs between two runs besides their times: versions, environment variables, settings, machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bench.core.record import Header
 from bench.results.launches import OF_ONE_START
 
-# These differ at every start or identify one machine; they do not explain a different figure.
+# These fields differ at every start or identify one machine. They do not explain why two runs measured different times.
 _OF_A_MOMENT = frozenset(
     (
         "nodes.gpus.uuid",
@@ -35,7 +35,8 @@ _PARTS = ("versions", "facts", "environment", "settings")
 class Change:
     """One difference, named by its path in the header: `versions.mpich`, `environment.NCCL_ALGO`, `nodes.cpu_model`.
 
-    A run has many headers; if their values differ, commas separate the values. None: no header of the run has one.
+    `base` and `new`: the value in each run. A run has many headers; if their values differ, `base` or `new` holds all
+    of them, separated by commas. None: no header of the run has this field.
     """
 
     what: str
@@ -78,7 +79,7 @@ def _facts(header: Header) -> Iterator[tuple[str, Any]]:
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Nested data as (path, leaf); members of a list share their path."""
+    """Yield the path and the value of each leaf of nested data. All members of a list have the list's path."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             yield from _flat(f"{name}.{key}", member)

@@ -2,8 +2,9 @@
 
 An offset is a clock's reading minus the reference's at the same moment. Round trips bound it (SKaMPI; Hunold and
 Carpen-Amarie, ReproMPI): the reference reads s0 and sends, the client reads t and answers, the reference reads s1. So
-`t - s1 <= offset <= t - s0`. Such readings do not show how a round trip divides into request and answer. More messages
-therefore do not remove a constant asymmetry; the bound, half of the best round trip, covers it.
+`t - s1 <= offset <= t - s0`. Such readings do not show how much of a round trip the request took and how much the
+answer. If one of the two always takes longer, more messages do not remove the error. The bound, half of the shortest
+round trip, covers this error.
 
 This module only computes on readings in seconds; rank/clocks.py measures them.
 """
@@ -18,18 +19,22 @@ from typing import Any
 
 import numpy as np
 
-# Quartz is within 1e-4 of its frequency and Linux steers it by at most 5e-4, so two clocks never drift apart faster
-# than this.
+# The frequency of quartz is accurate to 1e-4, and Linux corrects a clock's rate by at most 5e-4. So two clocks never
+# drift apart faster than this.
 MAX_DRIFT = 1.2e-3
-# The largest change of a drift between comparisons; temperature changes the drift of quartz by less.
+# The largest change of a clock's drift between two comparisons. Temperature changes the drift of quartz by less than
+# this.
 WANDER = 1e-6
-# A round trip within this factor of the best one counts as equally good; further round trips would add little.
+# A round trip that takes at most this multiple of the shortest one counts as equally good. More round trips would
+# hardly reduce the bound.
 GOOD_ENOUGH = 1.10
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """Three readings: the reference's when it sends, the client's on arrival, the reference's when the answer comes."""
+    """Three readings: of the reference's clock when it sends, of the client's clock when the message arrives, and of
+    the reference's clock when the answer arrives.
+    """
 
     sent_s: float
     client_s: float
@@ -38,7 +43,10 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock's reading minus the reference's, at the reference's time `at_s`; the error is at most `bound_s`."""
+    """A clock's reading minus that of the reference clock, when the reference clock reads `at_s`.
+
+    The error is at most `bound_s`.
+    """
 
     at_s: float
     offset_s: float
@@ -46,7 +54,11 @@ class Offset:
 
 
 def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
-    """Whether a burst can end: after `most` round trips, or after `least` if the last is about as short as the best."""
+    """Check whether a burst of round trips can end.
+
+    It ends after `most` round trips, or after `least` if the last round trip is about as short as the shortest one
+    before. `took_s`: the duration of each round trip so far, in seconds.
+    """
     if len(took_s) < least:
         return False
     return len(took_s) >= most or took_s[-1] <= GOOD_ENOUGH * min(took_s[:-1])
@@ -54,9 +66,11 @@ def is_enough(took_s: Sequence[float], least: int, most: int) -> bool:
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock with a linear drift, fitted to offsets at several times: least squares with weights 1 / bound^2.
+    """A clock with a linear drift.
 
-    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound; the
+    A least-squares fit to offsets at several times, with weights 1 / bound^2, finds the drift.
+
+    A fitted value is a weighted sum of the measured offsets, so its error is at most the sum of |weight| x bound. The
     bound grows with the distance from the measurements. If an offset is off the line by more than its own bound, the
     drift is not constant, and the excess is added to the bound. Before the first and after the last measurement, WANDER
     is added to the bound for each second. Without offsets the clock is the reference itself.
@@ -89,7 +103,9 @@ class Clock:
         return Offset(at_s, offset_s, float(np.abs(weights) @ fit.bounds) + fit.bent_s + grown_s)
 
     def to_reference(self, reading_s: float) -> tuple[float, float]:
-        """Return the reference's time when this clock read `reading_s`, and the bound of its error, in seconds."""
+        """Return the time of the reference clock when this clock read `reading_s`, and the bound of its error, both in
+        seconds.
+        """
         if not self.offsets:
             return reading_s, 0.0
         fit = self._fit  # reading = time + offset + drift (time - middle)
@@ -98,7 +114,10 @@ class Clock:
 
     @cached_property
     def _fit(self) -> _Fit:
-        """The fitted line, relative to the first offset, because large readings would lose digits."""
+        """Return the line that is fitted to the offsets.
+
+        All times are relative to the first offset, because large readings would lose digits.
+        """
         first = self.offsets[0]
         times = np.array([each.at_s - first.at_s for each in self.offsets])
         values = np.array([each.offset_s - first.offset_s for each in self.offsets])
@@ -124,7 +143,7 @@ class _Fit:
     shares: Any
     slopes: Any
     bounds: Any
-    bent_s: float  # the largest distance of an offset from the line, less its own bound
+    bent_s: float  # the largest distance of an offset from the line, minus the bound of that offset
 
 
 def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
@@ -132,9 +151,9 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 
     Half of that range bounds its error.
 
-    This is the offset at the middle of the shortest round trip. The ranges of the other round trips are widened by the
-    largest drift in between, and by the bounds of the `parent` clock if that clock sent the burst. Raises ValueError
-    for no round trips, or if no drift up to MAX_DRIFT explains the readings.
+    The result is the offset at the middle of the shortest round trip. The ranges of the other round trips are widened
+    by the largest drift in between, and by the bounds of the `parent` clock if that clock sent the burst. Raises
+    ValueError for no round trips, or if no drift up to MAX_DRIFT explains the readings.
     """
     if not trips:
         raise ValueError("no round trips: the offset of this clock is unknown")
@@ -154,8 +173,8 @@ def offset_of(trips: Sequence[RoundTrip], parent: Clock = Clock()) -> Offset:
 def tree(num: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     """Return (reference, client) pairs that compare clocks 0 .. num-1 with clock 0, in ceil(log2 num) disjoint rounds.
 
-    A binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018): after round k the first 2^k clocks are known,
-    and each of these clocks is compared with one more.
+    The pairs form a binomial tree, as in HCA3 (Hunold and Carpen-Amarie, CLUSTER 2018). After round k the offsets of
+    the first 2^k clocks are known. In the next round each of these clocks is the reference of one more clock.
     """
     rounds, known = [], 1
     while known < num:

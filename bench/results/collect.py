@@ -21,12 +21,15 @@ def find(name: str, results: Path) -> Path:
 
 
 def document(path: Path) -> Document:
-    """Everything measured in a run's folder or in one results file. Raises UsageError if there is nothing to read."""
+    """Return everything that was measured, from a run's folder or from one results file.
+
+    Raises UsageError if there is nothing to read.
+    """
     return document_of(path, *runs.attempts(path))
 
 
 def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """Build the document of attempts that were read already. `warnings` become notes."""
+    """Build the document of attempts whose files were read before. `warnings` become notes of the document."""
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
     runs_read = [(job, attempt.header, attempt.records) for job, attempt in attempts]
     found = summary.document(runs_read, notes=[Coded.uncoded(text) for text in (*warnings, *doubts)])
@@ -47,7 +50,10 @@ def named(path: Path) -> NamedRun:
 
 
 def nothing(path: Path) -> Document:
-    """Build the document of a run's folder without a results file. It holds why jobs failed, if that was stored."""
+    """Build the document of a run's folder that has no results file.
+
+    The document says why jobs failed, if the folder has that.
+    """
     outcomes, doubts = _ends(path)
     return replace(
         summary.document([], notes=[Coded.uncoded(text) for text in doubts]), failures=tuple(_failures(outcomes))
@@ -55,7 +61,10 @@ def nothing(path: Path) -> Document:
 
 
 def _ends(path: Path) -> tuple[Mapping[str, Mapping[str, Any]], list[str]]:
-    """How jobs ended, and warnings. If outcomes.json is broken, only a warning: it may have recorded failures."""
+    """Return how jobs ended, and warnings.
+
+    If outcomes.json is broken, return only a warning, because the file may have recorded failures.
+    """
     try:
         return runs.outcomes_or_error(path), []
     except UsageError as error:

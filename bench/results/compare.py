@@ -1,6 +1,7 @@
-"""Compare two runs: which rows are comparable, and the verdict on each row as far as its launches allow one.
+"""Compare two runs. Find the rows that are comparable, and give a verdict on each row that has enough launches.
 
-Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except those that were allowed to differ.
+Two rows are compared if all factors (results/launches.py: FACTORS) are equal, except factors that were allowed to
+differ.
 """
 
 from __future__ import annotations
@@ -17,21 +18,31 @@ from bench.core.record import Flag
 from bench.results import inference, pairing
 from bench.results.changes import Change, changes
 from bench.results.document import Document, Summary
-from bench.results.inference import LEAST_LAUNCHES
-from bench.results.launches import Factors, RowKey, RowLaunches, cells, launch_medians, varied_variables
+from bench.results.inference import LEAST_LAUNCHES, ComparisonVerdict
+from bench.results.joint_test import JointTest, joint_test
+from bench.results.launches import (
+    Factors,
+    RowKey,
+    RowLaunches,
+    cells,
+    launch_medians,
+    launch_numbers,
+    log_medians,
+    varied_variables,
+)
 from bench.results.messages import ReasonCode
 from bench.results.pairing import listed, word
 
-# Only the first four are verdicts; rows with one of the next three have only a ratio.
-VERDICTS = ("slower", "faster", "equivalent", "inconclusive", "exploratory", "modelled", "imported", "not comparable")
+VERDICTS = tuple(ComparisonVerdict)
+FDR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
     """One row in both runs, with the medians of its launches in seconds.
 
-    `factors`: those of BASE; `differs`: factor -> (BASE, NEW) if the values differ. `estimate` and `p_corrected` need 5
-    launches of each run. `reason`: why the row is not comparable (ReasonCode).
+    `factors`: the factors of BASE. `differs`: the values (BASE, NEW) of each factor whose values differ. `estimate` and
+    `p_corrected` need 5 launches of each run. `reason`: why the row is not comparable (ReasonCode).
     """
 
     place: RowKey
@@ -43,22 +54,24 @@ class Compared:
     reason: Coded | None = None
     base_launches_s: tuple[float, ...] = ()
     new_launches_s: tuple[float, ...] = ()
+    base_launches: tuple[int, ...] = ()  # the numbers of these launches
+    new_launches: tuple[int, ...] = ()
     estimate: inference.RatioEstimate | None = None
     p_corrected: float | None = None
 
     @property
     def base_s(self) -> float | None:
-        """Median of BASE's launch medians, seconds."""
+        """The median of BASE's launch medians, in seconds."""
         return median(self.base_launches_s) if self.base_launches_s else None
 
     @property
     def new_s(self) -> float | None:
-        """Median of NEW's launch medians, seconds."""
+        """The median of NEW's launch medians, in seconds."""
         return median(self.new_launches_s) if self.new_launches_s else None
 
     @property
     def ratio(self) -> float | None:
-        """`new_s` / `base_s`: above 1, NEW is slower."""
+        """`new_s` / `base_s`. If it is above 1, NEW is slower."""
         return self.new_s / self.base_s if self.new_s is not None and self.base_s is not None else None
 
 
@@ -66,8 +79,8 @@ class Compared:
 class UnmatchedRow:
     """A row that only one run has.
 
-    `reason`: in which factors it differs from the row that both runs have, or why the other run did not measure it;
-    None if neither is known.
+    `reason`: in which factors the row differs from a row of the same size that both runs have, or why the other run did
+    not measure the row; None if neither is known.
     """
 
     place: RowKey
@@ -77,9 +90,14 @@ class UnmatchedRow:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The rows of two runs. `delta`: the change that matters (0.05: 5 %); `fdr`: false discovery rate of all rows."""
+    """The rows of two runs.
+
+    `delta`: the smallest change that matters (0.05 is 5 %). `fdr`: the false discovery rate over all rows.
+    `together`: the test of all rows with enough launches at once; None if no row has enough.
+    """
 
     rows: tuple[Compared, ...]
+    together: JointTest | None
     only_base: tuple[UnmatchedRow, ...]
     only_new: tuple[UnmatchedRow, ...]
     allowed: tuple[str, ...]  # factors that may differ
@@ -88,13 +106,26 @@ class Comparison:
     fdr: float
 
     @property
+    def verdict_together(self) -> ComparisonVerdict | None:
+        """The verdict on the change of all rows together; None if no row has enough launches."""
+        test = self.together
+        if test is None:
+            return None
+        return inference.verdict(test.ratio, (test.ratio_low, test.ratio_high), test.p, self.delta, self.fdr)
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether all rows together, or any row, became slower."""
+        return self.verdict_together == ComparisonVerdict.SLOWER or self.counts["slower"] > 0
+
+    @property
     def counts(self) -> dict[str, int]:
         """The number of rows with each of VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}
 
 
 def compare(
-    base: Document, new: Document, *, delta: float = 0.05, fdr: float = 0.05, allow_diff: Sequence[str] = ()
+    base: Document, new: Document, *, delta: float = 0.05, fdr: float = FDR, allow_diff: Sequence[str] = ()
 ) -> Comparison:
     """Compare NEW with BASE, row by row.
 
@@ -108,13 +139,14 @@ def compare(
     pairing.refuse_model_against_measurement(base_cells, new_cells)
     pairing.refuse_other_factors(base_cells, new_cells, allowed)
     pairs, left_base, left_new = pairing.paired(base_cells, new_cells, allowed)
-    rows = _judged([_compared(*pair, allowed) for pair in pairs], delta, fdr)
+    rows, together = _judged([_compared(*pair, base, new, allowed) for pair in pairs], delta, fdr)
     if all(row.ratio is None for row in rows):
         raise UsageError(_nothing(rows, left_base, left_new))
     base_jobs = dict.fromkeys(job for row in rows for job in row.base_jobs)
     new_jobs = dict.fromkeys(job for row in rows for job in row.new_jobs)
     return Comparison(
         rows=tuple(rows),
+        together=together,
         only_base=_unmatched(left_base, rows, new),
         only_new=_unmatched(left_new, rows, base),
         allowed=tuple(dict.fromkeys(allow_diff)),
@@ -124,8 +156,13 @@ def compare(
     )
 
 
-def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> Compared:
-    """Pair the rows of both runs without a verdict. The pair has the launches of both, or the reason for no ratio."""
+def _compared(
+    base: RowLaunches, new: RowLaunches, base_run: Document, new_run: Document, allowed: frozenset[str]
+) -> Compared:
+    """Return a row of BASE and the same row of NEW as one compared row, without a verdict.
+
+    It has the launches of both runs, or the reason why there is no ratio.
+    """
     differs = {
         name: (base.factors[name], new.factors[name])
         for name in base.factors
@@ -138,16 +175,29 @@ def _compared(base: RowLaunches, new: RowLaunches, allowed: frozenset[str]) -> C
     if any(each.imported for cell in (base, new) for each in cell.rows.values()):
         return replace(row, verdict="imported", base_launches_s=_imported_s(base), new_launches_s=_imported_s(new))
     verdict = "modelled" if base.factors["modelled"] == "yes" else "exploratory"
-    return replace(row, verdict=verdict, base_launches_s=launch_medians(base), new_launches_s=launch_medians(new))
+    return replace(
+        row,
+        verdict=verdict,
+        base_launches_s=launch_medians(base),
+        new_launches_s=launch_medians(new),
+        base_launches=launch_numbers(base, base_run.headers),
+        new_launches=launch_numbers(new, new_run.headers),
+    )
 
 
 def _imported_s(cell: RowLaunches) -> tuple[float, ...]:
-    """Return the time of each row in seconds. If either run is imported from another tool, no row is tested."""
+    """Return the times of a row's launches in seconds, if either run was imported from another tool.
+
+    Such rows are not tested.
+    """
     return tuple(seconds for seconds in map(_seconds, cell.rows.values()) if seconds is not None)
 
 
 def _seconds(row: Summary) -> float | None:
-    """Return the median of a row, else its mean; if a log prints only a rate, the time computed from that rate."""
+    """Return the time of a row in seconds: its median if it has one, otherwise its mean.
+
+    If a log prints only a rate, return the time that follows from the rate.
+    """
     if row.median_s is not None or row.mean_s is not None or not row.imported:
         return row.mean_s if row.median_s is None else row.median_s
     return row.payload_bytes / row.algbw_bytes_per_s if row.payload_bytes and row.algbw_bytes_per_s else None
@@ -156,7 +206,7 @@ def _seconds(row: Summary) -> float | None:
 def _not_comparable(
     base: RowLaunches, new: RowLaunches, differs: Mapping[str, tuple[str | None, str | None]], allowed: frozenset[str]
 ) -> Coded | None:
-    """Why a pair has no ratio; None if it has one."""
+    """Return why a pair has no ratio; None if it has one."""
     if "modelled" in differs:
         modelled, measured = ("BASE", "NEW") if base.factors["modelled"] == "yes" else ("NEW", "BASE")
         return Coded.of(ReasonCode.MODELLED_AND_MEASURED, modelled=modelled, measured=measured)
@@ -173,7 +223,7 @@ def _not_comparable(
 
 
 def _unusable(row: Summary) -> ReasonCode | None:
-    """Why a row has no time to compare; None if it has one."""
+    """Return why a row has no time to compare; None if it has one."""
     if row.verified is False:
         return ReasonCode.WRONG_DATA
     if row.imported:
@@ -185,25 +235,34 @@ def _unusable(row: Summary) -> ReasonCode | None:
     return None
 
 
-def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> list[Compared]:
-    """Give each row a verdict if both runs have enough launches. The p-values of all rows are corrected together."""
+def _judged(rows: Sequence[Compared], delta: float, fdr: float) -> tuple[list[Compared], JointTest | None]:
+    """Give each row a verdict if both runs have enough launches. All such rows are tested together.
+
+    A row can be slower or faster only if the joint test finds a change, so that at most `fdr` of the comparisons of
+    equal runs name any row.
+    """
     enough = [row for row in rows if row.verdict == "exploratory" and num_launches(row) >= LEAST_LAUNCHES]
-    found = [inference.estimate(row.base_launches_s, row.new_launches_s, delta, fdr) for row in enough]
-    p_values = inference.corrected([each.p for each in found])
-    judged = {
-        id(row): replace(row, verdict=inference.verdict(each, p, delta, fdr), estimate=each, p_corrected=p)
-        for row, each, p in zip(enough, found, p_values, strict=True)
-    }
-    return [judged.get(id(row), row) for row in rows]
+    if not enough:
+        return list(rows), None
+    base = log_medians([(row.base_launches, row.base_launches_s) for row in enough])
+    new = log_medians([(row.new_launches, row.new_launches_s) for row in enough])
+    together = joint_test(base, new, fdr)
+    judged = {}
+    for row, test in zip(enough, together.rows, strict=True):
+        found = inference.estimate(row.base_launches_s, row.new_launches_s, delta, test)
+        p = max(test.p_corrected, together.p)
+        verdict = inference.verdict(found.ratio, (found.ratio_low, found.ratio_high), p, delta, fdr)
+        judged[id(row)] = replace(row, verdict=verdict, estimate=found, p_corrected=p)
+    return [judged.get(id(row), row) for row in rows], together
 
 
 def num_launches(row: Compared) -> int:
-    """Return the number of launches of the run that has fewer launches."""
+    """Return the number of launches of BASE or NEW, whichever has fewer."""
     return min(len(row.base_launches_s), len(row.new_launches_s))
 
 
 def _nothing(rows: Sequence[Compared], left_base: Sequence[RowLaunches], left_new: Sequence[RowLaunches]) -> str:
-    """Why no row has a ratio, in one sentence."""
+    """Return why no row has a ratio, in one sentence."""
     if rows:
         reason, number = Counter(row.reason.text for row in rows if row.reason is not None).most_common(1)[0]
         return f"nothing in BASE and NEW can be compared: {reason} ({number} of {len(rows)} rows)"

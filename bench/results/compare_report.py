@@ -1,11 +1,11 @@
-"""Two runs compared, as a report: the conclusion, a line for each row, what else changed."""
+"""The report of a comparison of two runs: the conclusion, a line for each row, and what else differs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from bench.core.codes import Coded
@@ -18,7 +18,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 SCHEMA = "bench.compare/1"
 _MOST_VALUE = 100  # characters of a changed value
 
-# These factors get a column of their own if rows differ in them; the line above the rows shows the others.
+# These factors get a column of their own if rows differ in them. The heading above the rows shows the other factors.
 _IN_COLUMNS = ("cache", "loop")
 
 
@@ -33,13 +33,13 @@ class Sides:
 
 @dataclass(frozen=True)
 class CompareReport(Report):
-    """NEW against BASE."""
+    """The comparison of the run NEW with the run BASE."""
 
     comparison: Comparison
     sides: Sides
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the conclusion, how to read the columns, the rows, and what explains their differences."""
+        """Yield the conclusion, how to read the columns, the rows, and what may explain the differences of the rows."""
         comparison = self.comparison
         yield Heading(conclusion(comparison, self.sides))
         yield Lines([f"BASE  {self.sides.base}", f"NEW   {self.sides.new}", *reading(comparison)])
@@ -47,7 +47,7 @@ class CompareReport(Report):
         yield Lines([*remarks(comparison), *changed(comparison)])
 
     def data(self) -> Mapping[str, Any]:
-        """Every row with its launches, factors and statistics."""
+        """Return every row with its launches, factors and statistics."""
         comparison = self.comparison
         return {
             "schema": SCHEMA,
@@ -56,9 +56,10 @@ class CompareReport(Report):
             "delta": comparison.delta,
             "fdr": comparison.fdr,
             "least_launches": inference.LEAST_LAUNCHES,
-            "test": "mannwhitney_exact",
+            "test": "launch_permutation",
             "correction": "benjamini_hochberg",
             "ci_method": "log_welch",
+            "together": _plain_together(comparison),
             "counts": comparison.counts,
             "conclusion": conclusion(comparison, self.sides),
             "remarks": remarks(comparison),
@@ -70,7 +71,10 @@ class CompareReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """One line for each row, factors in columns of their own; several launches or jobs are separated by blanks."""
+        """Yield one line for each row.
+
+        Each factor has a column. Several launches or jobs in one cell are separated by blanks.
+        """
         for row in self.comparison.rows:
             line = _plain_row(row)
             for name in ("differs", "reason_code", "reason_facts"):
@@ -85,7 +89,7 @@ class CompareReport(Report):
     @cached_property
     def _varied(self) -> list[str]:
         """The factors that differ between rows of equal pattern, mode, size and transport, or between BASE and NEW."""
-        compared = [row for row in self.comparison.rows if row.ratio is not None]  # others state why they have none
+        compared = [row for row in self.comparison.rows if row.ratio is not None]  # the other rows show a reason
         values: dict[tuple[Any, ...], set[str]] = {}
         differing: set[str] = set()
         for row in compared:
@@ -96,7 +100,10 @@ class CompareReport(Report):
         return [name for name in self.comparison.rows[0].factors if name in several | differing]
 
     def _heading(self, row: Compared) -> str:
-        """`allreduce over mpi, 2 ranks on 1 node`: what was measured, and in which factors it differs from others."""
+        """Return the heading of a row's section, for example `allreduce over mpi, 2 ranks on 1 node`.
+
+        The heading says what was measured, and the factors in which this row differs from other rows.
+        """
         ranks, nodes = _both(row, "num_ranks"), _both(row, "num_nodes")
         words = (
             f"{row.place.pattern} over {_both(row, 'transport')}, {ranks} ranks on {nodes} node{'s' * (nodes != '1')}"
@@ -116,7 +123,7 @@ class CompareReport(Report):
 
 
 def reading(comparison: Comparison) -> list[str]:
-    """How to read the columns."""
+    """Return how to read the columns."""
     lines = [
         "times: median of the launches' medians, BASE and NEW",
         "ratio: NEW / BASE, above 1 NEW takes longer",
@@ -127,15 +134,17 @@ def reading(comparison: Comparison) -> list[str]:
     return [
         *lines,
         "ci95: 95 % interval of the ratio over launches (Welch, on logarithms); spread: between launches, BASE/NEW",
-        "p: exact Mann-Whitney test on the launches' medians, corrected over all rows (Benjamini and Hochberg)",
-        "least: the smallest change that so many launches, spread like these, show in 8 of 10 comparisons",
+        "p: permutation test on the launches of all rows, corrected for their number (Benjamini and Hochberg)",
+        "least: the smallest change of this row alone that such launches show in 9 of 10 comparisons",
         f"slower, faster: p at most {comparison.fdr:g} and a ratio beyond {delta}; "
         f"equivalent: all of ci95 within {delta}; inconclusive: neither",
     ]
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """Why rows have no verdict or no ratio, which rows only one run has, and how many launches this many rows need."""
+    """Return sentences that say why rows have no verdict or no ratio, which rows only one run has, and how many
+    launches a comparison of this many rows needs.
+    """
     lines = []
     reasons: dict[str, int] = {}
     for row in comparison.rows:
@@ -150,7 +159,7 @@ def remarks(comparison: Comparison) -> list[str]:
     if comparison.allowed:
         lines.append(f"allowed to differ: {', '.join(comparison.allowed)}")
     lines += _unmatched("BASE", comparison.only_base) + _unmatched("NEW", comparison.only_new)
-    return lines + _cost_of_rows(comparison)
+    return lines + _what_can_be_found(comparison)
 
 
 def changed(comparison: Comparison) -> list[str]:
@@ -164,10 +173,13 @@ def changed(comparison: Comparison) -> list[str]:
 
 
 def conclusion(comparison: Comparison, sides: Sides) -> str:
-    """Return the whole comparison in one line. Without verdicts, the line has the command that would give them."""
+    """Return the whole comparison in one line.
+
+    If no row has a verdict, the line names the command that measures often enough for verdicts.
+    """
     counts = comparison.counts
     words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
-    line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}"
+    line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}{_together(comparison)}"
     slower = [row for row in comparison.rows if row.verdict == "slower"]
     if slower:
         worst = max(slower, key=lambda row: row.ratio or 0)
@@ -181,6 +193,17 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     return line
 
 
+def _together(comparison: Comparison) -> str:
+    """Return the verdict on all rows together, with its ratio; nothing for a single row."""
+    test = comparison.together
+    if test is None or len(test.rows) < 2:
+        return ""
+    return (
+        f"; all together {comparison.verdict_together}: {test.ratio:.3f} times as long "
+        f"[{test.ratio_low:.3f}..{test.ratio_high:.3f}], p {_p(test.p)}"
+    )
+
+
 def _both(row: Compared, name: str) -> str:
     """Return a factor's value, or its values in BASE and NEW if they differ."""
     if name in row.differs:
@@ -189,7 +212,7 @@ def _both(row: Compared, name: str) -> str:
 
 
 def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
-    """Lines on the rows that only one run has; modes with the same sizes share a line."""
+    """Return lines on the rows that only one run has; modes with the same sizes share a line."""
     sizes: dict[tuple[str, str, str], dict[int, None]] = {}
     for row in rows:
         group = "" if row.place.group == "world" else f", group {row.place.group}"
@@ -205,20 +228,17 @@ def _unmatched(side: str, rows: Iterable[UnmatchedRow]) -> list[str]:
     return lines
 
 
-def _cost_of_rows(comparison: Comparison) -> list[str]:
-    """How many rows must change together for a verdict, if there are too few launches to detect a change of one row."""
+def _what_can_be_found(comparison: Comparison) -> list[str]:
+    """Return which changes so many launches can find: of all rows together, and of the middle row alone."""
     tested = [row for row in comparison.rows if row.estimate is not None]
-    if not tested:
+    if comparison.together is None or len(tested) < 2:
         return []
-    fewest = min(tested, key=num_launches)
-    least_p = inference.least_p(len(fewest.base_launches_s), len(fewest.new_launches_s))
-    together = math.ceil(least_p * len(tested) / comparison.fdr)
-    if together <= 1:
-        return []
-    launches = inference.launches_for_one(len(tested), comparison.fdr)
+    alone = median(row.estimate.min_detectable for row in tested if row.estimate is not None)
+    fewest = min(map(num_launches, tested))
+    together = text.percent(comparison.together.least)
     return [
-        f"{num_launches(fewest)} launches cannot detect a change of fewer than {together} of "
-        f"{text.count(len(tested), 'row')} compared together; {launches} launches of each run can detect one alone"
+        f"{fewest} launches that vary like these find a change of all rows of {together} % "
+        f"and a change of one row of {text.percent(alone)} % (half of the rows) in 9 of 10 comparisons"
     ]
 
 
@@ -288,6 +308,22 @@ def _plain_row(row: Compared) -> dict[str, Any]:
         "new_launches_s": row.new_launches_s,
         "factors": row.factors,
         "differs": {name: {"base": before, "new": after} for name, (before, after) in row.differs.items()},
+    }
+
+
+def _plain_together(comparison: Comparison) -> dict[str, Any] | None:
+    test = comparison.together
+    if test is None:
+        return None
+    return {
+        "verdict": comparison.verdict_together,
+        "ratio": test.ratio,
+        "ratio_low": test.ratio_low,
+        "ratio_high": test.ratio_high,
+        "p": test.p,
+        "least_p": test.least_p,
+        "min_detectable": test.least,
+        "num_rows": len(test.rows),
     }
 
 

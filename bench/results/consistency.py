@@ -1,4 +1,4 @@
-"""Contradictions between rows of one run: bounds that need no data sheet.
+"""Find contradictions between rows of one run. No data sheet is needed, because the rows bound each other.
 
 After Träff, Gropp and Thakur, "Self-consistent MPI performance guidelines": an operation need not be slower than other
 operations that do the same work. Every rule is `time of the first <= sum of the times of the others`, at the same
@@ -25,11 +25,11 @@ from bench.core.units import format_bytes
 from bench.results.document import Conflict, Summary
 from bench.results.messages import ConflictCode
 
-# An interval covers the variation within one launch. Rows of one job share their launch; 5 % is for what intervals do
-# not cover.
+# An interval covers the variation within one launch. Rows of one job are of the same launch, so 5 % is enough for the
+# variation that intervals do not cover.
 SAME_LAUNCH_TOLERANCE = 0.05
-# Rows of two jobs are of two launches. Launches of MPI have a standard deviation of up to 10 %, so the difference of
-# two has 14 %; 25 % is 1.8 times that.
+# Rows of two jobs are of two launches. Times of MPI launches have a standard deviation of up to 10 %, so the difference
+# of two launches has one of 14 %. The tolerance of 25 % is 1.8 times 14 %.
 OTHER_LAUNCH_TOLERANCE = 0.25
 
 _SYNCHRONISED = ("isolated",)
@@ -38,7 +38,9 @@ _BOTH = ("isolated", "pipelined")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """An operation, the sequence of operations that can replace it at the same S, in which modes, and how."""
+    """An operation and the sequence of operations that can replace it at the same payload S, with the modes in which
+    this holds and a description.
+    """
 
     pattern: str
     by: tuple[str, ...]
@@ -48,9 +50,9 @@ class Replacement:
 
 # Consecutive calls of one operation can be replaced by the same number of calls of another operation. If two operations
 # alternate, their calls overlap less than calls of one operation. Their pipelined times cannot be added, so such rules
-# hold in isolated mode only. Three rules are left out: allgather by alltoall (the block n times), gather by alltoall,
-# and alltoall by allgather (n times the bytes). If ranks share memory, the extra copies cost as much as the operation
-# itself.
+# hold in isolated mode only. Three possible replacements are not rules: allgather by alltoall (sends each block n
+# times), gather by alltoall, and alltoall by allgather (sends n times the bytes). If ranks share memory, the extra
+# copies cost as much as the operation itself.
 REPLACEMENTS = (
     Replacement("allgather", ("allreduce",), _BOTH, "a sum in which each rank gives its block and zeros gathers them"),
     Replacement("reduce", ("allreduce",), _BOTH, "an all-reduce leaves the result on the root, too"),
@@ -81,13 +83,13 @@ _NOT_CONDITIONS = frozenset(
         "matrix",
     }
 )
-# Variables by which launchers identify launches and ranks.
+# Environment variables with which launchers identify launches and ranks.
 _OF_LAUNCH = ("PMIX_", "SLURM_", "OMPI_COMM_WORLD_", "OMPI_FILE_LOCATION", "OMPI_MCA_orte_ess", "PRTE_")
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A summary with its header, and the conditions that it shares with every row it is compared with."""
+    """A summary with its header and its conditions. All rows that are compared have the same conditions."""
 
     summary: Summary
     header: Header
@@ -96,23 +98,32 @@ class _Row:
 
     @property
     def low_s(self) -> float | None:
-        """The low end of the median's interval; a modelled time is exact."""
+        """The low end of the median's interval in seconds.
+
+        For a modelled time it is the time itself, which is exact.
+        """
         return self.summary.median_s if self.summary.modelled else self.summary.ci_low_s
 
     @property
     def high_s(self) -> float | None:
-        """The high end of the median's interval; a modelled time is exact."""
+        """The high end of the median's interval in seconds.
+
+        For a modelled time it is the time itself, which is exact.
+        """
         return self.summary.median_s if self.summary.modelled else self.summary.ci_high_s
 
     @property
     def in_flight(self) -> int:
-        """Messages that a pipelined pair has in flight before it waits for an acknowledgement."""
+        """The number of messages that a pipelined pair sends before it waits for an acknowledgement."""
         return max(1, min(self.window, WINDOW_BYTES // max(self.summary.payload_bytes, 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """One comparison in one launch; `beyond`: the intervals are apart by more than the tolerance."""
+    """One comparison in one launch.
+
+    `beyond`: whether the distance between the two intervals is larger than the tolerance.
+    """
 
     key: tuple[Any, ...]  # the comparison without its launch
     conflict: Conflict
@@ -120,7 +131,10 @@ class _Judged:
 
 
 def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Conflict, ...]:
-    """Every pair of rows that contradict each other, largest ratio first; `headers` by the jobs of the summaries."""
+    """Return every pair of rows that contradict each other, the pair with the largest ratio first.
+
+    `headers`: the header of each job that a summary names.
+    """
     judged_rows = [row for row in summaries if _may_be_judged(row, headers)]
     conditions = {job: _conditions(headers[job]) for job in dict.fromkeys(row.job for row in judged_rows)}
     rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in judged_rows]
@@ -153,7 +167,7 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
     known = (header.transport, header.dtype, header.topology, header.modelled, header.instance, *world)
     try:
         case = from_argv(header.case)
-    except (BenchError, IndexError):  # a job of another program: its arguments are its conditions
+    except (BenchError, IndexError):  # a job of another program: all its arguments are conditions
         case = Case(header.pattern)
         return (*known, header.case[1:], tuple(environment)), case.window
     options = tuple((each.name, getattr(case, each.name)) for each in fields(Case) if each.name not in _NOT_CONDITIONS)
@@ -164,7 +178,9 @@ def _conditions(header: Header) -> tuple[tuple[Any, ...], int]:
 
 
 def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """Pipelined <= isolated: at worst, operations back to back are done one after the other.
+    """Yield comparisons for the rule that a pipelined time is at most the isolated time.
+
+    At worst, operations that are issued back to back are done one after the other.
 
     A one-way pair also waits for an acknowledgement after its window, for at most the time of an isolated message.
     """
@@ -180,7 +196,9 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    """One-way <= two-way: two-way traffic is at most twice one-way traffic; our two-way rate counts one direction.
+    """Yield comparisons for the rule that a one-way time is at most the two-way time.
+
+    A two-way operation carries the same bytes in each direction, and its payload counts one direction.
 
     In pipelined mode a one-way window ends with an acknowledgement, a two-way window does not. The acknowledgement
     takes at most the time of an isolated message.
@@ -203,7 +221,7 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
-    # A single rank sends nothing: in place its operation is empty, otherwise it copies.
+    # A single rank sends nothing. Its operation does nothing if it works in place, otherwise it copies the data.
     rows = [row for row in rows if row.summary.num_ranks != 1]
     for mode in _BOTH:
         indexed = _indexed(rows, mode)
@@ -218,7 +236,10 @@ def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 
 def _indexed(rows: Iterable[_Row], mode: str) -> Mapping[tuple[Any, ...], Sequence[_Row]]:
-    """Rows of one mode by their place, pattern and direction; a row that was measured again replaces the first."""
+    """Return the rows of one mode by their place, pattern and direction.
+
+    A row that was measured again replaces the earlier row.
+    """
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
     for row in rows:
         if row.summary.mode == mode:
@@ -235,7 +256,7 @@ def _place(row: _Row) -> tuple[Any, ...]:
 
 
 def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
-    """Whether the rows that have a root or an operation have the same one."""
+    """Check whether the rows that have a root or an operation have the same one."""
     roots = {row.summary.root for row in rows} - {None}
     operations = {row.summary.reduce_op for row in rows} - {None, ""}
     return len(roots) <= 1 and len(operations) <= 1
@@ -244,7 +265,10 @@ def _same_root_and_operation(rows: Sequence[_Row]) -> bool:
 def _judge(
     code: ConflictCode, rule: str, row: _Row, others: Sequence[_Row], factor: float, tolerance: float, **facts: Any
 ) -> _Judged:
-    """Compare `row` with `factor` x the sum of `others`; `beyond`: the intervals are further apart than `tolerance`."""
+    """Compare the time of `row` with `factor` x the sum of the times of `others`.
+
+    `tolerance`: the relative distance of their intervals above which the difference exceeds noise.
+    """
     most_s = factor * sum(other.summary.median_s or 0.0 for other in others)
     highest_s = factor * sum(other.high_s or 0.0 for other in others)
     median_s, lowest_s = row.summary.median_s or 0.0, row.low_s or 0.0
@@ -264,7 +288,7 @@ def _identity(row: _Row) -> tuple[Any, ...]:
 
 
 def _named(rows: Sequence[_Row]) -> dict[str, Any]:
-    """One side of a conflict: one row, or several whose operations are done one after the other."""
+    """Return one side of a conflict: one row, or several whose operations are done one after the other."""
     summaries = [row.summary for row in rows]
     first = summaries[0]
     return {
@@ -279,7 +303,7 @@ def _named(rows: Sequence[_Row]) -> dict[str, Any]:
 
 
 def _row_words(named: Mapping[str, Any]) -> str:
-    """`allreduce of 1 MiB [allreduce-mpi-1x2, pipelined]`."""
+    """Return a row of a conflict as text: `allreduce of 1 MiB [allreduce-mpi-1x2, pipelined]`."""
     words = [named["mode"], *([named["direction"]] if named["direction"] else [])]
     if named["group"] != "world":
         words.append(f"group {named['group']}")

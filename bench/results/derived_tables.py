@@ -25,7 +25,10 @@ _SCALING_TITLES = {
 
 
 def tables(document: Document, whole: bool = True) -> list[Table]:
-    """Every table that has a row. Unless `whole`, the scaling table shows only the largest size of each curve."""
+    """Return every table that has a row.
+
+    If `whole` is False, the scaling table shows only the largest size of each curve.
+    """
     scalings = document.scalings if whole else _largest(document.scalings)
     sharings = _sizes_shared(document.sharings)
     found = [
@@ -43,7 +46,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadLine:
-    """One size of one case over its launches, with the modes beside each other."""
+    """One line of the table of launches: a size and group of a case, with the spread over launches for each mode."""
 
     heading: str
     groups: tuple[str, ...]
@@ -52,7 +55,7 @@ class SpreadLine:
 
 
 def launches(document: Document) -> Table:
-    """One line for each size and group of the cases that were launched more than once."""
+    """Return one line for each size and group of the cases that were launched more than once."""
     lines: list[SpreadLine] = []
     for job in dict.fromkeys(spread.job for spread in document.spreads):
         own = [spread for spread in document.spreads if spread.job == job]
@@ -103,7 +106,7 @@ def _us(name: str) -> Callable[[Any], str]:
 
 
 def _interval(low: float | None, high: float | None) -> str:
-    """`0.512..0.530`; `?` if there are too few samples or launches for an interval."""
+    """Return an interval as text, `0.512..0.530`; `?` if there are too few samples or launches for an interval."""
     return "?" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
@@ -118,7 +121,7 @@ def _factor_columns(name: str, title: str = "factor") -> list[Column]:
 
 
 def _share_of(num: int, of: int) -> str:
-    """`4 of 21`; empty if `num` is 0."""
+    """Return a share as text, `4 of 21`; empty if `num` is 0."""
     return f"{num} of {of}" if num else ""
 
 
@@ -164,7 +167,7 @@ def _scaling_heading(one: Scaling) -> str:
 
 
 def _rated(one: Scaling) -> bool:
-    """Whether the row shows its bandwidth instead of its time."""
+    """Check whether the row shows its bandwidth instead of its time."""
     return one.mode == "pipelined" and one.efficiency is not None
 
 
@@ -183,7 +186,9 @@ def _scaled_interval(one: Scaling) -> str:
 
 
 def _share(one: Scaling) -> str:
-    """Return the share of the bound that busbw reaches, or the share of the time that the latency floor is."""
+    """Return as text the share of the bound that busbw reaches or, for a row that shows its time, the latency floor as
+    a share of the time.
+    """
     if _rated(one):
         return "" if one.bound_fraction is None else f"{text.percent(one.bound_fraction)} % of bound"
     return "" if one.floor_fraction is None else f"floor {text.percent(one.floor_fraction)} %"
@@ -241,7 +246,7 @@ _INTERFERENCE = (
 
 
 def _sizes_shared(sharings: Iterable[Sharing]) -> list[list[Sharing]]:
-    """Return the groups of each job, mode and size together."""
+    """Return lists of groups, one list for each job, mode and size."""
     sizes: dict[tuple[str, str, int], list[Sharing]] = {}
     for one in sharings:
         sizes.setdefault((one.job, one.mode, one.payload_bytes), []).append(one)

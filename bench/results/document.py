@@ -1,6 +1,7 @@
 """What is derived from records: summaries of rows, and results of several rows, for reports and figures.
 
-Rates are bytes per second, times are seconds. None is "unknown", never -1, 0.0 or infinity. Nothing here is stored.
+Rates are bytes per second, times are seconds. An unknown value is None, never -1, 0.0 or infinity. Nothing here is
+stored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from bench.core.record import Header
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything derived from one record. Rates in bytes per second; None if unknown or if no figure may be shown."""
+    """Everything that is derived from one record.
+
+    Rates are in bytes per second. A value is None if it is unknown or must not be shown.
+    """
 
     job: str
     pattern: str
@@ -66,18 +70,18 @@ class Summary:
     rotation: float | None = (
         None  # mean over samples of the slowest time / largest mean of one rank: 1 if one rank is always the slowest
     )
-    slowest_counts: tuple[int, ...] = ()  # by member: in how many samples it was the slowest; empty if unknown
+    slowest_counts: tuple[int, ...] = ()  # for each member, in how many samples it was the slowest; empty if unknown
     clock_bound_s: float | None = None  # one-way: the largest error of a time because two clocks differ
     software_s: float | None = None  # call overhead without communication, measured at start; never subtracted
     compat: Mapping[str, float | None] = field(default_factory=dict)  # the same samples in other tools' statistics
     mean_s: float | None = None  # another tool's mean, if it reports no median; None for our samples
     imported: bool = False  # from another tool's log: one mean, no samples, often one launch
-    wire_bytes_per_s: float | None = None  # through one node's NICs per direction, if no switch reduces on the way
+    wire_bytes_per_s: float | None = None  # rate per direction through a node's NICs if no switch reduces the data
     flops_per_s: float | None = None  # of a product of matrices, per rank: 2 order^3 / median; None for other patterns
     peak_flops_per_s: float | None = None  # the data sheet's dense rate of this GPU for this type
     peak_name: str | None = None  # "bf16 of H200-SXM-141GB"
-    host_median_s: float | None = None  # if a device's clock measured the times: until the host saw the end
-    enqueue_fraction: float | None = None  # the share of that time until the last call was issued; median over samples
+    host_median_s: float | None = None  # if a device's clock measured the times: the time until the host saw the end
+    enqueue_fraction: float | None = None  # the share of host_median_s before the last call is issued; a median
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
     starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
@@ -87,9 +91,9 @@ class Summary:
 class Spread:
     """One row (job without its launch, mode, size, group) over all launches of its run. Ratios: 0.02 is 2 %.
 
-    `median_s` is the median of the launches' medians, its interval is over launches (None below 3 of them). `within`:
-    half the interval of a launch / its median, as the median over launches; `between`: standard deviation of the log
-    medians.
+    `median_s` is the median of the launches' medians. Its interval is over launches, and None for fewer than 3
+    launches. `within`: half the width of a launch's interval divided by the launch's median; the median of this ratio
+    over launches. `between`: the standard deviation of the logarithms of the launches' medians.
     """
 
     job: str
@@ -132,7 +136,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The model of one curve (job, mode, group). `fits`: no residual is above the limit; if not, no headline."""
+    """The model of one curve (job, mode, group).
+
+    `fits`: whether no residual is above the limit. If False, latency and bandwidth of the model must not be quoted.
+    """
 
     job: str
     pattern: str
@@ -143,15 +150,18 @@ class Fit:
     max_residual: float
     fits: bool
     max_residual_bytes: int | None = None  # the size of the largest residual
-    num_launches: int = 1  # complete launches: with 3 or more, intervals are over launches, else over residuals
+    num_launches: int = 1  # complete launches; intervals are over launches if there are 3 or more, else over residuals
     ninety_bytes: int | None = None  # the smallest size at which 90 % of the best bandwidth was measured
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Two measured rows that cannot both be right, even with their noise. `ratio`: measured / largest allowed.
+    """Two measured rows that cannot both be right, even with their noise.
 
-    `rule`: `pipelined <= isolated`; `code` and `facts`: why (ConflictCode); `sentence`: the reason in words.
+    `ratio`: the measured time of the first row / the largest time that the other row allows.
+
+    `rule`: the rule that is broken, such as `pipelined <= isolated`. `code` and `facts`: the reason (ConflictCode).
+    `sentence`: the reason in words.
     """
 
     rule: str
@@ -165,9 +175,12 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """Our time and another tool's at one size, from alternating launches. `ratio`: ours / theirs, with 95 % interval.
+    """Our time and the time of another tool at one size, from alternating launches.
 
-    `case`: the options apart from the sizes. `statistic`: what the two times are (parity.Statistic).
+    `ratio`: our time / the other tool's time, with its 95 % interval.
+
+    `case`: the options of the case without the sizes. `statistic`: the statistic that both times are
+    (parity.Statistic).
     """
 
     tool: str
@@ -189,10 +202,10 @@ class Parity:
 class Scaling:
     """A row compared with a reference that differs only in `factor`: "nodes", "ranks per node" or "order".
 
-    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's.
-    `efficiency`: the row's busbw / the reference's, None if there is no busbw. Both ratios have 95 % intervals over
-    "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound of this world; `floor_fraction`:
-    latency floor / time, isolated only.
+    `value` and `reference`: the two values of that factor. `time_ratio`: the row's time / the reference's time.
+    `efficiency`: the row's busbw / the reference's busbw; None if there is no busbw. Both ratios have 95 % intervals
+    over "launches" or "samples" (`interval_over`). `bound_fraction`: busbw / the bound for this number of ranks and
+    nodes. `floor_fraction`: the latency floor / the time, only in isolated mode.
     """
 
     job: str
@@ -228,10 +241,10 @@ class Scaling:
 class Interference:
     """A row without and with aggressors. `factor`: time with / time without, the median over pairs of blocks.
 
-    Its 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors' rates are
-    the busbw of their pattern in bytes per second, while they disturb the row and while they run alone.
-    `num_blocks_not_covered`: disturbed blocks in which the aggressors hardly sent. If there are any, the factor is too
-    low.
+    The factor's 95 % interval is over "blocks" of one launch, or over "launches" (`interval_over`). The aggressors'
+    rates are the busbw of their pattern in bytes per second, while they disturb the row and while they run alone.
+    `num_blocks_not_covered`: the number of disturbed blocks in which the aggressors hardly sent. If it is not 0, the
+    factor is too low.
     """
 
     job: str
@@ -269,8 +282,8 @@ class Overlapped:
     products' time with the allreduce / without.
 
     Both 95 % intervals are over "blocks" of one launch, or over "launches" (`interval_over`). `product_flops_per_s`:
-    the rate of one rank's products when they run alone. `num_not_covered` of `num_samples`: see core/record.py,
-    OverlapSamples.
+    the rate of one rank's products when they run alone. `num_not_covered` and `num_samples`: see OverlapSamples in
+    core/record.py.
     """
 
     job: str
@@ -305,9 +318,9 @@ class Overlapped:
 class RankComparison:
     """One rank compared with the others that did the same work at the same time.
 
-    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host, None for host memory.
-    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks (negative: above); `z`: that
-    distance in robust standard deviations. `slow`: see results/gpus.py.
+    Rates are in `unit`: "FLOP/s", or "B/s" of busbw. `gpu`: the GPU's index on the host; None for host memory.
+    `behind`: the fraction by which the rank's rate is below the median of all `num` ranks; negative if it is above.
+    `z`: the same distance in robust standard deviations. `slow`: whether the GPU is slow as results/gpus.py defines it.
     """
 
     job: str
@@ -360,7 +373,8 @@ DOCUMENT_SCHEMA = "bench.document/1"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A run for reports and figures: `headers` by job, summaries, derived results, and what was not measured.
+    """Everything that reports and figures show of a run: the headers by job, the summaries of rows, results derived
+    from several rows, and what was not measured.
 
     `skipped` and `failures` are plain rows: {"job", "pattern", "transport", "mode", "requested_bytes", "reason", ...}.
     """

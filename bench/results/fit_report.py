@@ -26,7 +26,7 @@ MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One piece of a fit, shown below the heading of its job."""
+    """One segment of a fitted curve, shown below the heading of its job."""
 
     heading: str
     fit: Fit
@@ -42,7 +42,7 @@ class FitReport(Report):
     left_out: Sequence[model.Curve]
 
     def blocks(self) -> Iterable[Block]:
-        """How to read the figures, the pieces, the curves without a model."""
+        """Yield how to read the figures, then the table of pieces, then the curves without a model."""
         yield Lines(MEANING)
         yield Table(_COLUMNS, list(self._pieces()), section=lambda piece: piece.heading)
         headers = self.document.headers
@@ -53,7 +53,7 @@ class FitReport(Report):
         yield Lines(lines)
 
     def data(self) -> Mapping[str, Any]:
-        """Fits with their segments, and the curves without a model."""
+        """Return the fits with their segments, and the curves without a model."""
         not_fitted = []
         for curve in self.left_out:
             if curve.no_fit is None:
@@ -69,7 +69,7 @@ class FitReport(Report):
         }
 
     def records(self) -> Iterator[Mapping[str, Any]]:
-        """One line for each piece. A curve that does not fit has one line without a piece's figures."""
+        """Yield one line for each piece. A curve that does not fit has one line without a piece's figures."""
         for fit in self.fits:
             whole = asdict(fit) | self._basis(fit)
             del whole["segments"]
@@ -92,14 +92,16 @@ class FitReport(Report):
 
 
 def curve_words(headers: Mapping[str, Header], curve: Fit | model.Curve) -> str:
-    """`allreduce-mpi-1x2, isolated`: which curve is meant."""
+    """Return the name of a curve: `allreduce-mpi-1x2, isolated`."""
     group = "" if curve.group == "world" else f", group {curve.group}"
     modelled = " (modelled)" if model.header_of(headers, curve.job).modelled else ""
     return f"{curve.job}{modelled}, {curve.mode}{group}"
 
 
 def misfit(fit: Fit) -> str:
-    """Return `does not fit (largest residual 23 % at 64 KiB): no headline`."""
+    """Return the words for a curve that the model does not describe: `does not fit (largest residual 23 % at 64 KiB):
+    no headline`.
+    """
     at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
     return f"does not fit (largest residual {100 * fit.max_residual:.0f} %{at}): no headline"
 
@@ -112,12 +114,15 @@ def basis(fit: Fit) -> str:
 
 
 def sizes(segment: Segment) -> str:
-    """`8..4K`."""
+    """Return the range of sizes that a segment covers, for example `8..4K`."""
     return f"{format_size(segment.first_bytes)}..{format_size(segment.last_bytes)}"
 
 
 def latency(segment: Segment) -> str:
-    """`1.5 [1.3..1.7]` microseconds; only the upper end if the interval contains zero."""
+    """Return the latency in microseconds with its interval, `1.5 [1.3..1.7]`.
+
+    If the interval contains zero, return only its upper end.
+    """
     high = text.microseconds(segment.latency_high_s)
     if not segment.latency_low_s:
         return f"<{high}"
@@ -125,7 +130,10 @@ def latency(segment: Segment) -> str:
 
 
 def bandwidth(segment: Segment) -> str:
-    """`11.2 [11.0..11.4]` GB/s; only the lower end if the time may not grow with the size."""
+    """Return the bandwidth in GB/s with its interval, `11.2 [11.0..11.4]`.
+
+    If the time may not grow with the size, return only the lower end.
+    """
     if segment.bytes_per_s is None or segment.bytes_per_s_high is None:
         low = segment.bytes_per_s_low
         return f">{text.gigabytes(low)}" if low else "no growth with size"
@@ -134,7 +142,7 @@ def bandwidth(segment: Segment) -> str:
 
 
 def half(segment: Segment) -> str:
-    """n1/2 with its interval."""
+    """Return n1/2, the size that reaches half of the bandwidth, with its interval."""
     if segment.half_bytes is None or segment.half_bytes_low is None or segment.half_bytes_high is None:
         return NOTHING
     low, high = format_bytes(segment.half_bytes_low), format_bytes(segment.half_bytes_high)
@@ -142,7 +150,7 @@ def half(segment: Segment) -> str:
 
 
 def _ninety(piece: Piece) -> str:
-    """m90 of the whole curve, shown in the row of its last piece."""
+    """Return m90 of the whole curve for the row of its last piece, and an empty cell for other pieces."""
     if piece.segment is not piece.fit.segments[-1]:
         return ""
     return format_bytes(piece.fit.ninety_bytes) if piece.fit.ninety_bytes else NOTHING

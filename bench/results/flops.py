@@ -23,13 +23,15 @@ _SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "
 
 
 def of_payload(payload_bytes: int, dtype: str) -> int | None:
-    """Operations of one product of two matrices of `payload_bytes` each; None for an unknown type."""
+    """Return the number of operations of one product of two matrices of `payload_bytes` bytes each; None for an unknown
+    type.
+    """
     known = DTYPES.get(dtype)
     return None if known is None or not payload_bytes else Product(order_of(payload_bytes, known.num_bytes)).flops
 
 
 def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | None:
-    """Operations per second of one rank; None for rows of other patterns."""
+    """Return operations per second of one rank; None for rows of other patterns."""
     if header.pattern != PATTERN or not median_s:
         return None
     operations = of_payload(payload_bytes, header.dtype)
@@ -37,20 +39,24 @@ def rate(header: Header, payload_bytes: int, median_s: float | None) -> float | 
 
 
 def kind(header: Header) -> str:
-    """Return the arithmetic of a run's products, as data sheets call it: bf16, fp32, tf32."""
+    """Return the type of arithmetic in a run's products of matrices, as data sheets call it: bf16, fp32, tf32."""
     short = _SHORT.get(header.dtype, header.dtype)
     return "tf32" if short == "fp32" and _asked(header, "tf32") else short
 
 
 def gpu_of(header: Header) -> str | None:
-    """Return the catalogue's name of a run's GPUs; None if it is unknown, if ranks share a GPU, or without a GPU."""
+    """Return the name that the catalogue has for a run's GPUs.
+
+    Return None if it is unknown, if ranks share a GPU, or if the run has no GPU.
+    """
     if header.clock != "device" or _asked(header, "share_gpu") or "gpu" not in header.facts:
         return None
     return catalogue.gpu_printed(header.facts["gpu"])
 
 
 def peak(header: Header) -> tuple[float, str] | None:
-    """(dense operations per second, "bf16 of H200-SXM-141GB") of the data sheet; None if unknown.
+    """Return the data sheet's dense rate in operations per second, and its name ("bf16 of H200-SXM-141GB"); None if
+    unknown.
 
     Ranks that share a GPU have no peak.
     """
@@ -62,7 +68,7 @@ def peak(header: Header) -> tuple[float, str] | None:
 
 
 def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tuple[str, str], float]:
-    """Operations per second of the slowest GPU at its best size, by (GPU model, type as data sheets call it).
+    """Return operations per second of the slowest GPU at its best size, by (GPU model, type as data sheets call it).
 
     A training step waits for the slowest GPU. Rows with wrong data have no rate.
     """
@@ -81,5 +87,5 @@ def measured(headers: Mapping[str, Header], rows: Iterable[Summary]) -> dict[tup
 def _asked(header: Header, switch: str) -> bool:
     try:
         return bool(getattr(from_argv(header.case), switch))
-    except UsageError:  # of a newer version, or edited
+    except UsageError:  # the header is of a newer version, or was edited
         return False

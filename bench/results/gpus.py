@@ -1,9 +1,10 @@
-"""Slow GPUs: those that are slower than the others that do the same work at the same time.
+"""Find slow GPUs: GPUs that are slower than the other GPUs that do the same work at the same time.
 
-The rows are those of one job, mode and size whose groups are single ranks; each has a rate. The distance of a GPU from
-the median is in robust standard deviations: 1.4826 x the median absolute deviation, which a few slow GPUs do not change
-much, and at least 0.5 % of the median. A GPU is slow if it is more than MATTERS below the median, and further than
-`threshold`: the slowest of the same number of equal GPUs exceeds that by chance in only one of a thousand runs.
+The compared rows have the same job, mode and size, and each row is of a group that is a single rank. Each row has a
+rate. The distance of a GPU from the median is in robust standard deviations: 1.4826 x the median absolute deviation,
+which a few slow GPUs do not change much, and at least 0.5 % of the median. A GPU is slow if it is more than MATTERS
+below the median, and further than `threshold`: among the same number of equal GPUs, the slowest is by chance further
+from the median than this in only one of a thousand runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _CHANCE = 1e-3
 
 
 def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[RankComparison, ...]:
-    """Each GPU compared with the others, for each job, mode and size with correct data of at least LEAST GPUs.
+    """Return a comparison of each GPU with the others, for each job, mode and size that has correct data of at least
+    LEAST GPUs.
 
     Ranks that share a GPU are left out.
     """
@@ -47,9 +49,8 @@ def standings(headers: Mapping[str, Header], rows: Iterable[Summary]) -> tuple[R
 def threshold(num: int) -> float:
     """Return the limit in robust standard deviations for the slowest of `num` GPUs.
 
-    If all GPUs are equal, the slowest one exceeds it in a share _CHANCE of runs.
-
-    The spread of few GPUs is itself uncertain, so the limit is larger for few GPUs: by half for 8 GPUs.
+    If all GPUs are equal, the slowest GPU exceeds the limit in a share _CHANCE of runs. The measured spread of few GPUs
+    is itself uncertain, so the limit is larger for few GPUs, for example by half for 8 GPUs.
     """
     return NormalDist().inv_cdf(1 - _CHANCE / num) * (1 + 4 / num)
 
@@ -97,6 +98,6 @@ def _ranks_of_groups(header: Header) -> dict[str, int]:
     try:
         world = World(header.num_nodes, header.ranks_per_node)
         every = [group for round_ in rounds(world, header.topology, from_argv(header.case).order) for group in round_]
-    except UsageError:  # of a newer version, or edited
+    except UsageError:  # the header is of a newer version, or was edited
         return {}
     return {group.name: group.ranks[0] for group in every if len(group.ranks) == 1}

@@ -1,4 +1,7 @@
-"""One table in four formats: columns with titles and how a value is shown; JSON and CSV keep the bare values."""
+"""One table in four formats.
+
+Each column has a title and a function that shows a value. JSON and CSV keep the values as they are.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ def render(
     remarks: Sequence[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> str:
-    """Rows as `form` (table, json, csv, markdown). JSON: schema, rows, notes and `more`; CSV: the rows alone."""
+    """Return rows in the format `form` (table, json, csv, markdown).
+
+    JSON has the schema, the rows, the remarks as notes, and `more`. CSV has only the rows.
+    """
     if form == "json":
         document = {"schema": schema, "rows": list(rows), **(more or {}), "notes": list(remarks)}
         return as_json(document)
@@ -30,7 +36,7 @@ def render(
 
 
 def table(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks: Sequence[str] = ()) -> str:
-    """Aligned text, remarks below."""
+    """Return the table as aligned text, with the remarks below the table."""
     widths = [max(len(text) for text in (column.title, *(row[k] for row in cells))) for k, column in enumerate(columns)]
     lines = [
         _line(columns, [column.title for column in columns], widths),
@@ -48,7 +54,7 @@ def markdown(columns: Sequence[Column], cells: Sequence[Sequence[str]], remarks:
 
 
 def pipes(words: Iterable[str]) -> str:
-    """One line of a GitHub table, for pages that write theirs line by line."""
+    """Return one line of a GitHub table, for pages that write their tables line by line."""
     return f"| {' | '.join(printable.printable(word).replace('|', '/') for word in words)} |"
 
 

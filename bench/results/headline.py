@@ -1,7 +1,7 @@
 """The summary of a run: at most MOST_LINES lines before its tables.
 
-They say which machine it was, the best bandwidth and the smallest latency of each transport, how far to trust the
-figures, and what to do next.
+The lines name the machine, the best bandwidth and the smallest latency of each transport, how far to trust the figures,
+and the next command.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bench.results.messages import HeadlineCode
 
 MOST_LINES = 8
 _MOST_TRANSPORTS = MOST_LINES - 3  # the other lines: machine, trust, next
-_MOST_OPEN = 0.5  # of the figures: if more have not converged, the advice is to measure again
+_MOST_OPEN = 0.5  # share of the figures; if more have not converged, the advice is to measure again
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRun:
-    """How commands name a run. `name`: the run's folder; `scenario` and `cluster`: "" if they are unknown."""
+    """The names of a run in commands. `name`: the run's folder. `scenario` and `cluster`: "" if they are unknown."""
 
     name: str
     scenario: str = ""
@@ -34,7 +34,10 @@ class NamedRun:
 
 
 def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
-    """Return the summary of a run. `run`: how commands name it; None: the summary advises no command."""
+    """Return the summary of a run.
+
+    `run`: the names of the run in commands. If it is None, the summary advises no command.
+    """
     if not document.headers:
         return []
     lines = [_machine(list(document.headers.values()))]
@@ -71,7 +74,10 @@ def _machine(headers: Sequence[Header]) -> Coded:
 
 
 def _node_words(node: Any) -> str:
-    """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`. Unknown parts are left out, as in many logs."""
+    """Return the CPUs and GPUs of a node: `2 CPUs (AMD EPYC), no GPU`.
+
+    A part that the header does not state is left out; many logs do not state them.
+    """
     gpus = Counter(str(gpu.get("name") or "unknown GPU") for gpu in node.get("gpus") or ())
     parts = [f"{num} x {name}" for name, num in gpus.items()]
     if node.get("num_cpus"):
@@ -119,7 +125,7 @@ def _best(rows: Iterable[Summary]) -> dict[str, Any]:
 
 
 def _is_rated(row: Summary) -> bool:
-    """Check whether a row has a bus bandwidth, and one that its bound allows."""
+    """Check whether a row has a bus bandwidth that is not above its bound."""
     rate = row.busbw_bytes_per_s
     return bool(rate) and math.isfinite(rate or 0.0) and Flag.ABOVE_BOUND not in row.flags
 
@@ -175,7 +181,7 @@ def _trust(document: Document) -> Coded:
 
 
 def _is_open(row: Summary) -> bool:
-    """Check whether the interval of a row's median is wider than asked, or unknown."""
+    """Check whether the interval of a row's median is unknown, or wider than requested."""
     return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
 
 
@@ -183,7 +189,7 @@ def _is_open(row: Summary) -> bool:
 
 
 def _advice(document: Document, run: NamedRun) -> list[Coded]:
-    """Return the next command: the first of these that applies."""
+    """Return the advice on the next command. The first condition below that holds decides."""
     rows = document.summaries
     scenario, command = _command(run)
     applying = {
@@ -203,6 +209,6 @@ def _advice(document: Document, run: NamedRun) -> list[Coded]:
 
 
 def _command(run: NamedRun) -> tuple[str, str]:
-    """Return the scenario, and the command that measures it again."""
+    """Return the name of the run's scenario, and the command that measures the scenario again."""
     cluster = f" --cluster {run.cluster}" if run.cluster not in ("", "local") else ""
     return run.scenario, f"linkbench run {run.scenario}{cluster}"

@@ -1,4 +1,7 @@
-"""How much slower traffic is while other ranks send: blocks with aggressors against neighbouring blocks without."""
+"""Compute how much slower traffic is while other ranks (aggressors) send.
+
+Blocks of samples with aggressors are compared with neighbouring blocks without aggressors.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Interference]:
 
 
 def interferences(of_launches: Iterable[Interference]) -> tuple[Interference, ...]:
-    """One result for each row of each case, over all launches of the row."""
+    """Return one result for each row of each case, over all launches of the row."""
     return paired_ratio.merge_launches(of_launches, _merged)
 
 
@@ -64,7 +67,7 @@ def _num_not_covered(contention: Contention) -> int:
 
 
 def _merged(of_row: Sequence[Interference]) -> Interference:
-    """One row over its launches."""
+    """Return one result for a row, from its results in several launches."""
     ratio = paired_ratio.over_launches(row.factor for row in of_row)
     times = ("alone_s", "disturbed_s", "aggressor_bytes_per_s", "aggressor_alone_bytes_per_s")
     return replace(

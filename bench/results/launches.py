@@ -8,10 +8,14 @@ easy as you think", 2016).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from bench.core.case import COMPARED
 from bench.core.record import Flag, Header
@@ -50,7 +54,9 @@ class RowKey:
 
 @dataclass(frozen=True, slots=True)
 class RowLaunches:
-    """Rows that differ only in their launch. `rows`: by job; a later attempt of a job replaces the earlier.
+    """Rows that differ only in their launch.
+
+    `rows`: the row of each job; a later attempt of a job replaces the earlier attempt.
 
     `factors`: the value of each factor by name; None if a file does not state the factor, or if the factor does not
     apply.
@@ -64,7 +70,9 @@ class RowLaunches:
 def cells(
     headers: Mapping[str, Header], summaries: Iterable[Summary], variables: Sequence[str] | None = None
 ) -> tuple[RowLaunches, ...]:
-    """Return the rows of a run, each with all its launches. `headers`: by job; `job#2` is the second attempt of a job.
+    """Return the rows of a run, each with all its launches.
+
+    `headers`: the header of each job; `job#2` is the second attempt of a job.
 
     `variables`: the environment variables that are factors; by default those that `varied_variables` finds.
     """
@@ -79,8 +87,9 @@ def cells(
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
-    """Return the environment variables that differ between jobs of one case and launch because a scenario's `env`
-    varies them.
+    """Return the environment variables that a scenario's `env` varies.
+
+    Their values differ between jobs of the same case and launch.
     """
     alike: dict[tuple[Any, ...], list[Mapping[str, str]]] = {}
     for job, header in headers.items():
@@ -104,8 +113,32 @@ def launch_medians(cell: RowLaunches) -> tuple[float, ...]:
     return tuple(row.median_s for row in _usable(cell) if row.median_s is not None)
 
 
+def launch_numbers(cell: RowLaunches, headers: Mapping[str, Header]) -> tuple[int, ...]:
+    """Return the number of each launch that `launch_medians` returns."""
+    return tuple(headers[row.job].launch for row in _usable(cell))
+
+
+def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.NDArray[np.float64]:
+    """Return the logarithms of rows' launch medians, of shape (launches, rows): NaN where a row lacks a launch.
+
+    Each row has the numbers of its launches, and their medians in seconds. The rows of one line were measured in the
+    same launch. A row that has a launch number twice gets a second line for it.
+    """
+    lines: dict[tuple[int, int], dict[int, float]] = {}
+    for column, (numbers, medians) in enumerate(rows):
+        seen: Counter[int] = Counter()
+        for number, seconds in zip(numbers, medians, strict=True):
+            lines.setdefault((number, seen[number]), {})[column] = math.log(seconds)
+            seen[number] += 1
+    table = np.full((len(lines), len(rows)), np.nan)
+    for values, line in zip(table, lines.values(), strict=True):
+        for column, value in line.items():
+            values[column] = value
+    return table
+
+
 def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
-    """Return the spread over launches of every row that at least two launches have."""
+    """Return the spread over launches of every row that was measured in at least two launches."""
     found = []
     for cell in cells(headers, summaries):
         rows = _usable(cell)
@@ -191,7 +224,8 @@ def _variables(header: Header, names: Sequence[str]) -> dict[str, str | None]:
 def _row_factors(row: Summary, asked_cache: str | None) -> dict[str, str | None]:
     """Return the factors that may change from row to row.
 
-    `asked_cache`: the requested cache mode; the row's own may differ, because small buffers may stay warm.
+    `asked_cache`: the requested cache mode. The cache state of a row may differ from it, because small buffers may stay
+    in the cache.
     """
     cache = row.cache
     if asked_cache is not None and cache != asked_cache:

@@ -1,4 +1,7 @@
-"""The words of `results/`: what flags, notes, contradictions and refusals mean to a reader. Logic reads codes only."""
+"""The texts that `results/` shows: what flags, notes, contradictions and refusals mean to a reader.
+
+Program logic reads only the codes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Mapping
 from bench.core.codes import Code, OptionalPartsCode
 from bench.core.record import Flag
 
-# The mark beside a figure, the most serious first, with its few words in the legend below every table.
+# The marks that stand beside figures, the most serious first. The value is the explanation in the legend below every
+# table.
 MARKS = {
     "!": "above a hard bound",
     "c": "a rank lacked CPU time",
@@ -17,7 +21,8 @@ MARKS = {
     "m": "another tool's statistic",
 }
 
-# A flag's mark (empty: the figure is not in doubt) and what it means. Flags that the row itself shows are not here.
+# The mark of each flag (empty if the figure is not in doubt) and what the flag means. Flags that a row shows in another
+# way are not in this table.
 # fmt: off
 FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.ABOVE_BOUND:    ("!", "above a hard bound: the bound, the clock or the data is wrong"),
@@ -92,7 +97,7 @@ class NoteCode(Code):
     PRODUCT = "product", "{dtype} product, order {order}, {mode}{ranks}: {rate} TFLOP/s{peak}"
 
 
-# Several notes of one code in one line: how many, and the first of them.
+# The line for several notes of one code: their number, and the first note.
 SUMMARIES = {
     NoteCode.FAILED: ("FAILED: {num} rows or jobs", "the first: {row}: {reason}"),
     NoteCode.WARNING: ("{num} warnings", "the first: {text}"),
@@ -103,10 +108,11 @@ SUMMARIES = {
     NoteCode.SKIPPED: ("skipped: {num} kinds of rows", "the first: {row}: {reason}"),
 }
 
-# Notes shown in full only with --notes: the words with which the last line below a table counts them.
+# Notes that are shown in full only with --notes. Without it, the last line below a table gives their number with these
+# words.
 FOLDED = {
     NoteCode.REPEATED: "rows measured again",
-    NoteCode.FLAG: "",  # the flag's own words
+    NoteCode.FLAG: "",  # the words of the flag are used
     NoteCode.ROUNDED_SIZES: "rounded sizes",
     NoteCode.SAMPLED_CHECK: "sampled data checks",
     NoteCode.STRAGGLERS: "slowest ranks",

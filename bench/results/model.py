@@ -1,8 +1,8 @@
 """The model of a curve: time = latency + size / bandwidth, in pieces that begin at protocol switches (Hockney 1994).
 
 The fit minimises the squares of relative errors, because with absolute errors the largest sizes would decide. The fit
-finds where pieces begin. A curve that the model does not describe has `Fit.fits` False and no headline. Units are
-seconds and bytes.
+finds where pieces begin. If the model does not describe a curve, `Fit.fits` is False, and latency and bandwidth of the
+model must not be quoted. Units are seconds and bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ LEAST_POINTS = 4  # of a segment, so also of a curve
 LARGEST_RESIDUAL = 0.15  # above it the model does not describe the curve
 LEAST_LAUNCHES = 3  # for intervals over launches
 
-# The number of parameters that one more break counts as. If it is one, 13 to 26 % of simulated lines without a break
+# How many parameters BIC counts for one more break. If it is one, 13 to 26 % of simulated lines without a break
 # get a break; if it is three (Hall, Osborn and Sakkas 2013), 1 to 7 % do.
 _PARAMETERS_OF_A_BREAK = 3
 _PARAMETERS_OF_A_SEGMENT = 2
-# Smaller residuals do not matter, and those of exact (modelled) times would be arbitrarily small.
+# Smaller residuals count as this large. They do not matter, and the residuals of exact (modelled) times could be
+# arbitrarily small.
 _LEAST_ERROR = 1e-3
 
 _NUM_RESAMPLES = 1000
@@ -40,7 +41,7 @@ _ALPHA = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size of a curve. `seconds` is the median of the launches' medians, `by_launch` these medians.
+    """One size of a curve. `seconds` is the median of the launches' medians. `by_launch` has the median of each launch.
 
     `low_s`, `high_s`: the interval of the median of one launch, or the lowest and highest median of several launches;
     None if unknown.
@@ -102,13 +103,15 @@ def header_of(headers: Mapping[str, Header], job: str) -> Header:
 
 
 def ninety_bytes(points: Sequence[Point]) -> int:
-    """m90: the smallest measured size with at least 90 % of the best measured bandwidth."""
+    """Return m90, the smallest measured size with at least 90 % of the best measured bandwidth."""
     rates = {point.payload_bytes: point.payload_bytes / point.seconds for point in points}
     return min(size for size, rate in rates.items() if rate >= 0.9 * max(rates.values()))
 
 
 def fit(points: Sequence[Point]) -> tuple[Segment, ...]:
-    """Fit the model's segments to `points`, whose sizes must rise. Raises ValueError for fewer than four sizes.
+    """Fit the segments of the model to `points`, which must be sorted by rising size.
+
+    Raises ValueError for fewer than four sizes.
 
     Dynamic programming over all positions finds the breaks; BIC decides how many there are. Segments need not meet.
     Intervals treat the breaks as fixed. Intervals are over launches if at least three launches have every size,
@@ -170,7 +173,7 @@ def _fit_of(curve: Curve) -> Fit:
 
 
 def _residuals(points: Sequence[Point], segments: Sequence[Segment]) -> list[float]:
-    """|measured / fitted - 1| of each point."""
+    """Return |measured / fitted - 1| of each point."""
     found = []
     for point in points:
         segment = next(each for each in segments if point.payload_bytes <= each.last_bytes)
@@ -184,15 +187,19 @@ def predicted(segment: Segment, num_bytes: float) -> float:
 
 
 def _whole_launches(points: Sequence[Point]) -> Any:
-    """Return the medians of the launches that have every size, as an array of points x launches."""
+    """Return the medians of the launches that have all sizes, as an array with a row for each point and a column for
+    each launch.
+    """
     whole = sorted(set.intersection(*(set(point.by_launch) for point in points)))
     return np.array([[point.by_launch[launch] for launch in whole] for point in points])
 
 
 def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
-    """Half-open ranges of points, one for each segment: the division with the least BIC."""
+    """Return half-open ranges of point numbers, one for each segment, of the division into segments that has the least
+    BIC.
+    """
     num = sizes.size
-    errors = np.full((num + 1, num + 1), math.inf)  # the error of one segment over the points first..last-1
+    errors = np.full((num + 1, num + 1), math.inf)  # [first, last]: error of a segment over the points first..last-1
     for first in range(num - LEAST_POINTS + 1):
         errors[first, first + LEAST_POINTS :] = _square_errors(sizes[first:], times[first:])
     least, begins = [errors[0]], [np.zeros(num + 1, dtype=int)]  # least error up to each point with this many segments
@@ -209,7 +216,7 @@ def _pieces(sizes: Any, times: Any) -> list[tuple[int, int]]:
 
 
 def _bic(square_error: float, num: int, breaks: int) -> float:
-    """Bayesian information criterion: the error term plus the cost of parameters and breaks."""
+    """Return the Bayesian information criterion: the error term plus the cost of parameters and breaks."""
     parameters = _PARAMETERS_OF_A_SEGMENT * (breaks + 1) + _PARAMETERS_OF_A_BREAK * breaks
     return num * math.log(max(square_error / num, _LEAST_ERROR**2)) + parameters * math.log(num)
 
@@ -224,7 +231,9 @@ def _square_errors(sizes: Any, times: Any) -> Any:
 
 
 def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
-    """Latency (s) and slope (s/byte) of least relative error (weights 1/T^2), for each row of `times`."""
+    """Return the latency (seconds) and the slope (seconds per byte) with the least relative error (weights 1/T^2), for
+    each row of `times`.
+    """
     terms = (times**-2.0, sizes / times**2, (sizes / times) ** 2, 1 / times, sizes / times)
     return _solved(*(np.sum(each, axis=-1) for each in terms))
 
@@ -232,7 +241,8 @@ def _line(sizes: Any, times: Any) -> tuple[Any, Any]:
 def _solved(w: Any, ws: Any, wss: Any, wt: Any, wst: Any) -> tuple[Any, Any]:
     """Solve the normal equations, given the sums of the weights times 1, S, S^2, T and S T.
 
-    A parameter that would be negative (time falls with size) becomes zero, and the other is fitted alone.
+    A parameter that would be negative (because time falls with size) becomes zero, and the other parameter is fitted
+    alone.
     """
     determinant = w * wss - ws**2
     latency, slope = (wss * wt - ws * wst) / determinant, (w * wst - ws * wt) / determinant
@@ -254,7 +264,7 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
     margin = _student(freedom) * math.sqrt(few)
     latency_margin, slope_margin = margin * float(np.std(latencies)), margin * float(np.std(slopes))
     half = half_low = half_high = None
-    if latency > latency_margin and slope > slope_margin:  # else one may be zero and n1/2 is undetermined
+    if latency > latency_margin and slope > slope_margin:  # else one of them may be zero and n1/2 is undetermined
         # The standard deviation of the quotient's logarithm, to first order.
         half_margin = math.exp(margin * float(np.std(latencies / latency - slopes / slope)))
         half = latency / slope
@@ -277,13 +287,18 @@ def _segment(sizes: Any, times: Any, launches: Any) -> Segment:
 
 
 def _over_launches(launches: Any) -> Any:
-    """Resampled times: medians of launches drawn with replacement, all sizes of a launch together."""
+    """Return resampled times.
+
+    Launches are drawn with replacement, each with all its sizes, and the times are the medians over the drawn launches.
+    """
     drawn = np.random.default_rng(_SEED).integers(launches.shape[1], size=(_NUM_RESAMPLES, launches.shape[1]))
     return np.median(launches[:, drawn], axis=-1).T
 
 
 def _over_residuals(times: Any, fitted: Any) -> Any:
-    """Resampled times: the model times ratios drawn with replacement from the residuals."""
+    """Return resampled times: the fitted times, each multiplied by a ratio that is drawn with replacement from the
+    residuals.
+    """
     errors = np.log(times / fitted)
     # A fit is closer to its points than the true line is, so its residuals are too small.
     errors = (errors - errors.mean()) * math.sqrt(errors.size / (errors.size - _PARAMETERS_OF_A_SEGMENT))
@@ -296,7 +311,7 @@ def _rate(slope: float) -> float | None:
 
 @lru_cache(maxsize=64)
 def _student(freedom: int) -> float:
-    """Half the width of a 95 % interval in standard deviations: Student's t with these degrees of freedom."""
+    """Return half the width of a 95 % interval in standard deviations: Student's t with these degrees of freedom."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - _ALPHA / 2))

@@ -1,7 +1,8 @@
-"""What a reader must know below a table: notes with codes, the most urgent first, and the few lines that are shown.
+"""Write what a reader must know below a table: notes with codes, the most urgent first, and the few lines that are
+shown by default.
 
-`notes` gives all of them (`--notes`). `brief` gives at most TEN lines: those that change what the reader does next,
-and counts of the others.
+`notes` returns all notes (shown with `--notes`). `brief` returns at most TEN lines: the notes that change what the
+reader does next, and the numbers of the other notes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES
 from bench.results.run_table import replaces
 
 TEN = 10
-_WIDTH = 126  # characters of a line on the terminal behind its "# "
+_WIDTH = 126  # characters of a line on the terminal after the "# " at its beginning
 _MOST_STRAGGLERS = 8
 _MOST_SIZES = 8
 _LEGENDS = (NoteCode.BOUND, NoteCode.MARK)  # these notes explain what the rows show
 
 
 def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """All notes of a run, in the order of NoteCode. `letters`: the letter of each bound (name, kind)."""
+    """Return all notes of a run, in the order of NoteCode. `letters`: the letter of each bound (name, kind)."""
     rows = document.summaries
     found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
     found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
@@ -47,12 +48,15 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
 
 
 def texts(found: Iterable[Coded]) -> list[str]:
-    """All notes as text, each once."""
+    """Return all notes as text, each once."""
     return list(dict.fromkeys(note.text for note in found))
 
 
 def brief(document: Document, found: Sequence[Coded]) -> list[str]:
-    """At most TEN printed lines. The last one counts the notes that are left out."""
+    """Return the notes to show by default, at most TEN printed lines.
+
+    The last line counts the notes that are left out.
+    """
     by_code: dict[str, list[Coded]] = {}
     for note in found:
         by_code.setdefault(note.code if note.code in _CODES else NoteCode.WARNING, []).append(note)
@@ -79,7 +83,7 @@ _CODES = frozenset(NoteCode)
 
 
 def _height(lines: Iterable[str]) -> int:
-    """How many lines these take when printed."""
+    """Return how many lines on the terminal these texts need when they are wrapped."""
     return sum(len(textwrap.wrap(line, _WIDTH)) or 1 for line in lines)
 
 
@@ -88,16 +92,19 @@ def _cut(line: str, most: int) -> str:
 
 
 def _counts(code: NoteCode, of_code: Sequence[Coded]) -> dict[str, int]:
-    """For the last line: kind and number of the notes that only --notes shows; for a flag the number of its rows."""
+    """Return the words of the last line for one code: the kind and number of the notes that only --notes shows.
+
+    For a flag, the number is that of its rows.
+    """
     if code == NoteCode.FLAG:
         return {note.facts["flag"]: note.facts["num"] for note in of_code}
     return {FOLDED[code]: len(of_code)}
 
 
 def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> str:
-    """Return one line for all notes of a code:
+    """Return one line for all notes of a code.
 
-    a single note in full, several notes as their number and the first of them.
+    A single note is shown in full. Several notes are shown as their number and the first note.
     """
     if code == NoteCode.MARK:
         return _legend(document.summaries)
@@ -113,7 +120,7 @@ def _one_line(document: Document, code: NoteCode, of_code: Sequence[Coded]) -> s
 
 
 def _legend(rows: Iterable[Summary]) -> str:
-    """`* not converged (36)  ~ drift or warm-up (9)`: the marks that occur, and in how many rows."""
+    """Return the legend of the marks that occur, each with its number of rows: `* not converged (36)`."""
     num = Counter(mark for row in rows for mark in text.marks(row.flags))
     return "   ".join(f"{mark} {words} ({num[mark]})" for mark, words in MARKS.items() if num[mark])
 
@@ -163,7 +170,11 @@ def skips(rows: Iterable[Mapping[str, Any]]) -> list[Coded]:
 
 
 def contradictions(conflicts: Iterable[Conflict]) -> list[Coded]:
-    """Pairs of rows that cannot both be right: for each rule, job and mode the largest, and the sizes of the others."""
+    """Return notes on pairs of rows that cannot both be right.
+
+    For each rule, job and mode, the note describes the pair with the largest ratio and names the sizes of the other
+    pairs.
+    """
     alike: dict[tuple[Any, ...], list[Conflict]] = {}
     for conflict in conflicts:  # the largest first
         alike.setdefault((conflict.rule, conflict.first["job"], conflict.first["mode"]), []).append(conflict)
@@ -190,9 +201,9 @@ def _row_words(row: Mapping[str, Any]) -> str:
 
 
 def _ranks(standings: Iterable[RankComparison]) -> list[Coded]:
-    """Return the slow ranks of each job, mode and size.
+    """Return notes on the slow ranks of each job, mode and size.
 
-    If no rank is slow, the note names the slowest one and its distance to the median.
+    If no rank is slow, the note names the slowest rank and its distance to the median.
     """
     alike: dict[tuple[str, str, int], list[RankComparison]] = {}
     for one in standings:
@@ -243,7 +254,7 @@ def _starved(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> list[Coded]:
-    """Return what the letters beside figures mean."""
+    """Return a note for each letter that stands beside figures, with the bound that the letter means."""
     bounds = text.bound_ranges(rows)
     found = []
     for (name, kind), letter in letters.items():
@@ -254,7 +265,7 @@ def _bounds(rows: Iterable[Summary], letters: Mapping[tuple[str, str], str]) -> 
 
 
 def _flags(rows: Sequence[Summary]) -> list[Coded]:
-    """Return what each flag of these rows means, and how many rows of each mode have the flag."""
+    """Return a note on each flag of these rows: what the flag means, and how many rows of each mode have it."""
     found = []
     known = [flag for flag in FLAGS if flag not in SHOWN_IN_ROW]
     others = sorted({flag for row in rows for flag in row.flags} - set(Flag))
@@ -269,7 +280,10 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
 
 
 def _overheads(headers: Iterable[Header]) -> list[Coded]:
-    """Call overhead and start skew, which a small message's time includes, as measured at start."""
+    """Return notes on the call overhead and the start skew, both measured at the start of a job.
+
+    The time of a small message includes both.
+    """
     calibrations = [header.calibration for header in headers]
     found = []
     for code, key in (
@@ -299,7 +313,7 @@ def _floors(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _repeated(rows: Iterable[Summary]) -> list[Coded]:
-    """How many rows replace rows of an interrupted attempt."""
+    """Return a note on the number of rows that replace rows of an interrupted attempt, if there are any."""
     last: dict[tuple[Any, ...], Summary] = {}
     num = 0
     for row in rows:
@@ -324,7 +338,7 @@ def _sampled(rows: Iterable[Summary]) -> list[Coded]:
 
 
 def _stragglers(rows: Iterable[Summary]) -> list[Coded]:
-    """How often each rank (of three or more) was the slowest in isolated calls, and whether that rank changed.
+    """Return how often each rank (of three or more) was the slowest in isolated calls, and whether that rank changed.
 
     Rows with a starved rank are left out, because the slowest ranks only waited for it.
     """

@@ -1,4 +1,4 @@
-"""How a command writes its output: for which run, in which format, and to stdout or to a file."""
+"""Declare and apply the options for a command's output: the run, the format, and stdout or a file."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench.core.errors import UsageError
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
-MOST_LINES = 200  # of a table on the terminal without `--all`
+MOST_LINES = 200  # the largest number of lines of a table on the terminal without `--all`
 
 # For commands that write a format of their own instead of showing a Report.
 BY_HAND = ("table", "json", "csv", "markdown")
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which run is shown."""
+    """Declare the options that choose which run is shown."""
     parser.add_argument(
         "run", nargs="?", default="latest", help="path or name of a run, a .jsonl file, or latest (default)"
     )
@@ -29,9 +29,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output_arguments(parser: argparse.ArgumentParser, formats: Sequence[str] = ()) -> None:
-    """Declare `--format` and `--output`. `formats`: all files of results/formats/ by default, `table` first.
+    """Declare `--format` and `--output`.
 
-    A path that cannot be written is refused when arguments are parsed.
+    `formats`: the allowed formats; by default all files of results/formats/, with `table` first.
+
+    If the path of `--output` cannot be written, the parser refuses it.
     """
     known = formats or ("table", *(name for name in plugins.names("format") if name != "table"))
     parser.add_argument("--format", choices=known, default=known[0], help=f"output format (default {known[0]})")
@@ -49,7 +51,7 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
-    """Return how many lines of a run's table are shown before it is cut; None: a table of any length is shown whole."""
+    """Return the largest number of lines of a run's table that are shown; None if a table of any length is shown."""
     whole = args.all or args.format != "table" or args.output is not None
     return None if whole else MOST_LINES
 
@@ -62,7 +64,9 @@ def show(report: Report, args: argparse.Namespace) -> None:
 
 
 def emit(text: str, args: argparse.Namespace) -> None:
-    """Write `text`, ended by one line end, to `args.output` (as a whole or not at all), else to stdout.
+    """Write `text` with one line end after it to the file `args.output`, or to stdout if no file was asked for.
+
+    A file is written as a whole or not at all.
 
     Raises UsageError when the file cannot be written.
     """
@@ -77,7 +81,10 @@ def safe(text: str, form: str) -> str:
 
 
 def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
-    """Write a JSON document or a safe text that comes in pieces; the last piece ends with a line end."""
+    """Write a JSON document or a text without control characters that comes in pieces.
+
+    The last piece must end with a line end.
+    """
     args.emitted = True
     path: Path | None = args.output
     if path is None:
@@ -94,7 +101,10 @@ def emit_pieces(pieces: Iterable[str], args: argparse.Namespace) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file's content as a whole or not at all; follow links, keep permissions. Raises OSError."""
+    """Replace the content of a file as a whole or not at all.
+
+    Links are followed, and permissions are kept. Raises OSError.
+    """
     path = path.resolve()
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

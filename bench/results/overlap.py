@@ -1,4 +1,7 @@
-"""How much a collective and products of matrices slow each other down, from interleaved blocks of three kinds."""
+"""Compute how much a collective and products of matrices slow each other down.
+
+The samples are interleaved blocks of three kinds: the collective alone, the products alone, and both together.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
 
 
 def overlaps(of_launches: Iterable[Overlapped]) -> tuple[Overlapped, ...]:
-    """One result for each row of each case, over all launches of the row."""
+    """Return one result for each row of each case, over all launches of the row."""
     return paired_ratio.merge_launches(of_launches, _merged)
 
 
@@ -52,7 +55,7 @@ def _of_one(job: str, header: Header, record: Record, overlap: OverlapSamples, t
 
 
 def _merged(of_row: Sequence[Overlapped]) -> Overlapped:
-    """One row over its launches."""
+    """Return one result for a row, from its results in several launches."""
     ratio = paired_ratio.over_launches(row.factor for row in of_row)
     of_products = paired_ratio.over_launches(row.product_factor for row in of_row)
     times = ("alone_s", "together_s", "product_alone_s", "product_together_s", "product_flops_per_s")

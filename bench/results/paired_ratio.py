@@ -24,7 +24,9 @@ T = TypeVar("T", Interference, Overlapped)
 
 @dataclass(frozen=True, slots=True)
 class PairedRatio:
-    """Second time / first time. `over`: what the interval is over ("blocks", "launches", "samples"); None: no interval.
+    """The second time of a pair / the first time.
+
+    `over`: what the interval is over ("blocks", "launches" or "samples"); None if there is no interval.
 
     `num_pairs`: the number of ratios; `value` is their median or mean.
     """
@@ -36,7 +38,9 @@ class PairedRatio:
     num_pairs: int = 1
 
     def named(self, name: str) -> dict[str, Any]:
-        """Return the ratio and its interval by the names of fields: `factor`, `factor_low`, `factor_high`."""
+        """Return the ratio and the ends of its interval as values of fields that begin with `name`: `factor`,
+        `factor_low`, `factor_high`.
+        """
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def without_interval(self) -> PairedRatio:
@@ -45,7 +49,7 @@ class PairedRatio:
 
 
 def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: int) -> list[float]:
-    """Median of `together` / median of `alone`, for each pair of neighbouring blocks."""
+    """Return the median of `together` / median of `alone`, for each pair of neighbouring blocks."""
     ratios = []
     for first in range(0, min(len(alone), len(together)), per_block):
         block = slice(first, first + per_block)
@@ -84,7 +88,7 @@ def of_rows(
     """Return `new` / `base`, where both are the launch medians of a row in seconds.
 
     The interval is over launches if both rows have two or more launches. It is over samples if both rows have one
-    launch with an interval. Otherwise there is none.
+    launch with an interval. Otherwise there is no interval.
     """
     if len(new) > 1 and len(base) > 1:
         return PairedRatio(*time_ratio(base, new), "launches", min(len(base), len(new)))
@@ -122,7 +126,10 @@ def row_fields(job: str, header: Header, record: Record) -> dict[str, Any]:
 
 
 def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tuple[T, ...]:
-    """One result for each row of each case: that of its only launch, or `merged` of those of several launches."""
+    """Return one result for each row of each case.
+
+    If a row has one launch, this is the launch's result; if it has several, `merged` makes one result of them.
+    """
     found: dict[tuple[object, ...], list[T]] = {}
     for row in rows:
         found.setdefault((row.job, row.mode, row.group, row.payload_bytes), []).append(row)
@@ -130,10 +137,10 @@ def merge_launches(rows: Iterable[T], merged: Callable[[Sequence[T]], T]) -> tup
 
 
 def medians(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """Return the median over launches of each of these fields."""
+    """Return, for each field in `names`, its median over launches."""
     return {name: median(getattr(row, name) for row in of_row) for name in names}
 
 
 def sums(of_row: Sequence[object], *names: str) -> dict[str, Any]:
-    """Return the sum over launches of each of these fields."""
+    """Return, for each field in `names`, its sum over launches."""
     return {name: sum(getattr(row, name) for row in of_row) for name in names}

@@ -1,4 +1,4 @@
-"""Which rows of two runs are the same measurement, and when two runs cannot be compared at all.
+"""Find the rows of two runs that are the same measurement, and refuse two runs that cannot be compared at all.
 
 Two rows are the same measurement if all factors (results/launches.py) are equal, except those that the user allowed to
 differ.
@@ -17,11 +17,11 @@ from bench.results.launches import Factors, RowLaunches
 
 
 def allowed(named: Sequence[str], variables: Sequence[str]) -> frozenset[str]:
-    """Return the named factors and the factors that may differ if these differ.
+    """Return the named factors, and further factors that may differ if a named factor differs.
 
     Raises UsageError for an unknown factor.
 
-    `variables`: the environment variables that are factors here.
+    `variables`: the environment variables that are factors in these two runs.
     """
     known = [*(fact.name for fact in COMPARED if not fact.fixed), *variables]
     for name in named:
@@ -67,7 +67,7 @@ def _same_pattern(
 ) -> Iterator[tuple[list[Factors], list[Factors]]]:
     """Yield the factors of both sides for each pattern and transport that both sides have.
 
-    If they share no transport, yield them for each pattern.
+    If the two sides have no transport in common, yield the factors for each pattern.
     """
     for pattern in dict.fromkeys(row.place.pattern for row in base):
         of_base = [row.factors for row in base if row.place.pattern == pattern]
@@ -83,11 +83,12 @@ def _same_pattern(
 
 
 def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozenset[str]) -> list[str]:
-    """Return the factors for which the two sides share no value; an empty list if one combination of all factors is on
-    both sides.
+    """Return the factors for which the two sides have no value in common.
+
+    Return an empty list if both sides have a row with the same values of all factors.
     """
     if not {row["modelled"] for row in base} & {row["modelled"] for row in new}:
-        return []  # each row states this as its own reason
+        return []  # each row has this difference as its reason
     names = [name for name in base[0] if name not in allowed]
     combinations = [{tuple(row[name] for name in names) for row in side} for side in (base, new)]
     if combinations[0] & combinations[1]:
@@ -100,7 +101,9 @@ def _separating(base: Sequence[Factors], new: Sequence[Factors], allowed: frozen
 def paired(
     base: Sequence[RowLaunches], new: Sequence[RowLaunches], allowed: frozenset[str]
 ) -> tuple[list[tuple[RowLaunches, RowLaunches]], list[RowLaunches], list[RowLaunches]]:
-    """Pairs in the order of BASE, and the rows of each side that have no partner.
+    """Pair the rows of BASE and NEW.
+
+    Return the pairs in the order of BASE, and the rows of each side that have no partner.
 
     Rows are paired in three steps: rows that share all factors, then rows that share all factors that must not differ,
     then rows that share only pattern, mode, group and size (these are not comparable and state the reason). Each step
@@ -130,10 +133,10 @@ def _key(row: RowLaunches, names: Iterable[str]) -> tuple[Any, ...]:
 
 
 def word(value: str | None) -> str:
-    """Return a factor's value as a sentence shows it."""
+    """Return a factor's value as text for a sentence."""
     return "unknown" if value is None else value
 
 
 def listed(values: set[str]) -> str:
-    """Several values in a sentence."""
+    """Return several values in a sentence."""
     return " or ".join(sorted(values))

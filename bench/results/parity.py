@@ -1,9 +1,10 @@
-"""Our times against another tool's: the ratio of the same statistic at each size, from alternating launches.
+"""Compare our times with the times of another tool: the ratio of the same statistic at each size, from alternating
+launches.
 
 The statistic is the one that the tool reports. For OSU and nccl-tests this is the mean over ranks of each rank's mean
 (`compat.osu_mean_s`, `compat.nccl_tests_s`); for nvbandwidth it is the median that follows from its rate. For
-nccl-tests' isolated samples our median is used. How a case was started makes no difference. The interval is the t
-interval of the mean log ratio over pairs of launches.
+nccl-tests' isolated samples our median is used. Cases that differ only in how they were started count as the same case.
+The interval is the t interval of the mean log ratio over pairs of launches.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from bench.core.record import Header
 from bench.results import paired_ratio
 from bench.results.document import Parity, Summary
 
-# Fields that say how a case is started and for how long, not what it is.
+# Fields that say how a case is started and for how long it is measured. They do not say what is measured.
 _STARTING = ("transport", "sizes", "mode", "iterations", "warmup", "budget_s", "max_s", "like", "instance", "links")
 
 
 class Statistic(StrEnum):
-    """The statistic that two compared times are."""
+    """The statistic in which our time and the other tool's time are compared."""
 
     MEDIAN = "median over samples"
     MEAN = "mean over ranks of means"
@@ -47,7 +48,7 @@ _Times = dict[int, float]  # by launch
 
 
 def parities(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Parity, ...]:
-    """One result for each tool, case, group and size that both sides measured in the same launches."""
+    """Return one result for each tool, case, group and size that both sides measured in the same launches."""
     ours: dict[tuple[str, _Place], _Times] = {}
     theirs: dict[tuple[str, _Place], _Times] = {}
     tools = {str(header.facts["tool"]) for header in headers.values() if header.facts.get("tool")}
@@ -95,8 +96,8 @@ def _seconds(tool: str, row: Summary) -> float | None:
 
 @lru_cache(maxsize=1024)
 def _case(argv: tuple[str, ...]) -> str:
-    """Return the options of a case as typed, without sizes, without their division among starts, and without what
-    `--like` sets.
+    """Return the options of a case as typed, without the sizes, without the options that divide them among starts, and
+    without the options that `--like` sets.
     """
     try:
         case = from_argv(argv)

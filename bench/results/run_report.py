@@ -22,11 +22,13 @@ _MOST_WRONG = 5  # lines with wrong data of each job and size in a table that is
 
 @dataclass(frozen=True)
 class RunReport(Report):
-    """`show`: "wire" adds a column, and "wide" keeps all columns on a narrow terminal.
+    """A run as a report. `show`: "wire" adds the column of the rate through NICs, and "wide" keeps all columns on a
+    narrow terminal.
 
-    `all_notes`: all notes, not only the urgent ones. `table`: the table of the rows that are already printed.
-    `most_lines`: a longer table is cut to the lines that a reader needs first. `run`: how commands name the run, in the
-    last line of the summary. `only_summary`: the report is the summary alone.
+    `all_notes`: show all notes, not only the urgent ones. `table`: the table of the rows that were printed before; None
+    if no row was printed. `most_lines`: the largest number of lines of the table; a longer table is cut to the lines
+    that a reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
+    report consists of the summary only.
     """
 
     document: Document
@@ -63,7 +65,7 @@ class RunReport(Report):
         return [self.run.name, *lines] if lines and self.only_summary and self.run is not None else lines
 
     def head(self) -> Iterable[Block]:
-        """Yield what each job chose, and the facts that all jobs share."""
+        """Yield notes on what each job chose, and the facts that all jobs share."""
         headers = list(self.document.headers.values())
         if headers:
             yield Lines(head_lines(headers))
@@ -75,7 +77,7 @@ class RunReport(Report):
         yield Lines(notes.texts(found) if self.all_notes else notes.brief(self.document, found), title="Notes")
 
     def data(self) -> Mapping[str, Any]:
-        """Return the whole document. `notes` are texts, and `note_codes` has their codes."""
+        """Return the whole document. `notes` has the texts of the notes, and `note_codes` has their codes."""
         found = {field.name: getattr(self.document, field.name) for field in fields(Document)}
         found["summary"] = [
             {"code": line.code, "facts": line.facts, "text": line.text} for line in headline(self.document, self.run)
@@ -85,16 +87,16 @@ class RunReport(Report):
         return found
 
     def records(self) -> Iterable[Mapping[str, Any]]:
-        """One line for each measured row, none for skipped or failed rows."""
+        """Return one line for each measured row, none for skipped or failed rows."""
         return ({name: getattr(row, name) for name in self.record_names()} for row in self.document.summaries)
 
     def record_names(self) -> Sequence[str]:
-        """Return the fields of a summary."""
+        """Return the names of all fields of a summary."""
         return [field.name for field in fields(Summary)]
 
     @cached_property
     def table_of_rows(self) -> RunTable:
-        """The rows' columns, and the letters of their bounds."""
+        """The table of the rows, with the columns and the letters of the bounds."""
         return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show))
 
     @cached_property
@@ -163,7 +165,7 @@ def first_lines(lines: Sequence[TableLine]) -> list[TableLine]:
 
 
 def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
-    """How many lines there are, which of them are shown, and how to see all."""
+    """Return how many lines there are, which of them are shown, and how to see all."""
     num_slow = 0
     for of_size in _by_size(lines).values():
         seconds = [lines[number].first.median_s for number in of_size]
@@ -179,7 +181,7 @@ def cut_line(lines: Sequence[TableLine], shown: Sequence[TableLine]) -> str:
 
 
 def _by_size(lines: Sequence[TableLine]) -> Mapping[tuple[Any, ...], Sequence[int]]:
-    """Return the numbers of the lines of each job and size."""
+    """Return the indices of the lines of each job and size."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for number, line in enumerate(lines):
         row = line.first

@@ -1,4 +1,7 @@
-"""The table of a run's rows, after nccl-tests: one line per size and group, the two modes in columns of their own."""
+"""The table of a run's rows, with a layout like that of nccl-tests.
+
+It has one line for each size and group, and each mode has its own columns.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from bench.results.table import NOTHING, Column, Table
 
 _LEAST_GROUP_WIDTH = 8
 _COPY_GROUP_WIDTH = 13
-# Names that are wider than their column, as nccl-tests writes them.
+# Names that are wider than their column, and the abbreviation of each that nccl-tests prints.
 _SHORT_TYPES = {"float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "complex128": "cplx128", "complex64": "cplx64"}
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 
@@ -24,10 +27,10 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 class Layout:
     """Which columns a table has.
 
-    `grouped`: rows are of several groups, whose longest name has `widest` letters. `like`: the tool whose statistics
-    are shown, empty for ours. `imported`: the rows are from another tool's log. `wire`: the rate through a node's NICs
-    is shown, too. `products`: all rows are products of matrices, which move nothing. `wide`: a narrow terminal leaves
-    out no column.
+    `grouped`: whether rows are of several groups; the longest name of a group has `widest` letters. `like`: the tool
+    whose statistics are shown; empty for the statistics of this suite. `imported`: whether the rows are from another
+    tool's log. `wire`: whether to show also the rate through a node's NICs. `products`: whether all rows are products
+    of matrices, which send nothing. `wide`: whether to show all columns on a narrow terminal, too.
     """
 
     modes: Sequence[str]
@@ -59,7 +62,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TableLine:
-    """One line: the rows of one size and group by mode. `groups`: more than one if they show the same figures."""
+    """One line of the table: the rows of one size and group, by mode.
+
+    `groups`: the names of the groups; several if their lines would show the same figures.
+    """
 
     heading: str
     groups: tuple[str, ...]
@@ -67,12 +73,12 @@ class TableLine:
 
     @property
     def first(self) -> Summary:
-        """The first row, for what the modes have in common."""
+        """The row of the first mode, for cells that are the same in all modes."""
         return next(iter(self.by_mode.values()))
 
 
 class RunTable:
-    """The lines of rows; the rows may arrive one by one or all at once."""
+    """The table of a run's rows. It accepts rows one by one or all at once."""
 
     def __init__(self, layout: Layout) -> None:
         """Choose the columns."""
@@ -87,12 +93,12 @@ class RunTable:
             self._columns = [replace(column, leave_out=0) for column in self._columns]
 
     def table(self, lines: Sequence[TableLine]) -> Table:
-        """Lines below the headings of their jobs."""
+        """Return a table of these lines, each below the heading of its job."""
         columns = [_kept_if_it_differs(column, lines) for column in self._columns]
         return Table(columns, lines, section=lambda line: line.heading, gap=1)
 
     def reading(self) -> list[str]:
-        """How to read the columns, one sentence each."""
+        """Return how to read the columns, one sentence each."""
         lines = text.reading(self.layout.modes, self.layout.like, self.layout.imported)
         return [*lines, text.WIRE] if self.layout.wire else lines
 
@@ -108,7 +114,7 @@ class RunTable:
         return found
 
     def _merged(self, lines: Sequence[TableLine]) -> list[TableLine]:
-        """Merge the lines of one size that differ only in their group."""
+        """Merge the lines of one size that differ only in their group into one line."""
         if len(lines) < 2 or not self.layout.grouped:
             return list(lines)
         alike: dict[tuple[str, ...], list[TableLine]] = {}
@@ -118,7 +124,7 @@ class RunTable:
         found = []
         for same in alike.values():
             groups = tuple(line.groups[0] for line in same)
-            # If a group has several lines, no line is merged.
+            # If a group has several equal lines, none of these lines is merged.
             distinct = len(set(groups)) == len(groups)
             found += [TableLine(same[0].heading, groups, same[0].by_mode)] if distinct else same
         return found
@@ -159,7 +165,9 @@ _IDENTIFYING = ("type", "redop", "root")
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:
-    """Keep a column on a narrow terminal if lines of the same size may differ in nothing else."""
+    """Return the column, changed so that a narrow terminal keeps it, if lines of the same size may differ only in this
+    column.
+    """
     if column.title not in _IDENTIFYING or len({column.cell(line) for line in lines}) < 2:
         return column
     return replace(column, leave_out=0)
@@ -242,9 +250,8 @@ def _rates(mode: str) -> list[Column]:
 
 
 def _like(tool: str, mode: str) -> list[Column]:
-    """Return the columns that show the same samples as another tool prints them (docs/metrics.md:
-
-    measuring like another tool).
+    """Return the columns that show our samples in the statistics of another tool (see "measuring like another tool" in
+    docs/metrics.md).
     """
     if tool == "osu":
         return [
@@ -262,7 +269,7 @@ def _like(tool: str, mode: str) -> list[Column]:
 
 
 def _seconds(name: str) -> Callable[[Summary], str]:
-    """Return a function that shows a field of a row in microseconds."""
+    """Return a function that shows the field `name` of a row in microseconds."""
     return lambda row: text.microseconds(getattr(row, name))
 
 
@@ -272,7 +279,7 @@ def _compat(name: str, show: Callable[[float | None], str]) -> Callable[[Summary
 
 
 def _paired(rows: Iterable[Summary]) -> list[TableLine]:
-    """Rows of one size as lines, the modes of a group beside each other.
+    """Return the rows of one size as lines. A line has the rows of all modes of one group.
 
     A second row of the same mode replaces the first, which an interrupted attempt left. A row of a log begins a new
     line instead. A second row also begins a new line if either row has wrong data, because wrong data are never hidden.
@@ -289,12 +296,14 @@ def _paired(rows: Iterable[Summary]) -> list[TableLine]:
 
 
 def replaces(later: Summary, earlier: Summary) -> bool:
-    """Whether the later of two rows of the same job, size, group and mode is shown instead of the earlier row."""
+    """Check whether the later of two rows of the same job, size, group and mode is shown instead of the earlier row."""
     return not later.imported and earlier.verified is not False and later.verified is not False
 
 
 def group_names(groups: Sequence[str]) -> str:
-    """`rail0..7` for groups that are numbered without a gap, `0-1 +27` for others."""
+    """Return one text for several groups: `rail0..7` if they are numbered without a gap, otherwise the first group and
+    the number of the others, `0-1 +27`.
+    """
     if len(groups) == 1:
         return groups[0]
     matches = [_NUMBERED.fullmatch(name) for name in groups]

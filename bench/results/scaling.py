@@ -1,8 +1,9 @@
-"""Scaling: each row compared with a reference of fewer ranks, fewer nodes, or the linear order of ranks.
+"""Compare each row with a reference row that has fewer ranks, fewer nodes, or the linear order of ranks.
 
-A curve changes one thing: inside one node the number of ranks, between nodes the number of nodes with the same number
-of ranks on each. A world inside one node is no reference for one that crosses the network, because they use different
-links. The reference is the smallest world of a curve with at least two ranks; for an order of ranks, the linear order.
+Along a curve one number changes: inside one node the number of ranks, otherwise the number of nodes, with the same
+number of ranks on each node. A world inside one node is not compared with a world that crosses the network, because the
+two use different links. The reference is the smallest world of a curve with at least two ranks; the reference for an
+order of ranks is the linear order.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 # These factors depend on the number of ranks; all other factors must be the same.
 _OF_THE_WORLD = ("num_ranks", "num_nodes", "ranks_per_node", "binding")
 _SMALLEST = 2  # a single rank moves nothing over a link
-_SAME_SIZE = 0.01  # dividing among more ranks rounds to other sizes; beyond this difference, times are not comparable
+_SAME_SIZE = 0.01  # more ranks round a payload to another size; above this difference, times are not comparable
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One case at one size, all its launches."""
+    """One case at one size, with all its launches."""
 
     first: Summary
     order: str
@@ -40,13 +41,15 @@ class _Point:
 
     @property
     def useful_bytes(self) -> float | None:
-        """Payload times bus factor: busbw x time."""
+        """The payload times the bus factor in bytes, which is busbw x time."""
         rate, seconds = self.first.busbw_bytes_per_s, self.first.median_s
         return None if rate is None or seconds is None else rate * seconds
 
 
 def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Scaling, ...]:
-    """Every row with a reference, and the references themselves, in the order of the rows."""
+    """Return a comparison for every row that has a reference and for the references themselves, in the order of the
+    rows.
+    """
     points = [point for cell in cells(headers, summaries) for point in _points(cell, headers)]
     found = []
     for curve in _curves(points):
@@ -60,7 +63,10 @@ def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
 
 
 def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
-    """Return the cell as a point if it can be on a curve: one group of all ranks (two or more), correct data."""
+    """Return the cell as a list of one point if it can be on a curve, otherwise an empty list.
+
+    It can be on a curve if its data are correct and its only group is the whole world of two or more ranks.
+    """
     medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
@@ -77,7 +83,10 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
 
 def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
-    """Curves of two or more points that differ only in the number of ranks inside a node, or only in that of nodes."""
+    """Return the curves that have two or more different numbers of ranks.
+
+    The points of a curve differ only in the number of ranks inside one node, or only in the number of nodes.
+    """
     curves: dict[tuple[Any, ...], list[_Point]] = {}
     for point in points:
         inside = point.first.num_nodes == 1
@@ -86,7 +95,7 @@ def _curves(points: Sequence[_Point]) -> list[list[_Point]]:
 
 
 def _orders(points: Sequence[_Point]) -> list[tuple[_Point, _Point]]:
-    """Each point with another order of ranks, paired with the point of the same world in linear order."""
+    """Return each point with another order of ranks, paired with the point of the same world in linear order."""
     linear = {_world_of(point): point for point in points if point.order == "linear"}
     return [(p, linear[_world_of(p)]) for p in points if p.order != "linear" and _world_of(p) in linear]
 

@@ -1,4 +1,6 @@
-"""The ranks' own times: which rank is late, how often, and other tools' statistics of the same samples."""
+"""Compute statistics of the time of each rank: which rank is late, how often, and the statistics that other tools would
+print.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "all
 
 
 class RankShares:
-    """Statistics of the ranks' own times; empty if they were not kept or are not valid times."""
+    """Statistics of the times of each rank. They are empty if these times were not kept or are not valid."""
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
         self._header, self._record = header, record
@@ -32,20 +34,23 @@ class RankShares:
         self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)
 
     def last_arriver_s(self) -> float | None:
-        """Median over samples of the shortest of the ranks' times: the cost without waiting for late ranks."""
+        """Median over samples of the shortest of the ranks' times, in seconds: the cost without the wait for late
+        ranks.
+        """
         synchronising = self._header.pattern in FULLY_SYNCHRONISING and self._record.mode == "isolated"
         if not synchronising or len(self._by_rank) < 2:
             return None
         return float(np.median(self._by_rank.min(axis=0)))
 
     def slowest_counts(self) -> tuple[int, ...]:
-        """In how many samples each member was the slowest."""
+        """Return in how many samples each member was the slowest."""
         return self._counts
 
     def slowest_rank(self) -> int | None:
         """Return the rank that is strictly the slowest in more than half of the samples; None if no rank is.
 
-        Also None for two ranks, because one of two is nearly always slower, and for too few samples for an interval.
+        The result is None also for two ranks, because one of two is nearly always slower, and if there are too few
+        samples for an interval.
         """
         counts, num_samples = self._counts, len(self._seconds)
         if len(counts) < 3 or stats.interval_rank(num_samples) is None or max(counts) * 2 <= num_samples:
@@ -57,7 +62,10 @@ class RankShares:
         return members[member] if member < len(members) else None
 
     def rotation(self) -> float | None:
-        """Mean of the slowest rank's times / the largest of the ranks' means: 1 if one rank is always the slowest."""
+        """Mean over samples of the slowest rank's time / the largest mean of one rank.
+
+        It is 1 if one rank is always the slowest.
+        """
         if len(self._means) < 2:
             return None
         return float(np.mean(self._seconds) / self._means.max())
@@ -65,8 +73,9 @@ class RankShares:
     def compat(self) -> dict[str, float | None]:
         """Return the same samples in the statistics of other tools.
 
-        OSU: mean, least and largest over ranks of the ranks' means (its Avg, Min and Max Latency). nccl-tests (-a 1):
-        mean over ranks of the time per call of all batches, and the bandwidths at that time; only for pipelined mode.
+        For OSU these are the mean, the least and the largest of the ranks' means (its Avg, Min and Max Latency). For
+        nccl-tests (-a 1) these are the mean over ranks of the time per call of all batches, and the bandwidths at this
+        time; only in pipelined mode.
         """
         if not len(self._means):
             return {}
@@ -89,7 +98,9 @@ class RankShares:
 
 
 def slowest_counts(by_rank: Any) -> tuple[int, ...]:
-    """In how many samples each member was the slowest; a tie counts for none.
+    """Return in how many samples each member was the slowest.
+
+    A sample with several slowest members counts for none of them.
 
     `by_rank`: members x samples, seconds.
     """
@@ -102,7 +113,9 @@ def slowest_counts(by_rank: Any) -> tuple[int, ...]:
 
 
 def _members(case: tuple[str, ...], num_nodes: int, ranks_per_node: int, topology: str, group: str) -> tuple[int, ...]:
-    """World ranks of a group in member order; empty if the header does not state them (an imported file)."""
+    """Return the world ranks of a group's members, in their order; empty if the header does not state them (in an
+    imported file).
+    """
     return _groups(case, num_nodes, ranks_per_node, topology).get(group, ())
 
 

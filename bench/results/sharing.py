@@ -1,4 +1,6 @@
-"""How much slower each group is while all groups run than when it runs alone: two jobs that differ only in topology."""
+"""Compute how much slower each group is while all groups run than when it runs alone, from two jobs that differ only in
+topology.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from bench.results.paired_ratio import interval_of, of_rows
 
 
 def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:
-    """One result for each group, mode and size that was measured at once and in turn, in the order of the former."""
+    """Return one result for each group, mode and size that was measured both while all groups ran and alone.
+
+    The order is that of the job in which all groups ran.
+    """
     at_once, alone = [], {}
     for cell in cells(headers, summaries):
         row = _usable(cell)
@@ -46,9 +51,9 @@ def _at_once(cell: RowLaunches) -> str:
 
 
 def _group_key(cell: RowLaunches) -> tuple[Any, ...]:
-    """Return what a group that runs with others and the same group alone share:
+    """Return a key that is the same for a group that runs with others and for the same group alone.
 
-    everything but the suffix of the topology.
+    It has all factors, with the topology's name without its suffix.
     """
     return cell.place, tuple({**cell.factors, "topology": _at_once(cell)}.items())
 

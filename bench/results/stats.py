@@ -1,8 +1,8 @@
 """Statistics of one row's samples: the median with its interval, trends, outliers, and when to stop measuring.
 
-Durations of successive operations are skewed and not independent. Nothing here assumes a normal distribution or
-independence: intervals are order statistics on the effective number of samples. Times are in seconds, in the order in
-which they were taken.
+Durations of successive operations are skewed and not independent. No function here assumes a normal distribution or
+independence. Intervals are order statistics, with ranks that follow from the effective number of samples. Times are in
+seconds, in the order in which they were taken.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bench.core.record import StopReason
 
 CONFIDENCE = Fraction(95, 100)
 
-# With fewer effective samples, an interval that is narrow by chance would end the row, because thirty samples often do
-# not show their correlation. If checked every 10 samples from 30 on, coverage stays above .93 with 20 effective samples
-# for correlations up to 0.8; with 10 effective samples it is .92.
+# With fewer effective samples, a row could end because its interval is narrow by chance: thirty samples often do not
+# show that they are correlated. If checked every 10 samples from 30 on, coverage stays above .93 with 20 effective
+# samples for correlations up to 0.8; with 10 effective samples it is .92.
 LEAST_EFFECTIVE_TO_STOP = 20
 
-# A machine that is very slow at one size must not wait for n_min samples forever.
+# A row that is very slow at one size must end before it has n_min samples.
 HARD_TIME_LIMIT_FACTOR = 5
 LEAST_SAMPLES_AT_HARD_LIMIT = 3
 
-# Standard deviations of normal data in one median absolute deviation.
+# The standard deviation of normal data / their median absolute deviation.
 _MAD_TO_SIGMA = 1.4826
 _OUTLIER_SIGMAS = 10
 
@@ -39,13 +39,13 @@ _DRIFT_Z = 2.5758  # two-sided p < 0.01
 
 _MSER_BATCH = 5
 _Z95 = 1.959963984540054  # two-sided 95 % of a normal distribution
-_EXACT_RANKS_TO = 1000  # above, the normal approximation is at most two ranks wider
-_FEW_LAGS = 64  # of autocorrelation; if it lasts longer, a Fourier transform gives all lags at once
+_EXACT_RANKS_TO = 1000  # above this number, the normal approximation gives an interval that is at most two ranks wider
+_FEW_LAGS = 64  # computed one by one; if the correlation lasts longer, a Fourier transform computes all lags at once
 _RESIDUE_DIFFERENCE = 0.05
 
 
 def usable(seconds: Sequence[float]) -> bool:
-    """Whether there is at least one sample and all are finite times above zero."""
+    """Check whether there is at least one sample and all are finite times above zero."""
     values = np.asarray(seconds, dtype=float)
     return bool(values.size and np.all(np.isfinite(values)) and np.all(values > 0))
 
@@ -57,11 +57,11 @@ def median(seconds: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def interval_rank(num_samples: int) -> int | None:
-    """j such that [x(j), x(n+1-j)], counted from 1, covers the median with at least CONFIDENCE.
+    """Return the rank j for which the interval [x(j), x(n+1-j)] covers the median with probability CONFIDENCE or more.
 
-    The largest j with P(Binomial(n, 1/2) <= j-1) <= alpha/2, in whole numbers. None below 6 samples, because even the
-    smallest and largest sample do not cover the median. Above 1000 samples j is the normal approximation, rounded to
-    the wider side.
+    Ranks count from 1. j is the largest whole number with P(Binomial(n, 1/2) <= j-1) <= alpha/2. None below 6 samples,
+    because even the smallest and largest sample do not cover the median. Above 1000 samples j is the normal
+    approximation, rounded to the wider side.
     """
     if num_samples > _EXACT_RANKS_TO:
         return math.floor((num_samples + 1 - _Z95 * math.sqrt(num_samples)) / 2) - 1
@@ -75,9 +75,9 @@ def interval_rank(num_samples: int) -> int | None:
 
 
 def effective_size(seconds: Sequence[float]) -> float:
-    """Return the number of independent samples with the same information:
+    """Return the number of independent samples that would have the same information.
 
-    n / (1 + 2 sum of rank autocorrelations), between 1 and n.
+    It is n / (1 + 2 sum of rank autocorrelations), between 1 and n.
 
     The sum is over lags below n/4, and ends before the first autocorrelation that is not positive. The sum is at least
     that of a first-order process with the same lag-1 autocorrelation. Constant samples all count as independent.
@@ -88,40 +88,43 @@ def effective_size(seconds: Sequence[float]) -> float:
 def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     """Return the order-statistic interval of the median.
 
-    Its ranks are those of the effective size, scaled to all samples.
+    The ranks of the two ends are computed for the effective number of samples, and then scaled to all samples.
 
-    None if the effective size is below 6. Raises ValueError for invalid samples.
+    Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
     values = _checked(seconds)
     return _interval(np.sort(values), effective_size(values))
 
 
 def _interval(values: Any, effective: float) -> tuple[float, float] | None:
-    """`interval` of sorted values."""
+    """Return the same as `interval`, for sorted values and a known effective size."""
     num_effective = int(effective)
     rank = interval_rank(num_effective)
     if rank is None:
         return None
-    # The j-th of m values is at the fraction j/(m+1); rounding down widens both sides by the same.
+    # The j-th of m values is at the fraction j/(m+1). Rounding down makes the interval wider by the same number of
+    # ranks on both sides.
     low = max(rank * (values.size + 1) // (num_effective + 1), 1)
     return float(values[low - 1]), float(values[values.size - low])
 
 
 def least_samples(quantile: float) -> int:
-    """Return the least number of samples whose maximum exceeds the quantile with probability 1 - alpha/2:
+    """Return the least number of samples whose maximum exceeds the quantile with probability 1 - alpha/2.
 
-    72 for 0.95, 368 for 0.99.
+    It is 72 for the quantile 0.95 and 368 for 0.99.
     """
     return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(quantile))
 
 
 def percentile(seconds: Sequence[float], quantile: float) -> float | None:
-    """Return the observed value of nearest rank ceil(q n); None if there are too few samples."""
+    """Return the quantile by the nearest-rank method, which is the observed value of rank ceil(q n); None if there are
+    too few samples.
+    """
     return _percentile(np.sort(_checked(seconds)), quantile)
 
 
 def _percentile(values: Any, quantile: float) -> float | None:
-    """`percentile` of sorted values."""
+    """Return the same as `percentile`, for sorted values."""
     if values.size < least_samples(quantile):
         return None
     # Without rounding, 0.95 * 100 could exceed 95.
@@ -131,7 +134,8 @@ def _percentile(values: Any, quantile: float) -> float | None:
 def num_outliers(seconds: Sequence[float]) -> int:
     """Count the samples further than 10 x 1.4826 MAD from the median. No sample is removed.
 
-    0 if more than half of the samples are equal, because the MAD is then zero.
+    The number is 0 if more than half of the samples are equal, because their MAD (median absolute deviation) is then
+    zero.
     """
     values = _checked(seconds)
     distances = np.abs(values - np.median(values))
@@ -141,7 +145,7 @@ def num_outliers(seconds: Sequence[float]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """All statistics of a row in seconds; None if there are too few samples."""
+    """All statistics of a row, in seconds. A statistic is None if there are too few samples for it."""
 
     median_s: float
     interval_s: tuple[float, float] | None
@@ -156,9 +160,9 @@ class Description:
 
 
 def describe(seconds: Sequence[float]) -> Description:
-    """All statistics at once, sorted and ranked once. Raises ValueError for invalid samples."""
+    """Return all statistics. The samples are sorted and ranked only once. Raises ValueError for invalid samples."""
     values = _checked(seconds)
-    if values.size == 1:  # a modelled row; thousands of them are described one by one
+    if values.size == 1:  # a modelled row; a run may have thousands, so this case must be fast
         only_s = float(values[0])
         return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
     ordered, ranks = np.sort(values), _ranks(values)
@@ -179,7 +183,9 @@ def describe(seconds: Sequence[float]) -> Description:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The trend of samples: Spearman's correlation with their order, and median of the last third / of the first."""
+    """The trend of samples: Spearman's correlation of the samples with their order, and the median of the last third /
+    the median of the first third.
+    """
 
     correlation: float
     ratio: float
@@ -187,13 +193,13 @@ class Drift:
 
 
 def drift(seconds: Sequence[float]) -> Drift | None:
-    """Return the trend of the samples; None below 6 samples, because each third would have one sample only."""
+    """Return the trend of the samples; None below 6 samples, because a third would then have only one sample."""
     values = _checked(seconds)
     return _drift(values, _ranks(values))
 
 
 def _drift(values: Any, ranks: Any) -> Drift | None:
-    """`drift` of values whose ranks are known."""
+    """Return the same as `drift`, for values whose ranks are known."""
     if values.size < 6:
         return None
     order = np.arange(values.size) - (values.size - 1) / 2
@@ -209,7 +215,9 @@ def _drift(values: Any, ranks: Any) -> Drift | None:
 
 
 def warmup_residue(seconds: Sequence[float]) -> int:
-    """How many samples at the start are still warm-up, by MSER-5 on log time; 0 for none. Nothing is removed.
+    """Return how many samples at the start belong to the warm-up, found by MSER-5 on the logarithms of times.
+
+    No sample is removed.
 
     MSER takes the means y of m batches of 5 samples and cuts the first d <= m/2 of them; d minimises the sum of (y -
     mean)^2 / (m - d)^2 over the rest. Stationary samples are often cut by chance, so a cut counts only if its median
@@ -220,7 +228,7 @@ def warmup_residue(seconds: Sequence[float]) -> int:
     if num_batches < 4:
         return 0
     means = np.log(values[: num_batches * _MSER_BATCH]).reshape(num_batches, _MSER_BATCH).mean(axis=1)
-    means -= means.mean()  # then sums of squares are as exact as differences
+    means -= means.mean()  # so that the sums of squares below are as exact as the differences
     left = num_batches - np.arange(num_batches // 2 + 1)  # batches left by a cut of d = 0, 1, ...
     sums, squares = (np.cumsum(each[::-1])[::-1][: left.size] for each in (means, means**2))
     cut = int(np.argmin((squares - sums**2 / left) / left**2)) * _MSER_BATCH
@@ -243,9 +251,10 @@ def should_stop(
 ) -> str | None:
     """Return the StopReason of a row that is finished; None if the row must go on.
 
-    CONVERGED: at least n_min samples, 20 effective ones, and half the interval is at most `target` of the median. The
-    time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3 samples are enough. Invalid
-    samples (not finite, zero or below) never count as converged, but the limits still end the row.
+    A row is CONVERGED if it has at least n_min samples and 20 effective samples, and half the width of the interval is
+    at most `target` x the median. The time limit `max_s` applies once there are n_min samples; at five times `max_s`, 3
+    samples are enough. Invalid samples (not finite, zero or below) never count as converged, but the limits still end
+    the row.
     """
     if len(samples) >= n_min and _precise(samples, target):
         return StopReason.CONVERGED
@@ -272,10 +281,10 @@ def _checked(seconds: Sequence[float]) -> Any:
 
 
 def _ranks(values: Any) -> Any:
-    """Ranks minus their mean; equal values share the mean of their ranks."""
+    """Return ranks minus their mean; equal values share the mean of their ranks."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each run of equal values begins
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
     lengths = np.diff(np.r_[first, values.size])
     ranks = np.empty(values.size)
     ranks[order] = np.repeat(first + (lengths + 1) / 2, lengths)
@@ -283,7 +292,7 @@ def _ranks(values: Any) -> Any:
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:
-    """`effective_size` of centred ranks."""
+    """Return the same as `effective_size`, for ranks whose mean is zero."""
     size = int(ranks.size)
     power = float(ranks @ ranks)
     # If a perfect trend was removed, only rounding errors remain; they are not variance.
@@ -303,7 +312,8 @@ def _effective_size_by_lag_1(size: int, positive: Sequence[float]) -> float:
     """Return the effective size of a first-order process with this correlation of neighbours: n (1 - r) / (1 + r).
 
     Few samples underestimate the correlation by (1 + 3 r) / n (Kendall 1954), so the sum over lags ends too early. For
-    30 samples with r = 0.8, one interval in ten would miss the median; with this bound one in twenty does.
+    30 samples with r = 0.8, one interval in ten would miss the median. With this effective size as a limit, one in
+    twenty misses it.
     """
     if not positive:
         return float(size)

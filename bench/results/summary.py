@@ -1,4 +1,4 @@
-"""From records to summaries to one document. Everything is derived, nothing is stored."""
+"""Turn records into summaries of rows, and summaries into one document. The results are not stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interfer
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
-# If a median exceeds a hard bound by more than its own uncertainty, the bound, the clock or the data are wrong.
+# If a median exceeds a hard bound by more than the uncertainty of the median, the bound, the clock or the data are
+# wrong.
 BOUND_TOLERANCE = 0.02
 
 # Below this multiple of the call overhead, a time is mostly software.
@@ -29,7 +30,10 @@ CLOCK_SHARE = 0.1
 
 
 def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequence[Coded] = ()) -> Document:
-    """Build the document of `runs`, each (job, header, records). `notes` are about the whole document."""
+    """Build the document of `runs`, which are tuples of job, header and records.
+
+    `notes`: notes on the whole document.
+    """
     headers: dict[str, Header] = {}
     rows = DocumentBuilder()
     for job, header, records in runs:
@@ -41,10 +45,10 @@ def document(runs: Iterable[tuple[str, Header, Sequence[Record]]], notes: Sequen
 
 @dataclass(slots=True)
 class DocumentBuilder:
-    """Turns records into rows of a document one by one, so their samples need not be kept.
+    """Turns records into rows of a document one by one, so that the samples need not be kept in memory.
 
-    `most`: the number of rows that are kept; in addition, the same number of rows that failed or have wrong data is
-    kept. None keeps all. Rows that are not kept are only counted.
+    `most`: the number of rows that are kept; None keeps all. In addition, up to the same number of rows that failed or
+    have wrong data are kept. Rows that are not kept are only counted.
     """
 
     most: int | None = None
@@ -57,7 +61,7 @@ class DocumentBuilder:
     num_left_out: int = 0
 
     def add(self, job: str, header: Header, record: Record) -> Summary | None:
-        """Summarise a record that was measured; return None for one that was skipped or failed."""
+        """Add a record. Return its summary, or None if the record was skipped or failed."""
         row = None if record.skipped is not None or record.failed is not None else summarise(job, header, record)
         wrong = record.failed is not None or (row is not None and row.verified is False)
         self.num_wrong += wrong
@@ -127,7 +131,7 @@ def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
 
 
 def _flagged(summaries: Sequence[Summary], conflicts: Sequence[Conflict]) -> tuple[Summary, ...]:
-    """All rows; those of a conflict get the flag CONTRADICTS."""
+    """Return all rows. Rows that are part of a conflict have the flag CONTRADICTS in addition."""
     bad = {
         (job, row["mode"], row["group"], row["payload_bytes"])
         for conflict in conflicts
@@ -158,7 +162,7 @@ def summarise(job: str, header: Header, record: Record) -> Summary:
 
 
 def clock_limited(bound_s: float | None, middle_s: float) -> bool:
-    """Whether the error between two clocks is too large for a time that begins on one and ends on the other."""
+    """Check whether the error between two clocks is too large for a time that begins on one and ends on the other."""
     return bound_s is not None and bound_s > CLOCK_SHARE * middle_s
 
 
@@ -206,7 +210,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         p95_s=seconds["p95_s"],
         p99_s=seconds["p99_s"],
         last_arriver_s=times.last_arriver_s,
-        slowest_rank=None if record.starved else times.slowest_rank,  # it only waited for the starved rank
+        slowest_rank=None if record.starved else times.slowest_rank,  # the others only waited for the starved rank
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
         bound_bytes_per_s=bound.bytes_per_s if bound else None,
@@ -253,9 +257,11 @@ def _on_two_clocks(bound_s: float | None, seconds: Mapping[str, float | None]) -
 
 
 def _on_the_wire(record: Record, algbw: float | None) -> float | None:
-    """Bytes per second that leave a node through its NICs: the bytes an operation must send, divided by its time.
+    """Return the bytes per second that leave a node through its NICs: the bytes that the operation must send, divided
+    by its time.
 
-    These bytes are those of the send/receive algorithm that sends the least. Switches that reduce carry fewer bytes.
+    The bytes are counted for the send/receive algorithm that sends the fewest bytes. Switches that reduce carry fewer
+    bytes.
     """
     if algbw is None or not record.node_bytes or not record.payload_bytes:
         return None
@@ -285,7 +291,9 @@ def _record_flags(record: Record) -> tuple[str, ...]:
 
 
 def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
-    """Return the tightest hard or traffic bound, else the tightest reference. `bounds` are sorted, the tightest first.
+    """Return the tightest hard or traffic bound.
+
+    If there is none, return the tightest reference. `bounds` are sorted, the tightest first.
 
     If a figure is above a traffic bound, the library sends less than assumed, and that bound is left out.
     """
@@ -298,7 +306,7 @@ def _shown_bound(bounds: Sequence[Bound], busbw: float | None) -> Bound | None:
 
 
 def _above(bound: Bound | None, fraction: float | None) -> bool:
-    """Whether a figure exceeds a hard bound by more than the tolerance."""
+    """Check whether a figure exceeds a hard bound by more than the tolerance."""
     return bound is not None and fraction is not None and bound.kind == "hard" and fraction > 1 + BOUND_TOLERANCE
 
 

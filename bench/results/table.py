@@ -1,4 +1,4 @@
-"""The Table API: what a command shows, before a format renders it. `bench/results/formats/<name>.py` render it.
+"""The Table API: what a command shows, before a file `bench/results/formats/<name>.py` renders it.
 
 A command makes a `Report` and calls `output.show(report, args)`; it never renders text, Markdown, CSV or JSON itself.
 
@@ -36,11 +36,14 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`cell`: the text of a row's cell. `group`: a heading over neighbouring columns; `unit`: a second title line.
+    """A column. `cell`: returns the text of a row's cell.
 
-    `width`: least number of characters. An `optional` column is left out if all its cells are empty; a `wide` one is
-    shown only where lines may be long (Markdown). A `wrapped` last column continues on further lines. `leave_out`: a
-    terminal that is too narrow leaves out the columns with the largest number first; 0: always shown.
+    `group`: a heading over neighbouring columns. `unit`: a second line of the title.
+
+    `width`: least number of characters. An `optional` column is left out if all its cells are empty; a `wide` column is
+    shown only where lines may be long (Markdown). If the last column is `wrapped`, its text continues on further lines.
+    `leave_out`: on a terminal that is too narrow, the columns with the largest number are left out first; a column with
+    0 is always shown.
     """
 
     title: str
@@ -59,8 +62,8 @@ class Column:
 class Table:
     """Rows of any type, shown by columns.
 
-    `title`: how to read the columns. `section`: gives the heading of a row; rows with the same heading follow it.
-    `gap`: blanks between columns on the terminal.
+    `title`: how to read the columns. `section`: a function that returns the heading of a row; rows with the same
+    heading are shown below it. `gap`: blanks between columns on the terminal.
     """
 
     columns: Sequence[Column]
@@ -84,7 +87,7 @@ class Table:
         return shown
 
     def sections(self) -> list[tuple[str, list[Any]]]:
-        """Rows with the same heading together, as (heading, rows); one section if there is no heading."""
+        """Return the headings, each with its rows; a single section if the table has no headings."""
         found: dict[str, list[Any]] = {}
         for row in self.rows:
             found.setdefault(self.section(row) if self.section else "", []).append(row)
@@ -101,7 +104,9 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Sentences. On the terminal comment lines (`# `) unless `comment` is False; a list in Markdown, below `title`.
+    """Sentences. On the terminal these are lines that begin with `# `, unless `comment` is False.
+
+    In Markdown they are a list below `title`.
 
     A line that begins with blanks belongs to the one above it.
     """
@@ -113,7 +118,10 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """Text whose line breaks and blanks count: as it is on the terminal, fenced in Markdown."""
+    """Text whose line breaks and blanks must be kept.
+
+    The terminal shows the text unchanged, and Markdown puts it into a fenced block.
+    """
 
     text: str
 
@@ -137,12 +145,14 @@ class Report(ABC):
         return ()
 
     def record_names(self) -> Sequence[str] | None:
-        """Return the columns of CSV; None: all names that the records have, in the order of their appearance."""
+        """Return the columns of CSV. None means all names that the records have, in the order of their appearance."""
         return None
 
 
 def plain(value: Any) -> Any:
-    """Objects for dataclasses and mappings, arrays for sequences, null for numbers that JSON cannot hold (NaN)."""
+    """Return a value that JSON can hold: objects for dataclasses and mappings, arrays for sequences, and null for
+    numbers that JSON cannot hold (NaN).
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -155,7 +165,7 @@ def plain(value: Any) -> Any:
 
 
 def as_json(document: Any) -> str:
-    """One JSON document, ended by a line end."""
+    """Return the document as JSON text that ends with a line end."""
     return printable.json_text(json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
@@ -164,7 +174,7 @@ def as_csv(records: Iterable[Mapping[str, Any]], names: Sequence[str] | None = N
 
     Without `names`, the columns are all names that the records have, in the order of their appearance.
 
-    Unknown is empty, numbers are written in full, several values in one cell are separated by ';'.
+    The cell of an unknown value is empty, numbers have all digits, and ';' separates several values in one cell.
     """
     rows = list(records)
     if names is None:

@@ -1,4 +1,4 @@
-"""How figures and runs are written in every text format: units, digits, marks, bounds, the facts of a run."""
+"""Write figures and runs as text, for every text format: units, digits, marks, bounds, and the facts of a run."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ def like(header: Header) -> str:
 
 
 def reading(modes: Sequence[str], tool: str, imported: bool = False) -> list[str]:
-    """How to read the columns, one sentence each. `tool`: the one whose statistics are shown, empty for ours."""
+    """Return how to read the columns, one sentence each.
+
+    `tool`: the tool whose statistics are shown; empty for the statistics of this suite.
+    """
     if imported:
         return [IMPORTED]
     return [_LIKE[tool]] if tool else [*(_MODES[mode] for mode in modes), STATISTICS]
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number to so many significant digits without an exponent: 12.34, 1234567, 0.001234."""
+    """Return a number with `digits` significant digits and without an exponent: 12.34, 1234567, 0.001234."""
     if value == 0:
         return "0"
     decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
@@ -50,7 +53,7 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def microseconds(seconds: float | None) -> str:
-    """Seconds as microseconds, 4 digits; '-' when unknown."""
+    """Return a time in microseconds with 4 digits; '-' if it is unknown."""
     return NOTHING if seconds is None else significant(seconds * 1e6)
 
 
@@ -68,7 +71,7 @@ def teraflops(flops_per_s: float | None) -> str:
 
 
 def peak_share(row: Summary) -> str:
-    """FLOP/s as a share of the data sheet's dense rate, in percent; '-' when that is unknown."""
+    """Return a row's FLOP/s as a share of the data sheet's dense rate, in percent; '-' if the dense rate is unknown."""
     if row.flops_per_s is None or not row.peak_flops_per_s:
         return NOTHING
     return percent(row.flops_per_s / row.peak_flops_per_s)
@@ -80,7 +83,7 @@ def percent(fraction: float | None) -> str:
 
 
 def size(summary: Summary) -> str:
-    """Return the payload in binary units; '-' if a log does not state it."""
+    """Return the payload of a row in binary units; '-' if the row's log does not state the payload."""
     return NOTHING if summary.imported and not summary.payload_bytes else format_size(summary.payload_bytes)
 
 
@@ -95,7 +98,7 @@ def interval(low_s: float | None, high_s: float | None) -> str:
 
 
 def wrong(summaries: Iterable[Summary]) -> str:
-    """Wrong elements of a line: their number, `modelled` where nothing was moved, N/A where none were checked."""
+    """Return the number of wrong elements of a line; `modelled` if no data were sent, N/A if no element was checked."""
     rows = list(summaries)
     if any(row.verified is False for row in rows):
         return str(sum(row.num_wrong or 0 for row in rows) or "INVALID")
@@ -117,7 +120,9 @@ def letter(index: int) -> str:
 
 
 def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
-    """`12.50`, or `11.62 to 44.27`: the GB/s of each bound that rows name, by (name, kind)."""
+    """Return the range in GB/s of each bound that rows name, by the bound's name and kind: `12.50`, or `11.62 to
+    44.27`.
+    """
     rates: dict[tuple[str, str], list[float]] = {}
     for row in summaries:
         if row.bound_name is not None and row.bound_kind is not None and row.bound_bytes_per_s is not None:
@@ -130,7 +135,7 @@ def bound_ranges(summaries: Iterable[Summary]) -> dict[tuple[str, str], str]:
 
 
 def facts(header: Header) -> list[tuple[str, str]]:
-    """(name, value) of what identifies a run: its case, hosts, GPUs, clock and versions."""
+    """Return the names and values of the facts that identify a run: its case, hosts, GPUs, clock and versions."""
     world = _world(header)
     if header.topology != "world":
         world += f", topology {header.topology}"
@@ -158,7 +163,7 @@ def _gpus(header: Header) -> str:
 
 
 def job_line(job: str, header: Header) -> str:
-    """Return the heading of a job among the other jobs of its run."""
+    """Return the heading that distinguishes a job from the other jobs of its run."""
     world = _world(header)
     topology = "" if header.topology == "world" else f", topology {header.topology}"
     kind = ", modelled" if header.modelled else ", imported" if header.imported else ""
@@ -183,5 +188,5 @@ def _world(header: Header) -> str:
 
 
 def count(number: int | None, word: str) -> str:
-    """`1 rank`, `2 ranks`, `an unknown number of ranks`."""
+    """Return a number with its noun: `1 rank`, `2 ranks`, `an unknown number of ranks`."""
     return f"{'an unknown number of' if number is None else number} {word}{'' if number == 1 else 's'}"

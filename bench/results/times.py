@@ -14,7 +14,7 @@ from bench.results.shares import RankShares
 # If enqueueing takes more than this share of a time, the device mostly waited for its host.
 _LAUNCH_SHARE = 0.9
 
-# The statistics of a row; another tool's statistics use the same names. A mean is `mean_s`.
+# The names of a row's statistics. Another tool's statistics use the same names; its mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
 
 
@@ -87,7 +87,7 @@ def _middle(values: Sequence[float]) -> float | None:
 
 
 def from_reported(header: Header, record: Record) -> Times:
-    """Another tool's statistics, under the names that they have there."""
+    """Return another tool's statistics under the names that the tool uses for them."""
     reported, names = record.reported or {}, log_traits(header.transport).statistics
     return Times(
         num_samples=int(reported.get("num_samples", 0)),

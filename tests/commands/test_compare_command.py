@@ -73,14 +73,14 @@ def test_a_slower_run_ends_with_1_unless_told_never_to(a_run: Make, capsys: Out)
     assert compared(base, new, "--delta", "20%") == 0
     capsys.readouterr()
     assert compared(new, base) == 0
-    assert capsys.readouterr().out.startswith("# 6 rows: 6 faster\n")
+    assert capsys.readouterr().out.startswith("# 6 rows: 6 faster; ")
 
 
 def test_the_same_thing_measured_twice_is_equivalent_and_nothing_changed(
     a_run: Make, capsys: Out, tmp_path: Path
 ) -> None:
     assert compared(a_run("base", sigma=0.005), a_run("new", sigma=0.005)) == 0
-    assert capsys.readouterr().out.startswith("# 6 rows: 6 equivalent\n")
+    assert capsys.readouterr().out.startswith("# 6 rows: 6 equivalent; ")
     assert compared(tmp_path / "base", tmp_path / "new", "--format", "json") == 0
     assert json.loads(capsys.readouterr().out)["changes"] == []
 
@@ -109,11 +109,10 @@ def test_two_single_launches_get_ratios_and_the_command_that_gives_verdicts(a_ru
     assert "make bench SCENARIO=latency CLUSTER=lab LAUNCHES=5" in told
 
 
-def test_launches_too_few_for_so_many_rows_are_told(a_run: Make, capsys: Out, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.SIZES", tuple(64 << step for step in range(10)))
+def test_what_so_many_launches_can_find_is_printed(a_run: Make, capsys: Out) -> None:
     compared(a_run("base"), a_run("new"))
     printed = " ".join(capsys.readouterr().out.replace("#", "").split())
-    assert holds(printed, "5 launches", "4 of 20", "6 launches")
+    assert "5 launches" in printed and "9 of 10 comparisons" in printed
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
@@ -206,3 +205,14 @@ def test_a_row_that_the_new_run_did_not_measure_is_listed(a_run: Make, capsys: O
 def _drop_last(file: Path, number: int) -> None:
     lines: Sequence[str] = file.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(lines[:-number]), encoding="utf-8")
+
+
+def test_the_launches_that_a_comparison_needs_are_simulated_from_a_stored_run(
+    a_run: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(a_run("base", 5))
+    assert main(["compare", run, "--power", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["needed"] == document["launches"][-1]["num_launches"] and document["num_measured"] == 5
+    assert main(["compare", run]) == 2
+    assert holds(capsys.readouterr().err, "NEW", "--power")

@@ -53,6 +53,7 @@ def test_any_pattern_can_be_the_victim_and_some_ranks_idle(run: Run, mpirun: Sta
     checked(ran.out, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_two_collectives_at_once_over_gloo(run: Run, torchrun: Start) -> None:
     ran = run(*torchrun(4), "-m", "bench.allreduce", *AGAINST, "allreduce:64K", "--format", "json")

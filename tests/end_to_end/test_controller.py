@@ -261,7 +261,9 @@ def _ours(site: Path) -> list[str]:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_keeps_rows_leaves_no_process_and_can_be_resumed(
     run: Run, site: Path, number: signal.Signals, code: int
 ) -> None:

@@ -92,6 +92,7 @@ except AbsentError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_over_mpi_rank_0_names_the_absent_ranks(run: Any, mpirun: Any, tmp_path: Path) -> None:
     program = tmp_path / "late.py"

@@ -24,6 +24,7 @@ from tests.facts import holds
 ROOT = Path(__file__).resolve().parent.parent.parent
 CORRUPTING = str(Path(__file__).parent / "corrupting.py")
 QUICK = ("--max-seconds", "20ms")
+LONG = ("alltoallv", "bisection", "gather", "incast", "oneway", "pairs", "scatter")  # several rounds, or like others
 OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy")  # MPI neither computes nor copies
 
 Run = Callable[..., Any]
@@ -50,7 +51,14 @@ def test_the_table_comes_from_rank_0_and_begins_with_the_choice_of_transport(run
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("name", [name for name in plugins.names("pattern") if name not in OF_DEVICES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
+        for name in plugins.names("pattern")
+        if name not in OF_DEVICES
+    ],
+)
 def test_every_pattern_is_verified_over_mpi(run: Run, mpirun: Start, name: str) -> None:
     ran = run(*mpirun(4), "-m", f"bench.{name}", "--sizes", "64,4K", "--format", "json", "-n", "3", "-w", "1")
     document = json.loads(ran.out)
@@ -81,7 +89,9 @@ def test_without_a_compiler_python_measures_the_times(run: Run, mpirun: Start, t
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("sync", ["none", "barrier", "double-barrier"])
+@pytest.mark.parametrize(
+    "sync", ["none", *(pytest.param(s, marks=pytest.mark.slow) for s in ("barrier", "double-barrier"))]
+)
 def test_the_compiled_loop_times_every_call(run: Run, mpirun: Start, sync: str) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler here")
@@ -168,7 +178,7 @@ def test_one_rank_has_a_remark_that_no_bytes_cross_a_link(run: Run, mpirun: Star
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("form", ["table", pytest.param("json", marks=pytest.mark.slow)])
 def test_a_byte_changed_after_the_last_timed_call_over_mpi_ends_with_4(run: Run, mpirun: Start, form: str) -> None:
     sound = ("allreduce", "--sizes", "4K", "-n", "5", "--format", form)
     assert run(*mpirun(4), CORRUPTING, "99", *sound).code == 0, "there is no rank 99: nothing is changed"

@@ -142,6 +142,7 @@ def test_make_bench_submits_one_job_for_all_and_prints_the_tables(cluster: Slurm
     assert [outcome["what"] for outcome in outcomes.values()] == [None, None]
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_cancelled_job_are_kept_and_resume_measures_the_rest(cluster: Slurm, site: Path) -> None:
     controller, folder = begun(cluster, site)
     [number] = cluster.jobs()
@@ -220,6 +221,7 @@ def test_a_job_that_can_never_start_is_refused_and_leaves_the_queue(cluster: Slu
     assert not cluster.jobs()
 
 
+@pytest.mark.slow
 def test_inside_an_allocation_srun_is_used_at_once(cluster: Slurm, site: Path) -> None:
     words = ["salloc", "--nodes=4", *BENCH, "run", "quick", "--cluster", "slurm-test", "--no-plots"]
     done = ran(cluster, site, words)
@@ -227,6 +229,7 @@ def test_inside_an_allocation_srun_is_used_at_once(cluster: Slurm, site: Path) -
     assert holds(done.out, "4 ranks", "4 nodes") and "submitted" not in done.err
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_see_each_other_are_refused_with_the_option_to_set(cluster: Slurm, site: Path) -> None:
     done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "apart", "--no-plots"])
     assert done.code in (3, 4)

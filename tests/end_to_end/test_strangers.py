@@ -74,6 +74,7 @@ def test_a_rank_without_the_secret_is_refused_by_name(world: World) -> None:
     assert "secret" in err
 
 
+@pytest.mark.slow
 def test_ranks_of_one_secret_meet_and_listen_on_their_own_address(world: World) -> None:
     first = world.start(0, *ALLREDUCE, secret="s3cr3t")
     listening: set[str] = set()

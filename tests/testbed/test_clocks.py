@@ -97,6 +97,7 @@ def test_one_way_times_hold_the_delay_within_their_bound_and_are_marked(bed: Tes
         assert rows["0-1"]["min_s"] + rows["1-0"]["min_s"] == pytest.approx(there_s + back_s, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_time_that_is_long_beside_the_bound_is_exact(bed: Testbed, measured: Measured) -> None:
     for sender, receiver in (bed.hosts, bed.hosts[::-1]):
         bed.delay(0.0, sender, receiver)

@@ -64,6 +64,7 @@ class Run:
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_restored_and_the_job_goes_on(testbed: Callable[..., Testbed]) -> None:
     run = Run(testbed(2), "gloo", 5000)
     run.kill_agents("h1")

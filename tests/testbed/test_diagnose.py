@@ -72,7 +72,8 @@ def accused(told: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["kind"], "-".join(sorted(one["name"].split("-")))) for one in told["accused"]]
 
 
-@pytest.mark.parametrize("transport", ["mpi", pytest.param("gloo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["mpi", "gloo"])
 def test_a_host_at_half_speed_is_named(transport: str, testbed: Make, tmp_path: Path) -> None:
     bed = testbed(4, rate="1gbit")
     bed.slow("h2", "500mbit")

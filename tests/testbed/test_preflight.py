@@ -216,6 +216,7 @@ def test_a_variable_on_one_host_only_is_refused_by_the_ranks(testbed: Make) -> N
     assert bed.processes() == []
 
 
+@pytest.mark.slow
 def test_what_is_resumed_is_checked_again(testbed: Make) -> None:
     bed = testbed(2)
     controller = Controller(bed)

@@ -64,8 +64,9 @@ def test_one_slow_host_halves_it(testbed: Make, missing: Missing) -> None:
     assert site.settles(lambda: busbw(site.measured(bed, 4, 1, *ALLREDUCE, "64M")), half)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
-@pytest.mark.parametrize("pattern", ["pingpong", pytest.param("sendrecv", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pattern", ["pingpong", "sendrecv"])
 def test_mpi_between_two_hosts_is_the_rate_of_the_link(testbed: Make, missing: Missing, pattern: str) -> None:
     needs("mpi4py", missing)
     bed = testbed(2, rate="1gbit")
@@ -86,14 +87,12 @@ LAUNCHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpirun": ("mpi", {"launcher": "mpirun"}),
     "mpirun gloo": ("gloo", {"launcher": "mpirun"}),
 }
-LONG = ("torchrun static", "torchrun c10d", "mpirun gloo")
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in LAUNCHERS]
-)
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_launchers_start_one_world_on_all_hosts_and_carry_variables(testbed: Make, missing: Missing, name: str) -> None:
     needs("mpi4py", missing)
     needs("torch", missing)

@@ -1,7 +1,7 @@
 """Reasons why a collective inside a node with NVLink between all GPUs is slow, by its rate and by a given topology.
 
-A rate alone never proves a reason; it only fits a reason. Rates are compared with the rates of the PCIe link, of host
-memory, and of some of a GPU's NVLinks.
+A rate alone never proves a reason. It can only agree with a reason. Rates are compared with the rates of the PCIe link,
+of host memory, and of some of a GPU's NVLinks.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _TYPED = re.compile(
     rf"\d\s*(?:{'|'.join(_TYPES)})\s*(?:(?:{'|'.join(_OPERATIONS)})(?![a-z])|-?\d+\s+\d)"
     rf"|\b(?:{'|'.join(_TYPES)})\s+(?:{'|'.join(_OPERATIONS)})\s+-?\d"
 )
-# pieces of a row, with a space between them or without, are tried in all ways up to this number
+# up to this number of pieces of a row, all ways to join them, with or without spaces, are tried
 _MOST_SEGMENTS_GLUED = 4
 FIGURES = ("time", "algbw", "busbw")  # the figures of a half, in their order
 

@@ -149,7 +149,9 @@ class OpenRun(RunNotes):
             self.remark(line, NcclCode.RANK_TWICE)
 
     def _check_order(self) -> None:
-        """Detect rows of one rank whose sizes go up and down: every process of a job has printed its own rows."""
+        """Detect that the sizes of a run's rows go up and down, because every process of a job has printed its own
+        rows.
+        """
         # with `-d all` and `-o all` sizes start again, rounded to whole elements each time
         passes: dict[tuple[object, ...], list[int]] = {}
         for row in self.rows:

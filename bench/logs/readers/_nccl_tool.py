@@ -1,10 +1,10 @@
 """nccl-tests as a program that this suite runs: its arguments, and its output as records.
 
-Pipelined cases use its default mode: calls one directly after another, timed by the host's clock, with the mean over
-ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2): every call is waited for and timed by CUDA
-events, and a barrier between calls is not timed, so its samples follow our definition. nccl-tests measures series of
-sizes by a factor or a step. Other lists of sizes are measured as part of such a series, and the sizes that were not
-requested are left out.
+Pipelined cases use its default mode. Calls follow each other directly and are timed by the host's clock, and the figure
+is the mean over ranks of each rank's mean. Isolated cases use `-I 1 -z 3` (since 2.19.2): every call is waited for and
+timed by CUDA events, and a barrier between calls is not timed, so its samples follow our definition. nccl-tests
+measures series of sizes by a factor or a step. Any other list of sizes is measured as part of such a series, and the
+sizes that were not requested are left out.
 """
 
 from __future__ import annotations

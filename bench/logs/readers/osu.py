@@ -2,10 +2,10 @@
 
 Their latency programs can be run together with transport `mpi` (7.x).
 
-Its size for allgather, alltoall, gather and scatter is the block of one rank, S = n * size. For other patterns its size
-is S. For a collective it prints the mean over ranks of each rank's mean. For osu_latency it prints the first rank's
-mean of half a round trip. Its default type is MPI_CHAR, whose sum is far slower than that of floats, so reductions are
-run with mpi_float.
+The size that OSU prints for allgather, alltoall, gather and scatter is the block of one rank, so S = n * size. For
+other patterns the printed size is S. For a collective OSU prints the mean over ranks of each rank's mean. For
+osu_latency it prints the first rank's mean of half a round trip. OSU's default type is MPI_CHAR, whose sum is far
+slower than that of floats, so reductions are run with mpi_float.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, 
 
 
 def render(report: Report, width: int | None = None) -> str:
-    """All blocks, an empty line after each."""
+    """Return all blocks of the report, each followed by an empty line."""
     lines: list[str] = []
     for block in report.blocks():
         lines += _block(block)

@@ -15,12 +15,15 @@ from bench.core.printable import printable
 from bench.results.table import Block, Heading, Lines, Report, Table, Verbatim
 
 MAX_WIDTH = 130
-_LEAST_WIDTH = 60  # of a terminal; text is not wrapped more narrowly
+_LEAST_WIDTH = 60  # characters; on a narrower terminal, text is wrapped at this width
 _INDENT = 2  # "# " before titles, blanks before rows
 
 
 def render(report: Report, width: int | None = None) -> str:
-    """Return all blocks, ended by a line end. `width`: the characters of a line of the terminal, if it is one."""
+    """Return all blocks as text that ends with a line end.
+
+    `width`: the characters of a line of the terminal; None if the output is not a terminal.
+    """
     return render_blocks(report.blocks(), max(width or MAX_WIDTH, _LEAST_WIDTH)) + "\n"
 
 
@@ -50,10 +53,14 @@ def comments(lines: Iterable[str], mark: str = "# ", width: int = MAX_WIDTH) -> 
 
 
 class TextTable:
-    """A table line by line. Its widths are fixed when it is made, by titles, columns and known rows."""
+    """A table that is written line by line.
+
+    The widths of its columns are fixed when it is made, from the titles, the columns' least widths and the rows that
+    are known then.
+    """
 
     def __init__(self, table: Table, width: int = MAX_WIDTH) -> None:
-        """Fix the columns and their widths by the rows that are known; later rows may be wider."""
+        """Choose the columns and their widths from the rows that are known. Rows that are added later may be wider."""
         self._page_width = width
         self._columns = table.shown_columns(wide=False)
         self._gap = " " * table.gap
@@ -88,7 +95,7 @@ class TextTable:
         return [f"# {line}".rstrip() for line in lines]
 
     def lines(self, row: Any) -> list[str]:
-        """One line, or several if its last column is wrapped."""
+        """Return one line, or several if its last column is wrapped."""
         cells = [printable(column.cell(row)) for column in self._columns]
         if not (self._columns and self._columns[-1].wrapped):
             return [" " * _INDENT + self._joined(cells)]

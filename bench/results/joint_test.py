@@ -1,0 +1,210 @@
+"""Test whether anything changed between two runs, over all their rows at once, and which rows changed.
+
+A launch is one unit: all its rows err together. If nothing changed, each way to assign the launches to the two runs is
+equally likely. The tests below are therefore permutation tests: they compute a statistic for every such way, and p is
+the share of the ways that give at least the observed value. No distribution is assumed, and rows may depend on each
+other.
+
+Two statistics are computed: the weighted mean change over all rows, which finds a small change of everything, and the
+largest change of a row in units of its error, which finds a large change of one row. `JointTest.p` is for the smaller
+of their two p-values, corrected by the same permutations for choosing the smaller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.results.launches import t_quantile
+from bench.results.stats import CONFIDENCE
+
+POWER = 0.9
+_MOST_COUNTED = 13_000  # ways, of 8 launches of each run: of more launches, ways are drawn at random
+_LEAST_DRAWN, _MOST_DRAWN = 999, 4_999
+_MOST_VALUES = 2_000_000  # drawn ways times rows
+_SEED = 20_081  # the same two runs always give the same p
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowTest:
+    """One row: its `p`, `p_corrected` for the number of rows, and the log change of this row alone that would be found.
+
+    `p` is the share of all ways and all rows that give at least the row's |change| / (its error + the median error of
+    the rows). `p_corrected` is Benjamini and Hochberg's.
+    """
+
+    p: float
+    p_corrected: float
+    least_log: float
+
+
+@dataclass(frozen=True, slots=True)
+class JointTest:
+    """All rows of two runs together.
+
+    `p`: the probability of so large a change, of all rows or of one, if nothing changed.
+    `ratio`: exp of the weighted mean change of the rows' log times, with its 95 % interval (Welch's t on the launches);
+    a row's weight is the reciprocal of the median absolute deviation of its launches.
+    `least`: the change of all rows together that such launches find in 9 of 10 comparisons (0.05 is 5 %).
+    `least_p`: the smallest p that so many launches can give.
+    """
+
+    p: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    least: float
+    least_p: float
+    rows: tuple[RowTest, ...]
+
+
+def joint_test(base: Values, new: Values, alpha: float, most_counted: int = _MOST_COUNTED) -> JointTest:
+    """Test two runs. Both have the shape (launches, rows) and hold log medians, or NaN for a row that a launch lacks.
+
+    Each row needs two or more launches of each run. `alpha`: the share of comparisons of equal runs that may find a
+    change. `most_counted`: if there are more ways to assign the launches, ways are drawn at random.
+    """
+    values = np.vstack((new, base))
+    values = values - np.nanmean(values, axis=0)
+    there = ~np.isnan(values)
+    values = np.where(there, values, 0.0)
+    most_drawn = min(most_counted, _MOST_DRAWN, max(_LEAST_DRAWN, _MOST_VALUES // values.shape[1]))
+    ways = _ways(len(values), len(new), most_counted, most_drawn)
+    size, error = _row_statistics(values, there, ways)
+    score = _launch_scores(values, there)
+    p_all = _p_of_each(np.abs(_difference(score, ways)))
+    p_row = _p_of_each(size.max(axis=1))
+    smaller = np.minimum(p_all, p_row)
+    rows = _row_tests(size, error, alpha)
+    low, middle, high, least = _welch(score[: len(new)], score[len(new) :], alpha)
+    return JointTest(
+        p=float((smaller <= smaller[0] * (1 + 1e-9)).mean()),
+        ratio=math.exp(middle),
+        ratio_low=math.exp(low),
+        ratio_high=math.exp(high),
+        least=math.expm1(least),
+        least_p=float((smaller <= smaller.min() * (1 + 1e-9)).mean()),
+        rows=rows,
+    )
+
+
+@lru_cache(maxsize=8)
+def _ways(num_launches: int, num_new: int, most_counted: int, most_drawn: int) -> Values:
+    """Return ways to choose NEW's launches, one per line, as zeros and ones. The first is the one that was measured."""
+    number = math.comb(num_launches, num_new)
+    if number <= most_counted:
+        ways = np.zeros((number, num_launches))
+        for way, chosen in zip(ways, itertools.combinations(range(num_launches), num_new), strict=True):
+            way[list(chosen)] = 1
+        return ways
+    rng = np.random.default_rng(_SEED)
+    measured = np.arange(num_launches) < num_new
+    drawn = rng.permuted(np.tile(measured.astype(float), (most_drawn, 1)), axis=1)
+    return np.vstack((measured, drawn))
+
+
+def _row_statistics(values: Values, there: npt.NDArray[np.bool_], ways: Values) -> tuple[Values, Values]:
+    """Return |change| / (error + median error) for each way and row, and the error + median error as measured.
+
+    The median error keeps a row from standing out only because its few launches happen to agree. A row with fewer than
+    two launches on a side gets 0.
+    """
+    num_new = ways @ there
+    num_base = there.sum(axis=0) - num_new
+    sum_new = ways @ values
+    sum_base = values.sum(axis=0) - sum_new
+    square_new = ways @ values**2
+    square_base = (values**2).sum(axis=0) - square_new
+    enough = (num_new >= 2) & (num_base >= 2)
+    num_new, num_base = np.where(enough, num_new, 2), np.where(enough, num_base, 2)
+    change = np.where(enough, sum_new / num_new - sum_base / num_base, 0.0)
+    within = square_new - sum_new**2 / num_new + square_base - sum_base**2 / num_base
+    variance = np.maximum(within, 0.0) / np.maximum(num_new + num_base - 2, 1)
+    error = np.sqrt(variance * (1 / num_new + 1 / num_base))
+    error = error + np.median(error, axis=1, keepdims=True)
+    change = np.abs(change)
+    size = np.divide(change, error, out=np.where(change > 1e-12, np.inf, 0.0), where=error > 1e-12)
+    return size, error[0]
+
+
+def _launch_scores(values: Values, there: npt.NDArray[np.bool_]) -> Values:
+    """Return the weighted mean of each launch's rows, relative to the rows' means over all launches."""
+    missing = np.where(there, values, np.nan)
+    spread = np.nanmedian(np.abs(missing - np.nanmedian(missing, axis=0)), axis=0)
+    spread = np.maximum(spread, max(0.1 * float(np.median(spread)), 1e-9))
+    weights = there / spread
+    scores: Values = (values * weights).sum(axis=1) / weights.sum(axis=1)
+    return scores
+
+
+def _difference(score: Values, ways: Values) -> Values:
+    """Return NEW's mean score minus BASE's, for each way."""
+    num_new = ways[0].sum()
+    chosen = ways @ score
+    difference: Values = chosen / num_new - (score.sum() - chosen) / (len(score) - num_new)
+    return difference
+
+
+def _p_of_each(statistic: Values) -> Values:
+    """Return, for each way, the share of all ways whose statistic is at least as large."""
+    ordered = np.sort(statistic)
+    below = np.searchsorted(ordered, statistic * (1 - 1e-9) - 1e-15, side="left")
+    shares: Values = (len(statistic) - below) / len(statistic)
+    return shares
+
+
+def _row_tests(size: Values, error: Values, alpha: float) -> tuple[RowTest, ...]:
+    """Test each row against the sizes of all ways and all rows, of which the measured way is the first."""
+    num_rows = size.shape[1]
+    pooled = np.sort(size, axis=None)
+    below = np.searchsorted(pooled, size[0] * (1 - 1e-9) - 1e-15, side="left")
+    p_values = (pooled.size - below) / pooled.size
+    largest = np.sort(size.max(axis=1))
+    needed = max(
+        pooled[min(pooled.size - 1, math.ceil(pooled.size * (1 - alpha / num_rows)))],
+        largest[min(largest.size - 1, math.ceil(largest.size * (1 - alpha)))],
+    )
+    found = []
+    for p, p_corrected, each in zip(p_values, corrected(p_values), error, strict=True):
+        # (needed + power's quantile) errors; the row's own error is at most `each`
+        least = (needed + t_quantile(POWER, 1e6)) * each if math.isfinite(needed) else 0.0
+        found.append(RowTest(float(p), p_corrected, float(least)))
+    return tuple(found)
+
+
+def _welch(new: Values, base: Values, alpha: float) -> tuple[float, float, float, float]:
+    """Return the 95 % interval of the difference of means with the difference in the middle, and the least difference
+    that would be found with a probability of POWER.
+    """
+    middle = float(new.mean() - base.mean())
+    parts = [(float(side.var(ddof=1)) / len(side), len(side) - 1) for side in (new, base)]
+    total = sum(part for part, _ in parts)
+    if total == 0:
+        return middle, middle, middle, 0.0
+    degrees = total**2 / sum(part**2 / freedom for part, freedom in parts)
+    error = math.sqrt(total)
+    half = t_quantile(0.5 + float(CONFIDENCE) / 2, degrees) * error
+    least = (t_quantile(1 - alpha / 4, degrees) + t_quantile(POWER, degrees)) * error
+    return middle - half, middle, middle + half, least
+
+
+def corrected(p_values: Sequence[float] | Values) -> list[float]:
+    """Correct p-values by Benjamini and Hochberg's method.
+
+    Rejecting values up to q has an expected share of false positives up to q. The correction holds for rows that are
+    independent or vary together, as the sizes of one launch do.
+    """
+    values = np.asarray(p_values, dtype=float)
+    order = np.argsort(values)
+    scaled = values[order] * values.size / np.arange(1, values.size + 1)
+    result = np.empty_like(values)
+    result[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return [float(value) for value in result]

@@ -1,0 +1,166 @@
+"""Compute how many launches a comparison needs, from the launches of a run that was measured before.
+
+Comparisons are simulated: both runs draw their launches from those of the measured run, whole launches at a time, so
+that rows that vary together stay together. The second run is then made slower by a known change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.core.errors import UsageError
+from bench.results import inference
+from bench.results.document import Document
+from bench.results.inference import ComparisonVerdict
+from bench.results.joint_test import POWER, joint_test
+from bench.results.launches import cells, launch_medians, launch_numbers, log_medians
+from bench.results.table import Block, Column, Heading, Lines, Report, Table
+
+SCHEMA = "bench.power/1"
+_NUMBERS = (5, 6, 7, 8, 10, 12, 15, 20, 25, 30)  # launches of each run
+_NUM_COMPARISONS = 200
+_MOST_WAYS = 999  # of each simulated comparison
+_LEAST_MEASURED = 3
+_SEED = 20_083
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The shares of the simulated comparisons that find a change, with `num_launches` launches of each run.
+
+    `all_rows`: a change of all rows. `one_row`: a change of a single row, drawn anew for each comparison.
+    """
+
+    num_launches: int
+    all_rows: float
+    one_row: float
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether both changes are found in 9 of 10 comparisons."""
+        return min(self.all_rows, self.one_row) >= POWER
+
+
+@dataclass(frozen=True)
+class PowerReport(Report):
+    """The launches that a comparison with this run needs."""
+
+    run: str
+    num_measured: int
+    num_rows: int
+    change_all: float
+    change_row: float
+    powers: tuple[Power, ...]
+
+    @property
+    def needed(self) -> int | None:
+        """The smallest number of launches of each run that finds both changes; None if none of the numbers does."""
+        return next((power.num_launches for power in self.powers if power.is_enough), None)
+
+    def blocks(self) -> Iterable[Block]:
+        """Yield the answer, the table of launches, and what the simulation assumes."""
+        changes = f"{self.change_all:.0%} of all rows and {self.change_row:.0%} of one row"
+        if self.needed is None:
+            answer = (
+                f"more than {self.powers[-1].num_launches} launches of each run are needed to find changes of {changes}"
+            )
+        else:
+            answer = f"{self.needed} launches of each run find changes of {changes} in 9 of 10 comparisons"
+        yield Heading(answer)
+        yield Table(_COLUMNS, self.powers)
+        yield Lines(
+            [
+                f"simulated from {self.num_measured} launches and {self.num_rows} rows of {self.run}",
+                "assumed: both runs vary like these launches, and nothing else on the machine changes between them",
+            ]
+        )
+
+    def data(self) -> Mapping[str, Any]:
+        """Return the shares for each number of launches."""
+        return {
+            "schema": SCHEMA,
+            "run": self.run,
+            "num_measured": self.num_measured,
+            "num_rows": self.num_rows,
+            "change_all": self.change_all,
+            "change_row": self.change_row,
+            "power": POWER,
+            "needed": self.needed,
+            "launches": [asdict(power) for power in self.powers],
+        }
+
+    def records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield a line for each number of launches."""
+        yield from (asdict(power) for power in self.powers)
+
+
+_COLUMNS = [
+    Column("launches", lambda power: str(power.num_launches)),
+    Column("all rows", lambda power: f"{100 * power.all_rows:.0f}", unit="(%)"),
+    Column("one row", lambda power: f"{100 * power.one_row:.0f}", unit="(%)"),
+]
+
+
+def power_report(
+    run: Document, name: str, change_all: float, change_row: float, delta: float, fdr: float
+) -> PowerReport:
+    """Simulate comparisons with more and more launches until both changes are found in 9 of 10 of them.
+
+    Raises UsageError if the run has fewer than three launches.
+    """
+    errors = _launch_errors(run)
+    if len(errors) < _LEAST_MEASURED:
+        raise UsageError(
+            f"{name} has {len(errors)} launches, and their spread needs {_LEAST_MEASURED} (make bench LAUNCHES=5)"
+        )
+    powers = []
+    for number in _NUMBERS:
+        powers.append(_power(errors, number, change_all, change_row, delta, fdr))
+        if powers[-1].is_enough:
+            break
+    return PowerReport(name, len(errors), errors.shape[1], change_all, change_row, tuple(powers))
+
+
+def _launch_errors(run: Document) -> Values:
+    """Return the logarithms of launch medians relative to their row's mean, of shape (launches, rows).
+
+    Rows that a launch lacks, and models, are left out. With few launches, errors around their own mean are too small;
+    they are scaled to the size that they would have around the true mean.
+    """
+    rows = []
+    for cell in cells(run.headers, run.summaries):
+        if not any(row.modelled or row.imported for row in cell.rows.values()):
+            rows.append((launch_numbers(cell, run.headers), launch_medians(cell)))
+    most = max((len(medians) for _, medians in rows), default=0)
+    table = log_medians([row for row in rows if len(row[1]) == most])
+    table = table[~np.isnan(table).any(axis=1)]
+    if len(table) < _LEAST_MEASURED:
+        return table
+    errors: Values = (table - table.mean(axis=0)) * math.sqrt(len(table) / (len(table) - 1))
+    return errors
+
+
+def _power(errors: Values, number: int, change_all: float, change_row: float, delta: float, fdr: float) -> Power:
+    """Return the shares of simulated comparisons that find each change."""
+    rng = np.random.default_rng(_SEED)
+    found_all = found_row = 0
+    for _ in range(_NUM_COMPARISONS):
+        base, new = (errors[rng.integers(len(errors), size=number)] for _ in range(2))
+        test = joint_test(base, new + math.log1p(change_all), fdr, _MOST_WAYS)
+        interval = test.ratio_low, test.ratio_high
+        found_all += inference.verdict(test.ratio, interval, test.p, delta, fdr) == ComparisonVerdict.SLOWER
+        row = int(rng.integers(errors.shape[1]))
+        new[:, row] += math.log1p(change_row)
+        test = joint_test(base, new, fdr, _MOST_WAYS)
+        ratio = math.exp(float(np.median(new[:, row]) - np.median(base[:, row])))
+        p = max(test.p, test.rows[row].p_corrected)
+        found_row += inference.verdict(ratio, (0.0, math.inf), p, delta, fdr) == ComparisonVerdict.SLOWER
+    return Power(number, found_all / _NUM_COMPARISONS, found_row / _NUM_COMPARISONS)
