@@ -25,7 +25,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.controller import execute
-from bench.controller.keeper import LEASE_VARIABLE
 from bench.core.seal import SECRET_VARIABLE
 from bench.store import jsonl, lease
 from benchmarks.keeper_child import PHASES
@@ -74,7 +73,7 @@ def launch(rows: Path, phases: Path, args: argparse.Namespace) -> None:
         "BENCH_AGENT": shlex.join(_AGENT),
         "BENCH_JOB": f"benchmark/{os.getpid()}",
         SECRET_VARIABLE: secrets.token_hex(16),
-        LEASE_VARIABLE: str(beats / lease.NAME),
+        lease.VARIABLE: str(beats / lease.NAME),
         PHASES: str(phases),
         "OMP_NUM_THREADS": "1",
     }

@@ -18,6 +18,7 @@ from bench.rank import heartbeats
 from bench.rank.main import run_pattern
 from bench.rank.placement import place
 from bench.rank.sampling import Sampler
+from bench.store import lease
 
 PHASES = "BENCH_KEEPER_PHASES"  # the file that gets the blocks: the number of their first samples, and CPU times
 _BLOCK_S = 1.5
@@ -71,7 +72,7 @@ def _is_ours(process: psutil.Process) -> bool:
     """Whether this is the guard or the keeper of this job, and not of another one."""
     words = process.info["cmdline"] or ()
     if guard.__name__ in words:
-        return os.environ[keeper.LEASE_VARIABLE] in words
+        return os.environ[lease.VARIABLE] in words
     return keeper.__name__ in words and process.environ().get("BENCH_JOB") == os.environ["BENCH_JOB"]
 
 

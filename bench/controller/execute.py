@@ -23,7 +23,6 @@ from typing import Any
 
 from bench.controller import connections, links, root_cause, watch
 from bench.controller.jobs import Job
-from bench.controller.keeper import LEASE_VARIABLE
 from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
@@ -264,8 +263,8 @@ def _start(
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # hosts.py passes these variables to the other hosts, because a login there does not set them.
     env["BENCH_PYTHON"] = sys.executable
-    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, LEASE_VARIABLE, "PYTHONPATH"])
-    env[LEASE_VARIABLE] = str((runs.heartbeat_folder(folder, job.name) / lease.NAME).resolve())
+    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, lease.VARIABLE, "PYTHONPATH"])
+    env[lease.VARIABLE] = str((runs.heartbeat_folder(folder, job.name) / lease.NAME).resolve())
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(

@@ -37,7 +37,6 @@ from bench.store import lease
 START = b"\0bench-keeper\0"
 FRAME = struct.Struct(">BI")
 STDOUT, STDERR, EXIT, GONE = 1, 2, 3, 4
-LEASE_VARIABLE = "BENCH_LEASE"
 _ACCEPTED, _CONFIRMED = b"a", b"k"  # from the keeper to a connection; back, when the exit code was passed on
 _CHUNK = 1 << 16
 _MOST_UNSENT, _KEPT = 64 << 20, 4 << 20  # bytes of output that wait for a connection; sent bytes that are kept
@@ -143,7 +142,7 @@ class Keeper:
         self._selector.register(door, selectors.EVENT_READ, "door")
         self._selector.register(woken, selectors.EVENT_READ, "woken")
         self._woken = woken
-        path = os.environ.get(LEASE_VARIABLE, "")
+        path = os.environ.get(lease.VARIABLE, "")
         if path:
             threading.Thread(target=self._watch_lease, args=(Path(path),), daemon=True).start()
 

@@ -25,9 +25,9 @@ from bench.core.world import RankInfo
 from bench.rank import delivery, heartbeats, host_lease
 from bench.rank.messages import RankRefusal
 from bench.rank.placement import place
+from bench.store import lease
 from bench.store.heartbeat import End, LastWords, error_line
 
-LEASE_VARIABLE = "BENCH_LEASE"  # set by the controller: the path of its lease
 SHARE = "--share-hosts"
 _LOOK_S = 1.0
 
@@ -77,7 +77,7 @@ def _leave_helper(me: RankInfo) -> None:
         # A process that the program started may hold the pipe open for longer.
         return bool(select.select([ended], [], [], wait_s)[0]) or os.getppid() != program
 
-    path = os.environ.get(LEASE_VARIABLE, "")
+    path = os.environ.get(lease.VARIABLE, "")
     silent_s = heartbeats.wait_for_loss(Path(path), me, has_ended) if path else None
     if silent_s is not None:
         _say(End.of(EndCode.CONTROLLER_GONE, silent_s=silent_s), me.rank)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -143,7 +144,12 @@ def test_a_guard_that_is_killed_is_replaced_so_its_job_goes_on(tmp_path: Path, m
     monkeypatch.setattr(lease, "RENEW_S", 0.1)
     guards: list[subprocess.Popen[bytes]] = []
     start = execute._guard
-    monkeypatch.setattr(execute, "_guard", lambda *args: guards.append(start(*args)) or guards[-1])
+
+    def start_and_keep(*words: Any) -> subprocess.Popen[bytes]:
+        guards.append(start(*words))
+        return guards[-1]
+
+    monkeypatch.setattr(execute, "_guard", start_and_keep)
     lease_file = tmp_path / lease.NAME
     with execute.ended_with_controller(os.getpid(), lease_file) as renew_guard:
         wait_until(lambda: lease.read(lease_file) is not None)

@@ -16,7 +16,6 @@ import psutil
 from bench.core.ends import EndCode
 from bench.core.errors import EXIT_REFUSED
 from bench.probes.processes import JOB_VARIABLE
-from bench.rank import under_lease
 from bench.rank.messages import RankRefusal
 from bench.store import heartbeat, lease
 
@@ -35,7 +34,7 @@ def start(
         **os.environ,
         "BENCH_HOST_LEASE": str(folder)[-40:],
         JOB_VARIABLE: f"{folder.name}/{job}",
-        under_lease.LEASE_VARIABLE: str(folder / lease.NAME),
+        lease.VARIABLE: str(folder / lease.NAME),
     }
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen((sys.executable, "-c", START, *words, *program), env=env, text=True, **pipes)
