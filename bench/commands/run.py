@@ -78,8 +78,8 @@ def main(args: argparse.Namespace) -> int:
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
-    if args.retest:
-        document = of_folder.newest(ran.folder, document)  # the retest replaces earlier failures
+    if args.retest or args.resume:
+        document = of_folder.newest(ran.folder, document)  # rows that were measured again replace earlier failures
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn

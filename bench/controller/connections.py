@@ -21,6 +21,7 @@ from pathlib import Path
 from bench.controller import keeper
 from bench.controller.messages import ConnectionCode
 from bench.core.codes import Coded
+from bench.store import lease
 
 NAME = "connections.jsonl"
 _OTHERS_GRACE_S = 10.0  # how long the command may still run on the other hosts after it failed on one
@@ -191,7 +192,7 @@ class Connection:
     def _report(self, code: ConnectionCode, **facts: object) -> None:
         found = Coded.of(code, host=self.host, **facts)
         _write(2, f"bench: note: {found.text}\n".encode())
-        lease_file = self._env.get(keeper.LEASE_VARIABLE)
+        lease_file = self._env.get(lease.VARIABLE)
         if lease_file:
             line = json.dumps({"code": found.code, "facts": dict(found.facts), "text": found.text})
             with contextlib.suppress(OSError), Path(lease_file).with_name(NAME).open("a", encoding="utf-8") as file:

@@ -109,6 +109,7 @@ class Job:
     python: str = "python3"  # the ranks' interpreter
     stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
     factors: Mapping[str, str] = field(default_factory=dict)  # the scenario's variables
+    tool_program: str = ""  # path of the tool's program, as `command` has it
     num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
 
     def script(self) -> str:
@@ -280,6 +281,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         cluster.python or machine.python,
         launcher.remote and not tool,
         factors,
+        launch_site.python if tool else "",
         num_records,
     )
 

@@ -40,7 +40,6 @@ from bench.store import lease
 START = b"\0bench-keeper\0"
 FRAME = struct.Struct(">BI")
 STDOUT, STDERR, EXIT, GONE = 1, 2, 3, 4
-LEASE_VARIABLE = "BENCH_LEASE"
 # the keeper's reply to a new connection; the connection's reply when it has passed on the exit code
 _ACCEPTED, _CONFIRMED = b"a", b"k"
 _CHUNK = 1 << 16
@@ -147,7 +146,7 @@ class Keeper:
         self._selector.register(door, selectors.EVENT_READ, "door")
         self._selector.register(woken, selectors.EVENT_READ, "woken")
         self._woken = woken
-        path = os.environ.get(LEASE_VARIABLE, "")
+        path = os.environ.get(lease.VARIABLE, "")
         if path:
             threading.Thread(target=self._watch_lease, args=(Path(path),), daemon=True).start()
 

@@ -18,6 +18,7 @@ from bench.controller.messages import ConnectionCode, LinkCode, OutcomeCode
 from bench.core.codes import Code, Coded
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
+from bench.core.errors import EXIT_TERMINATED
 from bench.core.launcher import Blame
 from bench.core.record import Failure
 from bench.store import lease
@@ -201,12 +202,17 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank that got a SIGTERM, if all other ranks still run.
+    """Return the failure of the only rank that got a SIGTERM: all others still run, or the launcher says it was first.
 
     A launcher that ends a job would end all of its ranks, so the signal came from elsewhere.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    first = evidence.launcher
+    if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
+        for beat in terminated:
+            if beat.rank == first.rank:
+                return _of_rank(OutcomeCode.RANK_TERMINATED, beat)
     others = [beat for beat in evidence.beats if beat.ended is None]
     running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
     if len(ended) != 1 or not terminated or not running or len(running) < len(others):

@@ -262,7 +262,7 @@ def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any]
 
 
 def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ...]:
-    """Return the sizes of which some row is missing, failed, or was skipped for lack of time."""
+    """Return the sizes of which some row is missing, failed, has wrong data, or was skipped for lack of time."""
     case = spec.case
     if not file.exists():
         return case.sizes
@@ -294,5 +294,7 @@ def _has_whole_rows(file: Path) -> bool:
 
 
 def _is_whole(record: Record) -> bool:
-    """Check whether this record needs no further measurement."""
-    return record.failed is None and (record.skipped is None or record.skipped.code != SkipCode.BUDGET)
+    """Check whether this record needs no further measurement. A row with wrong data is measured again."""
+    if record.failed is not None or record.verified is False:
+        return False
+    return record.skipped is None or record.skipped.code != SkipCode.BUDGET

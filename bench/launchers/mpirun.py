@@ -41,7 +41,10 @@ _LOST = (
     ),
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited on\s+signal (?P<signal>\d+)"),
     re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
-    re.compile(r"first process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
+    # Open MPI does not print this if mpirun itself is ended by a signal.
+    re.compile(
+        r"(?P<first>first) process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
+    ),
 )
 # Printed by Hydra's process on a host, about its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
@@ -133,7 +136,8 @@ class Mpirun(Launcher):
                 found = match.groupdict()
                 rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
                 host = found.get("host")
-                return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
+                how = _how(code, signal)
+                return Blame(int(rank) if rank else None, host, how, int(process or 0) or None, "first" in found)
         if match := _CUT_OFF.search(log):
             return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))
         if match := _LOST_DAEMON.search(log):

@@ -96,8 +96,8 @@ class Torchrun(Launcher):
             return None
         host, rank, code = match.groups()
         if int(code) < 0:
-            return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)))
-        return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(code)))
+            return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)), surely_first=True)
+        return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(code)), surely_first=True)
 
 
 LAUNCHER = Torchrun()
