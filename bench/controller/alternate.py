@@ -16,12 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.controller.messages import ControllerError
-from bench.core.errors import EXIT_DONE, MeasurementError, UsageError
+from bench.core.errors import (
+    EXIT_DONE,
+    EXIT_REFUSED,
+    EXIT_USAGE,
+    BenchError,
+    MeasurementError,
+    RefusedError,
+    UsageError,
+)
 from bench.store import runs
 
 LOOKS = (6, 10, 14, 20)  # the numbers of launches after which `auto` compares the two sides
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = "PYTHON"
+_ERRORS: dict[int, type[BenchError]] = {EXIT_USAGE: UsageError, EXIT_REFUSED: RefusedError}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class Side:
         return runs.find(self.results, "latest")
 
     def measure(self, launch: int, most: int) -> None:
-        """Measure one launch of a plan of `most` launches. Raises MeasurementError if the launch fails."""
+        """Measure one launch of a plan of `most` launches. The error of a failed launch has its exit code."""
         begun = self.results.is_dir() and any(self.results.glob("*/plan.json"))
         words = [*self.words, "--launches", str(most)] if not begun else ["--resume", str(self.folder)]
         words += [] if not begun else _config_of(self.words)
@@ -77,7 +86,7 @@ class Side:
             raise
         if exit_code != EXIT_DONE:
             facts = {"launch": launch, "command": shlex.join(command), "exit_code": exit_code}
-            raise MeasurementError.of(ControllerError.LAUNCH_FAILED, **facts)
+            raise _ERRORS.get(exit_code, MeasurementError).of(ControllerError.LAUNCH_FAILED, **facts)
 
 
 def _config_of(words: tuple[str, ...]) -> list[str]:
