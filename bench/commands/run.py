@@ -52,6 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
+    parser.add_argument(
+        "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
+    )
     parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
@@ -214,4 +217,5 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
             share_hosts=args.share_hosts,
             config=args.config,
             follow=screen.follow,
+            only_launch=args.only_launch,
         )

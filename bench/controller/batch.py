@@ -97,6 +97,7 @@ def inner_controller(
     deadline_s: float,
     config: Path | None = None,
     share_hosts: bool = False,
+    only_launch: int | None = None,
 ) -> list[str]:
     """Return the shell lines that resume the run in `folder` on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
@@ -108,6 +109,7 @@ def inner_controller(
     words = [sys.executable, "-m", "bench", "run", "--resume", str(folder.resolve()), "--no-plots"]
     words += ["--deadline", f"{deadline_s}s", "--config", str(paths.config_file(config).resolve())]
     words += ["--share-hosts"] if share_hosts else []
+    words += ["--only-launch", str(only_launch)] if only_launch is not None else []
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*exports, f"exec {shlex.join(words)}"]
 

@@ -47,7 +47,7 @@ class RunContext:
 
     `deadline_s`: for how many seconds at most a rank may write no heartbeat. `check_hosts`: whether hosts are checked
     before jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: measure although other
-    benchmarks may run on the hosts.
+    benchmarks may run on the hosts. `only_launch`: the number of the only launch to measure; None for all.
     """
 
     site: Site
@@ -60,6 +60,11 @@ class RunContext:
     config: Path | None = None
     share_hosts: bool = False
     follow: Follow = ignore
+    only_launch: int | None = None
+
+    def chosen(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs of the launch that is measured now: all jobs, unless one launch is named."""
+        return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings.
@@ -81,18 +86,19 @@ class RunContext:
 
 def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
     """Run every job of a plan in a new folder. Rows measured before an error or an interrupt are kept."""
-    tested = context.check(plan.jobs)
+    jobs = context.chosen(plan.jobs)
+    tested = context.check(jobs)
     folder = runs.create(context.results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, plan.to_plain(scenario_text))
     links.store(folder, links.BEFORE, tested)
-    if batch.needed(plan.jobs, os.environ):
+    if batch.needed(jobs, os.environ):
         try:
-            return _submit(plan.jobs, folder, context)
+            return _submit(jobs, folder, context)
         except RefusedError:
             runs.discard(folder)
             raise
     with run_lock.held(folder):
-        return run_jobs(plan.jobs, folder, context)
+        return run_jobs(jobs, folder, context)
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
@@ -101,7 +107,7 @@ def resume(folder: Path, context: RunContext) -> RunResult:
     Raises RefusedError if another process uses the run.
     """
     with run_lock.held(folder):
-        jobs = _incomplete(folder, context)
+        jobs = context.chosen(_incomplete(folder, context))
         links.store(folder, links.BEFORE, context.check(jobs))
         if not batch.needed(jobs, os.environ):
             return run_jobs(jobs, folder, context)
@@ -214,7 +220,13 @@ def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
     lines = batch.inner_controller(
-        folder, context.package_root, site.tools, context.deadline_s, context.config, context.share_hosts
+        folder,
+        context.package_root,
+        site.tools,
+        context.deadline_s,
+        context.config,
+        context.share_hosts,
+        context.only_launch,
     )
     text = batch.script(jobs, site.cluster, lines, str(folder.resolve() / "slurm-%j"))
     try:
