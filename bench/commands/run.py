@@ -52,6 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
+    parser.add_argument(
+        "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
+    )
     parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
@@ -78,8 +81,8 @@ def main(args: argparse.Namespace) -> int:
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
-    if args.retest:
-        document = of_folder.newest(ran.folder, document)  # the retest replaces earlier failures
+    if args.retest or args.resume:
+        document = of_folder.newest(ran.folder, document)  # rows that were measured again replace earlier failures
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn
@@ -214,4 +217,5 @@ def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunCon
             share_hosts=args.share_hosts,
             config=args.config,
             follow=screen.follow,
+            only_launch=args.only_launch,
         )

@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -199,5 +200,6 @@ def check_output(output: str | None) -> None:
 
 
 def say(line: str) -> None:
-    """Print one line to stderr, in one write."""
-    print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)
+    """Print one line to stderr, in one write. A closed stderr is ignored: the launcher may have been killed."""
+    with contextlib.suppress(OSError):
+        print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)

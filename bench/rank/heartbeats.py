@@ -122,22 +122,34 @@ def _watch_lease(
 
     A thread of its own, because a file system that hangs must not keep the watchdog from its work.
     """
+    silent_s = wait_for_loss(path, me, done.wait)
+    if silent_s is not None:
+        end = End.of(EndCode.CONTROLLER_GONE, silent_s=silent_s)
+        beat.end(end)
+        report(end)
+        os._exit(EXIT_MEASUREMENT)
+
+
+def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) -> float | None:
+    """Wait until the controller's lease is lost. Returns the seconds since its last renewal.
+
+    Returns None if the work that needs the lease has ended, or if this host does not see the lease. `has_ended` waits
+    for at most so many seconds.
+    """
     reader, began, seen = lease.LeaseReader(), time.monotonic(), False
     between_s = min(max(_READ_S, _READ_PER_HOST_S * me.num_ranks / me.local_size), lease.RENEW_S)
-    while not done.wait(between_s):
+    while not has_ended(between_s):
         content = lease.read(path)
         silent_s = reader.lost(content, time.monotonic())
-        if silent_s is not None and not done.is_set():
-            end = End.of(EndCode.CONTROLLER_GONE, silent_s=silent_s)
-            beat.end(end)
-            report(end)
-            os._exit(EXIT_MEASUREMENT)
+        if silent_s is not None:
+            return None if has_ended(0) else silent_s
         seen = seen or content is not None
         if not seen and time.monotonic() - began > _NO_LEASE_S:
             delivery.say(
                 f"bench: note: {RankRemark.NO_LEASE.words({'host': socket.gethostname(), 'folder': path.parent})}"
             )
-            return
+            return None
+    return None
 
 
 def end_of(error: BaseException) -> End:

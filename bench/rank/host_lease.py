@@ -43,7 +43,7 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
     with contextlib.ExitStack() as sockets:
         lease = _bound(f"{_LEASE}/{name}")
         end = time.monotonic() + (0 if share else _WAIT_S)
-        while lease is None and time.monotonic() < end:
+        while lease is None and not _is_ours(name) and time.monotonic() < end:
             time.sleep(_POLL_S)
             lease = _bound(f"{_LEASE}/{name}")
         if lease is not None:
@@ -51,7 +51,7 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
             mine = f"{_HOLDER}/{name}/{os.getuid()}/{os.getpid()}/{os.environ.get(JOB_VARIABLE, '')}"
             if (signed := _bound(mine)) is not None:
                 sockets.enter_context(signed)
-        elif not share:
+        elif not share and not _is_ours(name):
             raise _refused(**_holder(name))
         if not share and not name:
             _check_foreign()
@@ -82,6 +82,12 @@ def _bound(name: str) -> socket.socket | None:
         bound.close()
         return None
     return bound
+
+
+def _is_ours(name: str) -> bool:
+    """Whether another process of this job holds the lease: two of its nodes may be one machine."""
+    job = os.environ.get(JOB_VARIABLE)
+    return bool(job) and _holder(name).get("job") == job
 
 
 def _holder(name: str) -> dict[str, str]:
