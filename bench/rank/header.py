@@ -1,4 +1,4 @@
-"""What a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
+"""Collect what a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ _PER_RANK = {
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """Header fields that measured and modelled runs share. `argv`: the command that a user would type."""
+    """Return the header fields that measured and modelled runs share.
+
+    The field `argv` is the command that a user would type.
+    """
     name, *options = to_argv(case)
     return {
         "job": job,
@@ -148,9 +151,9 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links that bound a run:
+    """Return the links that bound a run, or {} if they are unknown.
 
-    those of the instance type, except for rates that the case gives; {} if unknown.
+    They are the links of the instance type, except for rates that the case gives.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
@@ -158,14 +161,17 @@ def links_of(case: Case, world: World) -> dict[str, Any]:
 
 
 class GpusAtEnd:
-    """Conditions of all GPUs after the last row, before they idle. All ranks take part; rank 0 has the result."""
+    """Conditions of all GPUs after the last row, before the GPUs are idle.
+
+    All ranks take part. Rank 0 has the result.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._gpus: dict[str, list[dict[str, Any]]] = {}
 
     def reading_after(self, rows: Iterator[T]) -> Iterator[T]:
-        """Pass the rows through.
+        """Yield the rows unchanged.
 
         After the last row, the first rank of each host reads the conditions of the host's GPUs.
         """
@@ -180,5 +186,5 @@ class GpusAtEnd:
                 self._gpus[host] = gpus
 
     def conditions(self) -> dict[str, list[dict[str, Any]]]:
-        """Clocks, power, temperature and throttle reasons of each GPU, by host; {} if no GPU took part."""
+        """Return the clocks, power, temperature and throttle reasons of each GPU, by host. {} if no GPU took part."""
         return self._gpus
