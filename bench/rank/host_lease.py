@@ -28,7 +28,7 @@ from bench.rank.messages import RankRefusal, RankRemark
 NAME_VARIABLE = "BENCH_HOST_LEASE"
 _LEASE, _HOLDER = "linkbench-host", "linkbench-holder"
 _WAIT_S, _POLL_S = 5.0, 0.2  # how long to wait for ranks of an earlier job that are just ending
-_MOST_BYTES = 100  # most bytes of an abstract name, of which the kernel takes 107
+_MOST_BYTES = 100  # most bytes of an abstract name that are used; the kernel allows 107
 _UNIX_SOCKETS = Path("/proc/net/unix")
 
 

@@ -143,7 +143,7 @@ class Mpi(Transport):
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
 
     def facts(self) -> dict[str, str]:
-        """Return the library, the version of the standard, the thread level, the timing loop and the buffer alignment."""
+        """Return the library, the standard's version, the thread level, the timing loop and the buffer alignment."""
         levels = ("single", "funneled", "serialized", "multiple")
         return {
             "mpi_library": self._mpi.Get_library_version().splitlines()[0].strip("\x00 "),
