@@ -35,7 +35,9 @@ def main(args: argparse.Namespace) -> int:
     path = path_of(args)
     document = collect.document(path)
     run = collect.named(path)
-    output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run, args.summary), args)
+    most_lines = output.most_lines(args)
+    report = RunReport(document, args.show, args.notes, None, most_lines, run, args.summary, args.columns)
+    output.show(report, args)
     warn(document)
     return EXIT_DONE
 

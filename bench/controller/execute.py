@@ -40,10 +40,10 @@ _POLL_S = 0.1
 _HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
-# A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
 _PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
+# An error line of the launcher or of its shell, such as `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
-_RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
+_RANKS_LATER_S = 8.0  # a rank ends itself this much later than the controller, which knows more, would end it
 _UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,9 +52,10 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class Outcome:
     """How a job ended.
 
-    `what` (text), `code` and `facts` give the failure; `what` is None if the job succeeded. `exit_code` is the
-    launcher's. `rank` and `host` are those that caused the failure, if known. `refused`: the ranks refused to measure
-    before the first row. `remarks`: connections to hosts that were lost and restored.
+    `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the
+    launcher's. `rank` and `host` are the rank and the host that caused the failure, if known. `refused`: whether the
+    ranks refused to measure before the first row. `remarks`: one for each connection to a host that was lost and
+    restored.
     """
 
     job: str
@@ -114,6 +115,7 @@ def run(
                 renew_guard()
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
+            on_poll(time.monotonic() - began)  # the last rows: the folder of heartbeats is about to be removed
             has_rows = job.tool != "" or _size(runs.results_file(folder, job.name)) > stored_before
             if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
                 printed = _printed(folder, job, log_from)
@@ -143,7 +145,8 @@ def run(
     restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
     outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
     failure = _explain(process.returncode, late, evidence, folder, job, has_rows)
-    shutil.rmtree(beats, ignore_errors=True)  # a rank that no host reaches any more may still write there
+    # a rank on a host that is out of reach may still write there, so errors are ignored
+    shutil.rmtree(beats, ignore_errors=True)
     if failure is None:
         return outcome
     if left:
@@ -154,7 +157,10 @@ def run(
 
 
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
-    """Whether the launcher reports that a rank exited with EXIT_REFUSED. torchrun itself exits with another code."""
+    """Check whether the launcher reports a rank that exited with EXIT_REFUSED.
+
+    The exit code of torchrun does not show this.
+    """
     if evidence is None or evidence.launcher is None:
         return False
     how = evidence.launcher.how
@@ -162,10 +168,10 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Measures how long each rank has written no new heartbeat, by this machine's clock only.
+    """Measures for how long each rank has written no new heartbeat. Only this machine's clock is used.
 
     Time in which this process did not run (Ctrl-Z, a paused machine) does not count, because the ranks may have been
-    paused, too. `paused_s`: the sum of these times.
+    paused, too. `paused_s` is the sum of these times, in seconds.
     """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -208,16 +214,18 @@ class _SilenceTimer:
         self._seen = {rank: (time_s, seen + seconds) for rank, (time_s, seen) in self._seen.items()}
 
     def slept_s(self) -> float:
-        """Seconds that this machine was suspended since the job began."""
+        """Return for how many seconds this machine was suspended since the job began."""
         return _machine_slept_s() - self._sleep_at_start_s
 
     def silent_s(self) -> dict[int, float]:
-        """Seconds since the last new heartbeat, for each rank that has written one."""
+        """Return the seconds since the last new heartbeat, for each rank that has written a heartbeat."""
         return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
 
 
 def _machine_slept_s() -> float:
-    """Seconds that this machine was suspended since it booted; 0 where the clocks do not say it."""
+    """Return for how many seconds this machine was suspended since it booted; 0 if there is no clock that counts this
+    time.
+    """
     boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(boot_clock) - time.monotonic()
 
@@ -338,8 +346,8 @@ def _guard(group: int, lease_file: Path, reading: int) -> subprocess.Popen[bytes
 def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:
     """Send TERM, then KILL, to the job's process group and to all processes with the job's id.
 
-    The processes are ended on every host, or only on this one if the job ended `well`. Returns the hosts that did not
-    answer.
+    The processes are ended on every host, or only on this machine if the job succeeded (`well`). Returns the hosts that
+    did not answer.
     """
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
@@ -407,7 +415,7 @@ def _explain(
 
 
 def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence | None) -> Failure:
-    """Why the controller had to end a job that exceeded a timeout."""
+    """Return why the controller had to end a job that exceeded a timeout."""
     if cause is not None:
         return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
     doing = root_cause.doing(evidence) if evidence is not None else ""
@@ -432,7 +440,7 @@ def _is_whole(folder: Path, job: Job) -> bool:
 
 
 def _cut_short(beats: Path) -> bool:
-    """Whether a rank ended before its work was done. Some launchers report exit code 0 in this case."""
+    """Check whether a rank ended before its work was done. Some launchers report exit code 0 in this case."""
     return any(not beat.ended_well for beat in heartbeat.read_all(beats))
 
 

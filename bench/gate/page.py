@@ -94,10 +94,13 @@ def kept(findings: Sequence[PublicationFinding]) -> str:
     """
     broken = [str(finding.rule.number) for finding in findings if finding.status == FindingStatus.FAILED]
     passed = sum(finding.status == FindingStatus.PASSED for finding in findings)
-    rest = len(findings) - passed - len(broken)
+    unknown = sum(finding.status == FindingStatus.NOT_KNOWN for finding in findings)
+    rest = len(findings) - passed - len(broken) - unknown
     words = f"{passed} of {len(findings)} rules kept"
     if rest:
         words += f", {rest} not applicable"
+    if unknown:
+        words += f", {unknown} not known"
     return f"{words}; broken: {', '.join(broken)}" if broken else words
 
 
@@ -257,6 +260,8 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
         return found
     if finding.status == FindingStatus.PASSED:
         found[finding.rule.held] = []
+    elif finding.status == FindingStatus.NOT_KNOWN:
+        found[f"the run does not record {finding.about}"] = []
     elif finding.about:
         found[f"there are no {finding.about} to look at"] = []
     if finding.partly:

@@ -1,7 +1,7 @@
 """The facts of a host before a run: `python -m bench.probes.host QUESTION` prints one line of JSON.
 
-The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers in a fraction
-of a second, because it does not import the libraries whose versions it reports.
+The controller starts it on all hosts at once. QUESTION is a `HostQuestion` as JSON. The program answers within about
+a second, because it does not import the libraries whose versions it reports.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.probes import machine, netlink, nvml, ports, versions
+from bench.core.host_use import HostUse
+from bench.probes import host_use, machine, netlink, nvml, ports, versions
 from bench.probes.sysfs import ROOT, read
 
 SCHEMA = "bench.host/1"
 _TRIED_BYTES = 64 << 10
 _MPIRUN_WAIT_S = 10.0
+_USE_S = 0.5  # how long to measure what else uses the CPUs: the kernel counts in steps of 10 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Facts:
     adapters: Sequence[str] = ()  # RDMA devices, by name
     node: Mapping[str, Any] | None = None  # machine.facts(), if asked for
     devices: Sequence[netlink.Device] = ()  # network devices that are up, with their addresses
+    use: HostUse | None = None  # while the probe slept; None: unknown
+    programs: Sequence[Mapping[str, Any]] = ()  # the busiest meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,8 @@ def parse(line: str) -> HostReport | None:
         if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
             return None
         devices = tuple(map(netlink.Device.from_plain, plain["facts"]["devices"]))
-        return HostReport(Facts(**{**plain["facts"], "devices": devices}))
+        use = HostUse(**plain["facts"]["use"]) if plain["facts"].get("use") else None
+        return HostReport(Facts(**{**plain["facts"], "devices": devices, "use": use}))
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -118,6 +123,7 @@ def last_report(out: str) -> HostReport | None:
 
 def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
     """Return the facts of this host."""
+    use, programs = host_use.ProgramMeter().used_while_idle(_USE_S)
     folder = Path(question.results) if question.results is not None else None
     return Facts(
         host=socket.gethostname(),
@@ -142,6 +148,8 @@ def facts(question: HostQuestion, root: Path = ROOT) -> Facts:
         adapters=adapters,
         node=machine.facts(root) if question.node else None,
         devices=netlink.devices(),
+        use=use,
+        programs=programs,
     )
 
 

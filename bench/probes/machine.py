@@ -98,9 +98,9 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 def cpu_quota(root: Path = ROOT) -> float | None:
     """CPUs granted by control groups (version 2: cpu.max, version 1: cfs quota); None: no limit."""
     granted = []
-    for group in _groups(root, ""):
+    for group in control_groups(root, ""):
         granted.append(sysfs.read(group / "cpu.max") or "")
-    for group in _groups(root, "cpu"):
+    for group in control_groups(root, "cpu"):
         granted.append(f"{sysfs.read(group / 'cpu.cfs_quota_us')} {sysfs.read(group / 'cpu.cfs_period_us')}")
     found = [re.fullmatch(r"(\d+) ([1-9]\d*)", text) for text in granted]  # no match: `max`, -1, or no file
     return min((int(match[1]) / int(match[2]) for match in found if match), default=None)
@@ -122,7 +122,7 @@ def _left_of_limit(root: Path) -> int | None:
         ("", "memory.max", "memory.current", "inactive_file"),
         ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        for group in _groups(root, controller):
+        for group in control_groups(root, controller):
             most, taken = sysfs.read(group / limit) or "", sysfs.read(group / used) or ""
             if most.isdigit() and taken.isdigit():
                 pages = re.search(rf"^{dropped} (\d+)$", sysfs.read(group / "memory.stat") or "", re.MULTILINE)
@@ -130,7 +130,7 @@ def _left_of_limit(root: Path) -> int | None:
     return min(left, default=None)
 
 
-def _groups(root: Path, controller: str) -> list[Path]:
+def control_groups(root: Path, controller: str) -> list[Path]:
     """Return this process's control group and its parents, or only the top group if a container hides the other groups.
 
     `controller` is empty for version 2, whose line in /proc/self/cgroup starts with `0::`.

@@ -180,11 +180,11 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
 
 
 def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
-    from bench.rank.header import GpusAtEnd, header_of
+    from bench.rank.header import HostsAfterRows, header_of
 
+    after = HostsAfterRows(measured)
     header = header_of(measured, args.job or measured.case.pattern, args.launch)
-    gpus = GpusAtEnd(measured.transport)
-    rows = gpus.reading_after(measured.clocks.comparing_between(measured.measurer.rows()))
+    rows = after.reading_after(measured.clocks.comparing_between(measured.measurer.rows()))
     if args.share_hosts:
         rows = (
             tuple(replace(record, flags=(*record.flags, Flag.SHARED_HOST)) for record in records) for records in rows
@@ -194,7 +194,7 @@ def _measure(measured: Session, args: argparse.Namespace, me: RankInfo) -> int:
             pass
         code = measured.transport.channel.broadcast(None)
     else:
-        code = delivery.deliver(header, rows, args, measured.clocks.offsets, gpus.conditions)
+        code = delivery.deliver(header, rows, args, measured.clocks.offsets, after)
         measured.transport.channel.broadcast(code)
     measured.transport.close()
     return int(code)

@@ -17,6 +17,7 @@ from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.dtypes import dtype_of
+from bench.core.host_use import HostUse
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Round, Step
 from bench.core.record import Failure, Flag, Record, Skip, StarvedRank
@@ -24,6 +25,7 @@ from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
+from bench.probes.host_use import HostMeter
 from bench.rank import contention, ladder, overlap, sampling
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
@@ -32,6 +34,7 @@ from bench.rank.records import Reason, Records
 from bench.rank.rows import (
     BufferSets,
     PlannedRow,
+    ends_first,
     is_in_place,
     no_overlap_reason,
     payloads,
@@ -59,6 +62,7 @@ class Setting:
     beat: Callable[[str], None]
     own_cache: bool = False
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # of work that needs no other rank
+    cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
 
 
 class Measurer:
@@ -81,7 +85,10 @@ class Measurer:
         self._overlap: overlap.OverlapSampler | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
-        """Yield each row's records, one per group. Rows are in the order of sizes, then modes, then rounds."""
+        """Yield each row's records, one per group. For each size, all rounds of one mode come before the next mode.
+
+        Sizes are in the order of the case, or with a time budget in that of `ends_first`.
+        """
         case, started = self._case, time.monotonic()
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
@@ -96,8 +103,8 @@ class Measurer:
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are too long a list
-            for payload, requested in sizes.items()
+            (mode, payload, sizes[payload], round_)  # one round at a time: a list of all pairs would be too long
+            for payload in (sizes if case.budget_s is None else ends_first(sizes))
             for mode in case.modes
             for round_ in all_rounds
         )
@@ -155,28 +162,31 @@ class Measurer:
         one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         against = self._contention or self._overlap
         meter = CpuMeter()
+        host_meter = HostMeter(self._s.cpus) if self._transport.place.local_rank == 0 else None
         if against:
             taken = against.take(row, compiled, most, room, beat)
         else:
             most = 1 if one_way else most
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
-        cpu = meter.use()
+        cpu, host_use = meter.use(), host_meter.use() if host_meter else None
         self._s.beat(f"{what}: last check")
         with self._s.working():
             own = prepared.check_last() if prepared else Wrong(0)
-        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu))
+        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu, host_use))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if last is None or fresh is None:
             return ()
-        wrongs = [a if a.num_wrong else b for (a, _), b in zip(last, fresh, strict=True)]
+        wrongs = [a if a.num_wrong else b for (a, _, _), b in zip(last, fresh, strict=True)]
+        uses = [cpu for _, cpu, _ in last]
+        hosts = self._host_uses(uses, [use for _, _, use in last])
         records = []
         for k, group in enumerate(row.round):
             self._kept += len(taken.shares[k].slowest) * len(group.ranks)
             bound_s = one_way.bound_s(group) if one_way else None
-            starved = self._starved(group, [cpu for _, cpu in last])
+            starved = self._starved(group, uses)
             group_flags: dict[str, None] = {}
             if flags is not None:
                 for rank in group.ranks:
@@ -184,6 +194,8 @@ class Measurer:
             record = self._records.measured(
                 row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention
             )
+            names = dict.fromkeys(self._s.hosts[rank] for rank in group.ranks)
+            record = replace(record, hosts=tuple(hosts[host] for host in names if host in hosts))
             if starved:
                 record = replace(record, starved=starved, flags=(*record.flags, Flag.STARVED_RANK))
             records.append(record)
@@ -199,6 +211,21 @@ class Measurer:
             StarvedRank(rank, self._s.hosts[rank], short.cpu_s, short.needed_s, short.others_share)
             for rank, short in found.items()
         )
+
+    def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
+        """Return the CPU time of each host while a row was timed, with the share of our ranks. By rank:
+
+        `uses` is the CPU use of each rank, `of_hosts` that of its host if the rank measured it.
+        """
+        found = {self._s.hosts[rank]: use for rank, use in enumerate(of_hosts) if use is not None}
+        ours: dict[str, list[float]] = {host: [] for host in found}
+        for host, use in zip(self._s.hosts, uses, strict=True):
+            if host in ours:
+                ours[host].append(use.cpu_s)
+        return {
+            host: replace(use, host=host, ours_s=sum(ours[host]), num_ranks=len(ours[host]))
+            for host, use in found.items()
+        }
 
     # -- before timing
 

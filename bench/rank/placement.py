@@ -38,15 +38,15 @@ def place(env: Mapping[str, str]) -> RankInfo:
     return RankInfo(rank=0, num_ranks=1, local_rank=0, local_size=1, launcher="direct")
 
 
-def num_cpus() -> int:
-    """Return the number of CPUs that all ranks of this host have, even if the launcher bound each rank to a few of
+def usable_cpus() -> frozenset[int]:
+    """Return the CPUs that all ranks of this host have together, even if the launcher bound each rank to a few of
     them.
     """
     try:
         launcher = os.sched_getaffinity(os.getppid())
     except OSError:
         launcher = set()
-    return len(os.sched_getaffinity(0) | launcher)
+    return frozenset(os.sched_getaffinity(0) | launcher)
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:

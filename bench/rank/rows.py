@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -38,6 +39,18 @@ def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[in
         payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
         real[payload] = (*real.get(payload, ()), requested)
     return real
+
+
+def ends_first(sizes: Iterable[int]) -> list[int]:
+    """Return sizes in the order smallest, largest, second smallest, ...: a time budget that ends leaves out the middle.
+
+    The ends of a curve are its latency and its bandwidth; the middle can be interpolated.
+    """
+    ascending = sorted(sizes)
+    num_small = (len(ascending) + 1) // 2
+    small, large = ascending[:num_small], ascending[: num_small - 1 : -1]
+    order = [size for pair in zip(small, large, strict=False) for size in pair]
+    return order + small[len(large) :]
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class OpenTransport:
     transport: Transport
     why: str
     launched: Mapping[str, str]
-    num_cpus: int  # for all ranks of this host together
+    cpus: frozenset[int]  # of this host, for all its ranks together
     binding: str  # how the ranks were bound to CPUs, as text
 
 
@@ -63,7 +63,7 @@ class Session:
     clocks: Clocks
     world: World
     hosts: tuple[str, ...]
-    num_cpus: int
+    cpus: frozenset[int]
     binding: str
     remarks: tuple[CodedRemark, ...]
     beat: ReportProgress
@@ -83,7 +83,7 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
     pattern: Pattern = plugins.load("pattern", case.pattern).PATTERN
     beat(heartbeat.OPENING)
     launched = dict(os.environ)
-    num_cpus = placement.num_cpus()
+    cpus = placement.usable_cpus()
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
     binding = placement.bind_cpus(me, case.bind, library.num_threads)
     placement.use_nic(placement.nic_of(case, me.local_rank), chosen, os.environ)
@@ -94,7 +94,7 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
         sync=case.sync,
         loop=case.loop,
         alignment_bytes=case.alignment,
-        oversubscribed=me.local_size > num_cpus,
+        oversubscribed=me.local_size > len(cpus),
         engine=case.engine,
         memory=case.memory if "memory" in pattern.factors else "pinned",
         graph=case.graph,
@@ -108,7 +108,7 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
         others = " or ".join((*auto_choices(on_gpu=True), *auto_choices(on_gpu=False)))
         raise RefusedError.of(RankRefusal.COPIES_ONLY, transport=chosen, pattern=pattern.name, others=others)
     transport = _opened(chosen, library, me, options)
-    return OpenTransport(case, pattern, transport, why, launched, num_cpus, binding)
+    return OpenTransport(case, pattern, transport, why, launched, cpus, binding)
 
 
 def open_case(
@@ -134,11 +134,11 @@ def open_case(
     cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
     setting = measure.Setting(
-        case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache, beat.working
+        case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache, beat.working, opened.cpus
     )
     remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
     remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
-    remarks += [*doubts, *_limits(case, pattern, world, opened.num_cpus)]
+    remarks += [*doubts, *_limits(case, pattern, world, len(opened.cpus))]
     return Session(
         case,
         transport,
@@ -146,7 +146,7 @@ def open_case(
         Clocks(transport, hosts),
         world,
         hosts,
-        opened.num_cpus,
+        opened.cpus,
         opened.binding,
         tuple(remarks),
         beat,
