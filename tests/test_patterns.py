@@ -386,7 +386,7 @@ def test_a_bisection_needs_two_equal_halves() -> None:
 Label = tuple[int, int]  # (member, position in its send buffer)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BUS_FACTORS)
 def test_expected_data_is_what_the_steps_deliver(name: str, num_ranks: int) -> None:
     pattern = load(name)

@@ -43,6 +43,7 @@ HOMES = {
     "pynvml": ("probes/",),
     "matplotlib": ("figures/",),
     "subprocess": (
+        "controller/alternate.py",
         "controller/batch.py",
         "controller/connections.py",
         "controller/execute.py",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
+import time
 from functools import partial
 from pathlib import Path
 
 from bench.commands import report
 from bench.commands._say import say
+from bench.controller.alternate import LOOKS, Side, alternate
 from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
+from bench.core.units import option_duration
 from bench.results import collect, compare, inference, output
 from bench.results.compare_report import CompareReport, Sides
 from bench.results.power import power_report
@@ -18,7 +22,7 @@ from bench.store import runs
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    parser.add_argument("base", metavar="BASE", help="a run's path or name, a .jsonl file, or latest")
+    parser.add_argument("base", metavar="BASE", nargs="?", help="a run's path or name, a .jsonl file, or latest")
     parser.add_argument("new", metavar="NEW", nargs="?", help="the run to compare with BASE")
     parser.add_argument(
         "--power", action="store_true", help="print how many launches a comparison with BASE needs; NEW is not given"
@@ -45,6 +49,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="the smallest change that matters (default 5%%)",
     )
     parser.add_argument(
+        "--run",
+        nargs=2,
+        metavar=("A", "B"),
+        help="measure both sides, their launches in turn: '[NAME=value ...] [scenario] [options of run]'. The variable "
+        "PYTHON is the interpreter of a side",
+    )
+    parser.add_argument(
+        "--launches",
+        default="auto",
+        metavar="N",
+        help="for --run: launches of each side, or auto (default): until a verdict is certain, up to 20",
+    )
+    parser.add_argument("--budget", metavar="TIME", help="for --run: begin no launch after this time (30m)")
+    parser.add_argument(
         "--fail-on",
         choices=("slower", "never"),
         default="slower",
@@ -63,22 +81,51 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the comparison of NEW with BASE. Returns 1 if all rows together or any row became slower."""
-    if args.power == (args.new is not None):
-        raise UsageError("give BASE and NEW, or BASE and --power")
+    if (args.run is not None) + args.power + (args.new is not None) != 1 or (args.run is None) == (args.base is None):
+        raise UsageError("give BASE and NEW, or BASE and --power, or --run A B")
     if args.power:
-        path = report.path_of(argparse.Namespace(run=args.base, results=args.results))
+        path = _path(args.base, args.results)
         document = collect.document(path)
         output.show(power_report(document, str(path), args.change, args.row_change, args.delta, compare.FDR), args)
         return EXIT_DONE
-    paths = [report.path_of(argparse.Namespace(run=name, results=args.results)) for name in (args.base, args.new)]
+    if args.run:
+        paths, fdr = _measured(args)
+    else:
+        paths, fdr = [_path(name, args.results) for name in (args.base, args.new)], compare.FDR
     documents = [collect.document(path) for path in paths]
-    comparison = compare.compare(*documents, delta=args.delta, allow_diff=args.allow_diff)
+    comparison = compare.compare(*documents, delta=args.delta, fdr=fdr, allow_diff=args.allow_diff)
     sides = Sides(str(paths[0]), str(paths[1]), _command(paths))
     output.show(CompareReport(comparison, sides), args)
     report.warn(*documents)
     if paths[0].resolve() == paths[1].resolve():
         say("bench: warning: BASE and NEW are the same run")
     return EXIT_VERDICT if comparison.is_slower and args.fail_on == "slower" else EXIT_DONE
+
+
+def _path(name: str, results: Path) -> Path:
+    return report.path_of(argparse.Namespace(run=name, results=results))
+
+
+def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
+    """Measure both sides of --run in turn. Returns their runs, and the share of false alarms of the last comparison.
+
+    With `auto`, the launches are compared several times. Each comparison then has only its part of the false alarms.
+    """
+    folder = args.results / runs.new_run_id("compare", "ab")
+    sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")
+    is_auto = args.launches == "auto"
+    most = LOOKS[-1] if is_auto else _whole("--launches", args.launches)
+    fdr = compare.FDR / len(LOOKS) if is_auto else compare.FDR
+    ends = math.inf if args.budget is None else time.monotonic() + option_duration("--budget", args.budget)
+    for number in alternate(*sides, most, lambda line: say(f"bench: {line}")):
+        if is_auto and number in LOOKS:
+            documents = [collect.document(side.folder) for side in sides]
+            if compare.compare(*documents, delta=args.delta, fdr=fdr, allow_diff=args.allow_diff).is_decided:
+                break
+        if time.monotonic() > ends:
+            say(f"bench: the budget of {args.budget} ended after {number} launches of each side")
+            break
+    return [side.folder for side in sides], fdr
 
 
 def _fraction(option: str, text: str) -> float:
@@ -91,6 +138,12 @@ def _fraction(option: str, text: str) -> float:
     if not 0 < value < 1:
         raise UsageError(f"{option} {text!r} must be a share between 0 and 1, such as 5% or 0.05")
     return value
+
+
+def _whole(option: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{option} {text!r} must be auto or a whole number of 1 or more")
+    return int(text)
 
 
 def _command(paths: list[Path]) -> str:

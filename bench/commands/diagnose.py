@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-preflight", action="store_true", help="skip the checks of hosts before the run; ranks still check"
     )
-    parser.set_defaults(tool_path=None, launches=None, share_hosts=False)
+    parser.set_defaults(tool_path=None, launches=None, share_hosts=False, only_launch=None)
     output.add_output_arguments(parser, output.BY_HAND)
 
 

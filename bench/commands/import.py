@@ -160,6 +160,6 @@ def _rendered(
     more = f"{num_more:,} more rows are not shown or counted here, none with wrong data"
     more += "; `bench report` shows all stored rows" if kept else ""
     document = rows.document({job.header.job: job.header for job in jobs}, [Coded.uncoded(more)] if num_more else [])
-    report = RunReport(document, args.show, args.notes, most_lines=output.most_lines(args))
+    report = RunReport(document, args.show, args.notes, most_lines=output.most_lines(args), columns=args.columns)
     text: str = plugins.load("format", args.format).render(report)
     return text

@@ -46,7 +46,9 @@ def main(args: argparse.Namespace) -> int:
         for file in write_page(page.html(document, run), args):
             print(printable.line(str(file)))
         return EXIT_DONE
-    output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run, args.summary), args)
+    most_lines = output.most_lines(args)
+    report = RunReport(document, args.show, args.notes, None, most_lines, run, args.summary, args.columns)
+    output.show(report, args)
     warn(document)
     return EXIT_DONE
 

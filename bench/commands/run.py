@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _plan
+from bench.commands import _plan, _progress
 from bench.commands._say import say
 from bench.commands.plan import estimate
 from bench.config import paths
@@ -52,6 +52,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
     parser.add_argument("--rules", metavar="FILE", help="gate rules for --retest (default: the scenario's)")
     parser.add_argument("--deadline", default="2m", metavar="TIME", help="end a job if a rank is silent this long (2m)")
+    parser.add_argument(
+        "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
+    )
     parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
@@ -72,13 +75,15 @@ def main(args: argparse.Namespace) -> int:
         raise nothing_measured(ran)
     document = collect.document(ran.folder)
     run = collect.named(ran.folder)
-    output.show(RunReport(document, args.show, args.notes, None, output.most_lines(args), run), args)
+    most_lines = output.most_lines(args)
+    report = RunReport(document, args.show, args.notes, None, most_lines, run, columns=args.columns)
+    output.show(report, args)
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     where += "".join(f"  page: {path}" for path in _page(document, args, ran.folder))
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
-    if args.retest:
-        document = of_folder.newest(ran.folder, document)  # the retest replaces earlier failures
+    if args.retest or args.resume:
+        document = of_folder.newest(ran.folder, document)  # rows that were measured again replace earlier failures
     code = exit_code(document, ran)
     if undrawn is not None and code == EXIT_DONE:
         raise undrawn
@@ -217,32 +222,17 @@ def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
 def _context(args: argparse.Namespace, site: Site) -> Iterator[controller.RunContext]:
     """Yield what the controller needs to run jobs on a site."""
     deadline_s = option_duration("--deadline", args.deadline)
-    with _progress() as (say, tick):
+    with _progress.shown() as screen:
         yield controller.RunContext(
             site,
             paths.PACKAGE_ROOT,
             args.results,
             deadline_s,
-            say,
-            tick,
+            screen.say,
+            screen.tick,
             check_hosts=not args.no_preflight,
             share_hosts=args.share_hosts,
             config=args.config,
+            follow=screen.follow,
+            only_launch=args.only_launch,
         )
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[tuple[controller.Say, controller.Say]]:
-    """Two functions: one prints a line that stays; the other shows the current state, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield say, lambda state: None
-        return
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False, markup=False)
-    with console.status("") as status:
-
-        def show(sentence: str) -> None:
-            console.print(printable.line(sentence), soft_wrap=True)  # never break a command that users copy
-
-        yield show, lambda state: status.update(printable.line(state))

@@ -37,8 +37,8 @@ Say = Callable[[str], None]
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 2.0, 600.0
 _FIRST_POLL_S, _LAST_POLL_S = 0.2, 10.0  # poll slowly, because many users share one slurmctld
 _ANSWER_S, _SILENCE_S = 60.0, 600.0  # timeout of one command; longest time without a reply from slurmctld
-_FILES_S = 5.0  # time to wait: a shared file system may show the last lines late
-# Pending reasons (squeue's %r) that never go away.
+_FILES_S = 5.0  # how long to wait for the last lines, which a shared file system may show late
+# Reasons for which a job is pending (squeue's %r), and which never go away.
 _NEVER = re.compile(
     r"PartitionNodeLimit|PartitionTimeLimit|BadConstraints|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed|"
     r"DependencyNeverSatisfied|ReservationDeleted|JobHeld\w+|(Assoc|QOS)Max\w*PerJobLimit"
@@ -61,7 +61,8 @@ _CODES = {
 class AllocationEnd:
     """How an allocation ended.
 
-    `failure` is None if the inner controller reported every outcome. `refused`: no job could run, due to the failure.
+    `failure`: why the allocation failed, or None if the inner controller reported every outcome. `refused`: whether the
+    failure prevented all jobs from running.
     """
 
     failure: Coded | None
@@ -78,7 +79,7 @@ class _SlurmState:
 
 
 def needed(jobs: Iterable[Job], env: Mapping[str, str]) -> bool:
-    """Whether some job needs Slurm and this process is outside an allocation."""
+    """Check whether some job needs Slurm while this process is outside an allocation."""
     return "SLURM_JOB_ID" not in env and any(job.launcher == "slurm" for job in jobs)
 
 
@@ -96,8 +97,9 @@ def inner_controller(
     deadline_s: float,
     config: Path | None = None,
     share_hosts: bool = False,
+    only_launch: int | None = None,
 ) -> list[str]:
-    """Shell lines that resume the run in `folder` on the first node of an allocation."""
+    """Return the shell lines that resume the run in `folder` on the first node of an allocation."""
     path = os.pathsep.join(dict.fromkeys(filter(None, (str(package_root), os.environ.get("PYTHONPATH")))))
     variables = {"PYTHONPATH": path}
     for installed in tools.values():
@@ -107,6 +109,7 @@ def inner_controller(
     words = [sys.executable, "-m", "bench", "run", "--resume", str(folder.resolve()), "--no-plots"]
     words += ["--deadline", f"{deadline_s}s", "--config", str(paths.config_file(config).resolve())]
     words += ["--share-hosts"] if share_hosts else []
+    words += ["--only-launch", str(only_launch)] if only_launch is not None else []
     exports = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return [*exports, f"exec {shlex.join(words)}"]
 
@@ -172,13 +175,13 @@ def outcomes(jobs: Sequence[Job], folder: Path, failure: Coded | None) -> dict[s
 
 
 def _reported(folder: Path) -> set[str]:
-    """Names of the jobs whose outcome the inner controller has stored."""
+    """Return the names of the jobs whose outcome the inner controller has stored."""
     found = runs.read_outcomes(folder)
     return {name for name, outcome in found.items() if outcome.get("code") != OutcomeCode.INTERRUPTED}
 
 
 def _failure(job_id: str, ended: _SlurmState, error: str, folder: Path) -> Coded:
-    """How the allocation ended, and why if known."""
+    """Return how the allocation ended, and why if that is known."""
     code = _CODES.get(ended.state, AllocationCode.OTHER)
     why = ""
     if code == AllocationCode.NODE_FAIL:
@@ -199,7 +202,10 @@ class _Tail:
         self.error = ""  # the inner controller's error, if it had one
 
     def lines(self) -> list[str]:
-        """Complete lines since the last call, without error lines: `error` has the last of those."""
+        """Return the complete lines since the last call, without error lines.
+
+        The attribute `error` has the last error line.
+        """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -231,7 +237,10 @@ def _submit(text: str, folder: Path, cluster: str) -> str:
 
 
 def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
-    """Why Slurm would reject these jobs (`sbatch --test-only`, which submits nothing); None if it would accept them."""
+    """Return why Slurm would reject these jobs, or None if it would accept them.
+
+    `sbatch --test-only` submits nothing.
+    """
     with tempfile.NamedTemporaryFile("w", suffix=".sh", encoding="utf-8") as file:
         file.write(script(jobs, cluster, []))
         file.flush()
@@ -243,7 +252,7 @@ def refusal(jobs: Sequence[Job], cluster: Cluster) -> Coded | None:
 
 
 def _not_taken(cluster: str, printed: str) -> tuple[AllocationCode, dict[str, str]]:
-    """(code, facts): why sbatch rejected a job, from the output of sbatch."""
+    """Return why sbatch rejected a job, as a code and its facts, from the output of sbatch."""
     errors = []
     for line in printed.splitlines():
         if line.startswith("sbatch: error: "):
@@ -277,7 +286,10 @@ def _watch(job_id: str, output: _Tail, say: Say, tick: Say) -> None:
 
 
 def _state(job_id: str) -> tuple[str, str]:
-    """(state, pending reason). The state is '' if the job has left the queue, '?' if slurmctld did not answer."""
+    """Return the job's state and the reason why it is pending.
+
+    The state is '' if the job has left the queue, and '?' if slurmctld did not answer.
+    """
     code, out, err = _ask("squeue", "-h", "-j", job_id, "-o", "%T|%r")
     if code != 0:
         return ("" if "Invalid job id" in err else "?"), ""
@@ -321,12 +333,15 @@ def _failed_nodes(nodes: str) -> str:
 
 
 def slurmctld_answers() -> bool:
-    """Whether slurmctld answers. A machine can have Slurm's programs without belonging to a cluster."""
+    """Check whether slurmctld answers. A machine can have Slurm's programs without belonging to a cluster."""
     return _ask("sinfo", "-h")[0] == 0
 
 
 def _ask(*words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a Slurm command. The exit code is 127 if it cannot start or times out."""
+    """Return the exit code, stdout and stderr of a Slurm command.
+
+    The exit code is 127 if it cannot start or times out.
+    """
     try:
         done = subprocess.run(
             words,

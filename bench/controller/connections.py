@@ -1,8 +1,8 @@
-"""Run one command on many hosts, and restore a connection to a host if it is lost.
+"""Run one command on many hosts, and restore lost connections to hosts.
 
-The command of a job of the controller (BENCH_JOB is set) runs under a keeper on its host (controller/keeper.py) if it
-has the form `PYTHON -m MODULE ...`. If the agent's process ends first, the command goes on, and a new agent asks for
-the rest of its output. Other commands end with their agent.
+If the command belongs to a job of the controller (BENCH_JOB is set) and has the form `PYTHON -m MODULE ...`, a keeper
+runs it on its host (controller/keeper.py). If the agent's process ends before such a command, the command goes on, and
+a new agent asks for the rest of the output. Other commands end with their agent.
 
 Each lost connection becomes a line of JSON (host, code, facts) in the file `connections.jsonl` in the job's heartbeat
 folder, where the controller reads it.
@@ -21,6 +21,7 @@ from pathlib import Path
 from bench.controller import keeper
 from bench.controller.messages import ConnectionCode
 from bench.core.codes import Coded
+from bench.store import lease
 
 NAME = "connections.jsonl"
 _OTHERS_GRACE_S = 10.0  # how long the command may still run on the other hosts after it failed on one
@@ -29,7 +30,8 @@ _RESTORE_S = 15.0  # how long a lost connection may take to be restored
 _ATTEMPT_S, _BETWEEN_S = 7.0, 0.5  # one attempt (ssh itself gives up after 5 s), and the pause before the next
 _UNREACHABLE = 255  # exit code of ssh
 _CHUNK = 1 << 16
-Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]  # host, command, its stdout -> its agent
+# (host, command, its stdout) -> the started agent
+Start = Callable[[str, Sequence[str], int | None], subprocess.Popen[bytes]]
 
 
 def run_everywhere(names: Sequence[str], words: Sequence[str], env: Mapping[str, str], start: Start) -> int:
@@ -60,8 +62,8 @@ class Connection:
         self._env, self._node = env, node
         words = [word.replace("{node}", str(node)) for word in words]
         self._keeper = [words[0], "-m", keeper.__name__] if words[1:2] == ["-m"] and env.get("BENCH_JOB") else []
-        self._read, self._data = 0, b""  # bytes of output that were read, and those of them in an incomplete frame
-        self._found = self._ever_found = False  # whether this connection, and any, reached the keeper
+        self._read, self._data = 0, b""  # bytes of all frames that were read; the incomplete frame
+        self._found = self._ever_found = False  # whether this connection, or any, reached the keeper
         self._lost_s: float | None = None
         self._code: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,10 +78,10 @@ class Connection:
             return self._attach()
         if not self._keeper:
             return self._process.poll()
-        ended = self._process.poll()  # before the output is read: then nothing is missed
+        ended = self._process.poll()  # asked before the output is read, so that no output is missed
         self._pass_on()
         if self._code is not None:
-            if ended is None:  # its agent ends by itself
+            if ended is None:  # the agent will end by itself
                 return None
             self._stop()
             return self._code
@@ -100,7 +102,9 @@ class Connection:
         os.close(writing)
 
     def _stop(self) -> None:
-        """Give up the current agent and what it still has to say: the keeper sends that again."""
+        """End the current agent and drop the output that it has not passed on, because the keeper sends this output
+        again.
+        """
         os.close(self._pipe)
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
@@ -111,7 +115,10 @@ class Connection:
         return time.monotonic() - self._began_s > _ATTEMPT_S
 
     def _lose(self, ended: int | None) -> int | None:
-        """React to an agent that ended before the command. Returns the exit code if the connection is given up."""
+        """React to an agent that ended before the command.
+
+        Returns an exit code if no new connection will be tried, else None.
+        """
         self._stop()
         if not self._ever_found:
             return ended or _UNREACHABLE  # the command never started there
@@ -121,7 +128,10 @@ class Connection:
         return None
 
     def _attach(self) -> int | None:
-        """Try again after a pause. Returns the exit code if the connection could not be restored in time."""
+        """Try to connect again after a pause.
+
+        Returns an exit code if the connection could not be restored in time, else None.
+        """
         now = time.monotonic()
         assert self._lost_s is not None
         if now - self._lost_s > _RESTORE_S:
@@ -140,7 +150,7 @@ class Connection:
             if not start:
                 self._data = before
                 return
-            _write(1, before)  # a login or set-up lines printed it
+            _write(1, before)  # text that the login or the set-up lines printed
             self._found = self._ever_found = True
         while (frame := self._frame()) is not None:
             self._handle(*frame)
@@ -148,7 +158,7 @@ class Connection:
             self._restored()
 
     def _frame(self) -> tuple[int, bytes] | None:
-        """Return the next complete frame; None if it has not arrived yet."""
+        """Return the next frame, or None if it has not arrived completely yet."""
         size = keeper.FRAME.size
         if len(self._data) < size:
             return None
@@ -182,7 +192,7 @@ class Connection:
     def _report(self, code: ConnectionCode, **facts: object) -> None:
         found = Coded.of(code, host=self.host, **facts)
         _write(2, f"bench: note: {found.text}\n".encode())
-        lease_file = self._env.get(keeper.LEASE_VARIABLE)
+        lease_file = self._env.get(lease.VARIABLE)
         if lease_file:
             line = json.dumps({"code": found.code, "facts": dict(found.facts), "text": found.text})
             with contextlib.suppress(OSError), Path(lease_file).with_name(NAME).open("a", encoding="utf-8") as file:

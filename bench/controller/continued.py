@@ -1,4 +1,4 @@
-"""The site on which a stored run continues: always the cluster of today's bench.yaml, never that of the plan.
+"""Find the cluster on which a stored run continues: the one of today's bench.yaml, never the one of the plan.
 
 A plan contains shell lines and programs (`setup`, `agent`, `python`, `mpirun`, `env`). The user who continues a run
 trusts bench.yaml, but may not know what a results folder contains.
@@ -22,7 +22,7 @@ from bench.core.secret_values import masked_plain, masked_variables, secrets_of
 
 
 def cluster_today(planned: Mapping[str, Any], config: Path) -> Cluster:
-    """Return the planned cluster as `config` now defines it.
+    """Return the cluster of a plan as the file `config` defines it now.
 
     Raises RefusedError if the cluster is missing or has changed.
 

@@ -16,14 +16,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench.controller import connections, links, root_cause, watch
 from bench.controller.jobs import Job
-from bench.controller.keeper import LEASE_VARIABLE
 from bench.controller.messages import ConnectionCode, ControllerError, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
@@ -41,10 +40,11 @@ _POLL_S = 0.1
 _HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
-# A launcher's or its shell's own error line: `run.py: error: unrecognized arguments: --x`.
 _PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
+# An error line of the launcher or of its shell, such as `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
-_RANKS_LATER_S = 8.0  # a rank ends itself only if the controller, which knows more, has not done so
+_RANKS_LATER_S = 8.0  # a rank ends itself this much later than the controller, which knows more, would end it
+_UNDER_LEASE, _SHARE = "bench.rank.under_lease", "--share-hosts"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -52,9 +52,10 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 class Outcome:
     """How a job ended.
 
-    `what` (text), `code` and `facts` give the failure; `what` is None if the job succeeded. `exit_code` is the
-    launcher's. `rank` and `host` are those that caused the failure, if known. `refused`: the ranks refused to measure
-    before the first row. `remarks`: connections to hosts that were lost and restored.
+    `what` (text), `code` and `facts` describe the failure. `what` is None if the job succeeded. `exit_code` is the
+    launcher's. `rank` and `host` are the rank and the host that caused the failure, if known. `refused`: whether the
+    ranks refused to measure before the first row. `remarks`: one for each connection to a host that was lost and
+    restored.
     """
 
     job: str
@@ -94,6 +95,7 @@ def run(
     _empty(beats)
     runs.document_file(folder, job.name).unlink(missing_ok=True)  # tools do not overwrite an existing file
     job_id = f"{folder.name}/{job.name}/{os.getpid()}"
+    stored_before = _size(runs.results_file(folder, job.name))
     networks, passed = links.known_before(folder)
     hosts = watch.JobHosts(job.hosts, job.agent, package_root, job.python, job.setup, job.env, networks, passed)
     limit_s = _LIMIT_FACTOR * job.estimate_s + _LIMIT_SLACK_S
@@ -107,12 +109,15 @@ def run(
         out = files.enter_context(runs.output_file(folder, job.name).open("wb")) if job.tool else log
         process = _start(job, folder, package_root, job_id, deadline_s, share_hosts, out.fileno(), log.fileno())
         try:
-            files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
+            renew_guard = files.enter_context(ended_with_controller(process.pid, beats / lease.NAME))
             while process.poll() is None and late is None:
                 on_poll(time.monotonic() - began)
+                renew_guard()
                 time.sleep(_POLL_S)
                 late = silence.late() or _too_long(time.monotonic() - began - silence.paused_s, limit_s)
-            if process.returncode != 0 or _cut_short(beats):
+            on_poll(time.monotonic() - began)  # the last rows: the folder of heartbeats is about to be removed
+            has_rows = job.tool != "" or _size(runs.results_file(folder, job.name)) > stored_before
+            if process.returncode != 0 or _cut_short(beats) or not (has_rows or heartbeat.read_all(beats)):
                 printed = _printed(folder, job, log_from)
                 evidence = watch.gather(
                     job_id,
@@ -139,8 +144,9 @@ def run(
     remarks = [CodedRemark(found.code, found.facts, found.text) for found in connections.reported(beats)]
     restored = tuple(remark for remark in remarks if remark.code == ConnectionCode.RESTORED)
     outcome = Outcome(job.name, process.returncode, time.monotonic() - began, remarks=restored)
-    failure = _explain(process.returncode, late, evidence, folder, job)
-    shutil.rmtree(beats, ignore_errors=True)  # a rank that no host reaches any more may still write there
+    failure = _explain(process.returncode, late, evidence, folder, job, has_rows)
+    # a rank on a host that is out of reach may still write there, so errors are ignored
+    shutil.rmtree(beats, ignore_errors=True)
     if failure is None:
         return outcome
     if left:
@@ -151,7 +157,10 @@ def run(
 
 
 def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
-    """Whether the launcher reports that a rank exited with EXIT_REFUSED. torchrun itself exits with another code."""
+    """Check whether the launcher reports a rank that exited with EXIT_REFUSED.
+
+    The exit code of torchrun does not show this.
+    """
     if evidence is None or evidence.launcher is None:
         return False
     how = evidence.launcher.how
@@ -159,10 +168,10 @@ def _lost_a_refused_rank(evidence: FailureEvidence | None) -> bool:
 
 
 class _SilenceTimer:
-    """Measures how long each rank has written no new heartbeat, by this machine's clock only.
+    """Measures for how long each rank has written no new heartbeat. Only this machine's clock is used.
 
     Time in which this process did not run (Ctrl-Z, a paused machine) does not count, because the ranks may have been
-    paused, too. `paused_s`: the sum of these times.
+    paused, too. `paused_s` is the sum of these times, in seconds.
     """
 
     def __init__(self, folder: Path, deadline_s: float) -> None:
@@ -205,16 +214,18 @@ class _SilenceTimer:
         self._seen = {rank: (time_s, seen + seconds) for rank, (time_s, seen) in self._seen.items()}
 
     def slept_s(self) -> float:
-        """Seconds that this machine was suspended since the job began."""
+        """Return for how many seconds this machine was suspended since the job began."""
         return _machine_slept_s() - self._sleep_at_start_s
 
     def silent_s(self) -> dict[int, float]:
-        """Seconds since the last new heartbeat, for each rank that has written one."""
+        """Return the seconds since the last new heartbeat, for each rank that has written a heartbeat."""
         return {rank: self._looked - seen for rank, (_, seen) in self._seen.items()}
 
 
 def _machine_slept_s() -> float:
-    """Seconds that this machine was suspended since it booted; 0 where the clocks do not say it."""
+    """Return for how many seconds this machine was suspended since it booted; 0 if there is no clock that counts this
+    time.
+    """
     boot_clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(boot_clock) - time.monotonic()
 
@@ -248,10 +259,10 @@ def _start(
         f"{deadline_s + _RANKS_LATER_S:.0f}",
         "--heartbeats",
         str(runs.heartbeat_folder(folder, job.name).resolve()),
-        *(["--share-hosts"] if share_hosts else []),
+        *([_SHARE] if share_hosts else []),
     ]
     words = [str(runs.document_file(folder, job.name).resolve()) if w == DOCUMENT else w for w in job.command]
-    command = [*words, *([] if job.tool else reports)]
+    command = _under_lease(words, job, share_hosts) if job.tool else [*words, *reports]
     # Set-up lines may contain secrets, so they are not arguments of the command: all users can read a command line.
     shell = ["/bin/sh", "-c", 'set -e; eval "$BENCH_SETUP"; exec "$@"', "/bin/sh"]
     env = {**os.environ, **resolved(job.env), "BENCH_JOB": job_id, SECRET_VARIABLE: secrets.token_hex(16)}
@@ -260,8 +271,8 @@ def _start(
     env["PATH"] = os.pathsep.join([*tools, os.environ.get("PATH", "")])
     # hosts.py passes these variables to the other hosts, because a login there does not set them.
     env["BENCH_PYTHON"] = sys.executable
-    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, LEASE_VARIABLE, "PYTHONPATH"])
-    env[LEASE_VARIABLE] = str((runs.heartbeat_folder(folder, job.name) / lease.NAME).resolve())
+    env["BENCH_CARRY"] = ",".join([*job.env, "BENCH_JOB", SECRET_VARIABLE, lease.VARIABLE, "PYTHONPATH"])
+    env[lease.VARIABLE] = str((runs.heartbeat_folder(folder, job.name) / lease.NAME).resolve())
     env["BENCH_SETUP"] = "\n".join(job.setup)
     try:
         return subprocess.Popen(
@@ -273,6 +284,13 @@ def _start(
         ) from None
 
 
+def _under_lease(command: Sequence[str], job: Job, share_hosts: bool) -> list[str]:
+    """Return a tool's command in which each process first takes the leases that a rank takes."""
+    words = [job.python, "-m", _UNDER_LEASE, *([_SHARE] if share_hosts else [])]
+    at = command.index(job.tool_program)
+    return [*command[:at], *words, *command[at:]]
+
+
 def _expected(job: Job) -> str:
     """Return the job's world in the form of `--expect`, with host names if their order is known."""
     hosts = "" if any("--rdzv-backend" in word for word in job.command) else ",".join(job.hosts)
@@ -280,24 +298,34 @@ def _expected(job: Job) -> str:
 
 
 @contextlib.contextmanager
-def ended_with_controller(group: int, lease_file: Path) -> Iterator[None]:
+def ended_with_controller(group: int, lease_file: Path) -> Iterator[Callable[[], None]]:
     """Context that ends a job if this process dies, even by SIGKILL or the OOM killer.
 
-    A guard process (controller/guard.py) waits on a pipe that only this process holds open. While this process lives,
-    the guard renews the lease, which shows this to the ranks on all hosts. Once this process is gone, the guard ends
-    the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not end the job. Raises RefusedError
-    if the guard cannot be started.
+    A guard process (controller/guard.py) waits on a pipe whose other end only this process holds open. While this
+    process lives, the guard renews the lease, which shows this to the ranks on all hosts. Once this process is gone,
+    the guard ends the local process group (TERM, later KILL). A stopped controller (Ctrl-Z) does not end the job.
+    Yields a function that starts another guard if the guard is gone; without a guard, the lease would lapse. Raises
+    RefusedError if the first guard cannot be started.
     """
     reading, writing = os.pipe()
     try:
-        guard = _guard(group, lease_file, reading)
+        guard, started_s = _guard(group, lease_file, reading), time.monotonic()
+
+        def renew() -> None:
+            nonlocal guard, started_s
+            if guard.poll() is None or time.monotonic() - started_s < lease.RENEW_S:
+                return
+            started_s = time.monotonic()
+            with contextlib.suppress(RefusedError):  # it is tried again
+                guard = _guard(group, lease_file, reading)
+
         try:
-            yield
+            yield renew
         finally:
-            with contextlib.suppress(BrokenPipeError):  # another program ended the guard
-                os.write(writing, b"\n")
+            os.write(writing, b"\n")
             guard.wait()
     finally:
+        os.close(reading)
         os.close(writing)
 
 
@@ -313,15 +341,13 @@ def _guard(group: int, lease_file: Path, reading: int) -> subprocess.Popen[bytes
         )
     except OSError as error:
         raise RefusedError.of(ControllerError.NO_GUARD, why=error.strerror) from None
-    finally:
-        os.close(reading)
 
 
 def _end(process: subprocess.Popen[bytes], job_id: str, hosts: watch.JobHosts, well: bool) -> tuple[str, ...]:
     """Send TERM, then KILL, to the job's process group and to all processes with the job's id.
 
-    The processes are ended on every host, or only on this one if the job ended `well`. Returns the hosts that did not
-    answer.
+    The processes are ended on every host, or only on this machine if the job succeeded (`well`). Returns the hosts that
+    did not answer.
     """
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
@@ -360,15 +386,17 @@ def _explain(
     evidence: FailureEvidence | None,
     folder: Path,
     job: Job,
+    has_rows: bool,
 ) -> Failure | None:
     """Why a job failed, with rank and host if known; None if it succeeded.
 
     A job whose rows are all stored has succeeded, whatever its launcher reports: it may have skipped every row.
+    `has_rows`: whether this attempt, not an earlier one, stored something.
     """
     cause = root_cause.find(evidence) if evidence is not None else None
     if late is not None:
         return _explain_late(late, cause, evidence)
-    if (exit_code == 0 and evidence is None) or (not job.tool and _is_whole(folder, job)):
+    if (exit_code == 0 and evidence is None) or (not job.tool and has_rows and _is_whole(folder, job)):
         return None
     if cause is not None and (exit_code >= 0 or cause.rank is not None):
         return cause
@@ -387,13 +415,20 @@ def _explain(
 
 
 def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence | None) -> Failure:
-    """Why the controller had to end a job that exceeded a timeout."""
+    """Return why the controller had to end a job that exceeded a timeout."""
     if cause is not None:
         return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
     doing = root_cause.doing(evidence) if evidence is not None else ""
     if doing and late.code == OutcomeCode.TOO_LONG:
         return Failure.of(OutcomeCode.TOO_SLOW, late=late.text, doing=doing, **late.facts)
     return Failure(f"{late.text}{doing}", None, None, late.code, late.facts)
+
+
+def _size(file: Path) -> int:
+    """Return a file's size, 0 without a file. NFS shows what other hosts wrote to those who open the file."""
+    with contextlib.suppress(OSError), file.open("rb") as opened:
+        return opened.seek(0, os.SEEK_END)
+    return 0
 
 
 def _is_whole(folder: Path, job: Job) -> bool:
@@ -405,7 +440,7 @@ def _is_whole(folder: Path, job: Job) -> bool:
 
 
 def _cut_short(beats: Path) -> bool:
-    """Whether a rank ended before its work was done. Some launchers report exit code 0 in this case."""
+    """Check whether a rank ended before its work was done. Some launchers report exit code 0 in this case."""
     return any(not beat.ended_well for beat in heartbeat.read_all(beats))
 
 

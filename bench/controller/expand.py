@@ -38,7 +38,7 @@ from bench.hardware.bounds import COPIES_OF_ONE_GPU
 NOT_MODELLED = COPIES_OF_ONE_GPU | {"peer_copy", "gpu_baseline", "overlap"}
 MIN_ROW_S = 0.12  # time of a row of small messages: warm-up, thirty samples and three checks
 _MOST_AUTO_RANKS = 8
-_ELSEWHERE = ("slurm", "kubernetes")  # their ranks run on machines with other packages and GPUs
+_ELSEWHERE = ("slurm", "kubernetes")  # launchers whose ranks run on machines with other packages and GPUs
 _DEFAULT = Case(pattern="")
 # Job names list factors in this order, and nested loops vary the last one fastest.
 _RANKED = sorted(
@@ -95,7 +95,7 @@ def _key(coded: Coded) -> tuple[str, str]:
 
 
 def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: bool) -> Iterator[JobSpec]:
-    """One job for every combination of the values that a measurement lists; the jobs have no names yet."""
+    """Yield a job for every combination of the values that a measurement lists. The jobs have no names yet."""
     cluster, machine, patterns = site.cluster, site.machine, site.patterns
     m = measurement
     for name, values in m.env.items():
@@ -151,9 +151,9 @@ def _values(varied: Factor, m: Measurement, pattern: Pattern, transport: str) ->
 
 
 def _with_preset(case: Case) -> Case:
-    """Return the case with the settings that `like` fixes.
+    """Return the case with the settings that its field `like` fixes.
 
-    Raises UsageError if the case sets one of them differently.
+    Raises UsageError if the case gives one of these settings another value.
     """
     fixed = preset_fields(case.like, case.pattern)
     for name, value in fixed.items():
@@ -164,7 +164,11 @@ def _with_preset(case: Case) -> Case:
 
 
 def _auto_transports(cluster: Cluster, machine: LocalMachine, pattern: Pattern) -> tuple[str, ...]:
-    """Transports of `auto`: the pattern's only one, else the first for GPUs, else all usable host transports."""
+    """Return the transports that `auto` stands for.
+
+    If the pattern has only one transport, it is that one. On a cluster with GPUs, it is the first transport for GPUs.
+    Otherwise, it is every transport for host memory that this machine can run (or every one if it can run none).
+    """
     if pattern.transport is not None:
         return (pattern.transport,)
     if cluster.instance is not None or machine.num_gpus:
@@ -194,7 +198,7 @@ def _spare_hosts(cluster: Cluster) -> list[CodedRemark]:
 
 
 def _skip_reason(spec: JobSpec, measurement: Measurement, site: Site) -> Coded | None:
-    """Why a job is not launched; None if it can be."""
+    """Return why a job is not launched, or None if it can be launched."""
     return (
         _unsupported_here(spec, site)
         or _unsupported_world(spec, site)
@@ -204,7 +208,7 @@ def _skip_reason(spec: JobSpec, measurement: Measurement, site: Site) -> Coded |
 
 
 def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
-    """Why the transport, the launcher or the tool cannot run the job on this site."""
+    """Return why the transport, the launcher or the tool cannot run the job on this site, or None if they can."""
     case, cluster, machine = spec.case, site.cluster, site.machine
     its = traits(case.transport)
     if its.modelled and case.pattern in NOT_MODELLED:
@@ -222,7 +226,7 @@ def _unsupported_here(spec: JobSpec, site: Site) -> Coded | None:
 
 
 def _unsupported_world(spec: JobSpec, site: Site) -> Coded | None:
-    """Why this cluster cannot form the job's world or its groups."""
+    """Return why this cluster cannot form the job's world or its groups, or None if it can."""
     case, world, cluster, pattern = spec.case, spec.world, site.cluster, site.patterns[spec.case.pattern]
     if world.num_nodes > cluster.nodes:
         return Coded.of(
@@ -261,7 +265,7 @@ def _unsupported_groups(case: Case, world: World, pattern: Pattern) -> Coded | N
 
 
 def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
-    """Why the job's tool cannot measure the job's case; None if it can, or if the job uses no tool."""
+    """Return why the job's tool cannot measure the job's case, or None if it can or if the job uses no tool."""
     if not spec.tool:
         return None
     installed = site.tools[spec.tool]
@@ -276,7 +280,7 @@ def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
 
 
 def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
-    """Why the job has fewer ranks than the scenario requires; None if it has enough."""
+    """Return why a job is skipped if it has fewer ranks than the scenario requires, or None if it has enough."""
     num_ranks = spec.world.num_ranks
     if num_ranks >= measurement.least_ranks:
         return None
@@ -286,9 +290,9 @@ def _too_few_ranks(spec: JobSpec, measurement: Measurement) -> Coded | None:
 
 
 def _fitted(spec: JobSpec, share_s: float | None, site: Site) -> Case:
-    """Return the case with its share of the time budget in seconds.
+    """Return the case with its time budget: `share_s`, the job's share of the whole budget in seconds.
 
-    The case has fewer sizes if all sizes would exceed the share.
+    If measuring all sizes would take longer, some sizes are omitted.
     """
     case = spec.case
     if share_s is None or traits(case.transport).modelled:
@@ -329,7 +333,9 @@ def _over_budget(job: Job, share_s: float | None, num_jobs: int) -> list[CodedRe
 
 
 def _merge_skips(skipped: Iterable[tuple[JobSpec, Coded]]) -> tuple[PlanSkip, ...]:
-    """Merge skips into one if they have the same transport, variables and reason: it names all their patterns."""
+    """Merge the skipped jobs that have the same transport, variables and reason into one skip, which names all their
+    patterns.
+    """
     patterns: dict[tuple[str, str, str], dict[str, None]] = {}
     reasons: dict[tuple[str, str, str], Coded] = {}
     for spec, reason in skipped:

@@ -19,8 +19,8 @@ from bench.probes.host import Facts
 
 _MIB = 1 << 20
 _MIN_RESULTS_BYTES = 16 * _MIB
-_MIN_RANK_BYTES = 256 * _MIB  # memory of an interpreter with torch
-# For NCCL and MPI between ranks of one host. By default a container has 64 MiB for all its ranks.
+_MIN_RANK_BYTES = 256 * _MIB  # memory that a Python interpreter needs after importing torch
+# Shared memory that NCCL and MPI need between ranks of one host. By default a container has 64 MiB for all its ranks.
 _MIN_SHM_RANK_BYTES = 16 * _MIB
 _FILES_OF_A_RANK = 256
 _FILES_OF_A_PEER = 2
@@ -29,20 +29,20 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True)
 class NamedNic:
-    """A network device that the cluster names. `where`: `nics:`, or the variable of a library that names it."""
+    """A network device that the cluster names. `where`: what names the device, `nics:` or the variable of a library."""
 
     where: str
     name: str
-    adapter: bool = False  # whether it may be an RDMA port, which is not a network interface
-    begins: bool = False  # whether it is a prefix that matches several devices (NCCL)
+    adapter: bool = False  # whether the device may be an RDMA port, which is not a network interface
+    begins: bool = False  # whether `name` is a prefix that matches several devices (NCCL)
 
     def among(self, facts: Facts) -> bool:
-        """Whether the host with these facts has the device."""
+        """Check whether the host with these facts has the device."""
         known = (*facts.interfaces, *(facts.adapters if self.adapter else ()))
         return any(map(self.matches, known))
 
     def matches(self, name: str) -> bool:
-        """Whether a device with this name is meant."""
+        """Check whether this device has the name `name`."""
         return name.startswith(self.name) if self.begins else name == self.name
 
 
@@ -65,7 +65,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class PreflightFinding:
-    """A problem that prevents the run (`refuses`), or only may matter. `hosts` are affected; `what` is the text."""
+    """A problem of hosts.
+
+    `refuses`: whether the problem prevents the run. `hosts`: the affected hosts. `what`: the text of the message.
+    """
 
     hosts: tuple[str, ...]
     what: str
@@ -75,7 +78,10 @@ class PreflightFinding:
 
     @classmethod
     def of(cls, code: Code, hosts: Sequence[str], refuses: bool = True, **facts: Any) -> PreflightFinding:
-        """Make a finding from a code, whose template may also use `host` (the first) and `named` ("hosts h1, h2")."""
+        """Make a finding from a code.
+
+        The code's template may also use `host` (the first host) and `named` ("hosts h1, h2").
+        """
         known = {"host": hosts[0] if hosts else "", "named": named_hosts(hosts) if hosts else "", **facts}
         return cls(tuple(hosts), code.words(known), refuses, code, facts)
 
@@ -86,7 +92,10 @@ class PreflightFinding:
 
 
 def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFinding]:
-    """All findings about the hosts that answered: first about single hosts, then about differences between hosts."""
+    """Return all findings about the hosts that answered:
+
+    first about single hosts, then about differences between hosts.
+    """
     found = []
     for host, times in Counter(wanted.hosts).items():
         if times > 1:
@@ -95,7 +104,7 @@ def findings(facts: Mapping[str, Facts], wanted: Wanted) -> list[PreflightFindin
         found += _of_host(host, own, wanted)
     found += _devices(facts, wanted)
     same = list(_same_machine(facts))
-    one_machine = {host for finding in same for host in finding.hosts}  # their names need no check
+    one_machine = {host for finding in same for host in finding.hosts}  # the names of these hosts need no check
     found += _names({host: own for host, own in facts.items() if host not in one_machine}, wanted)
     found += same
     found += _versions(facts, wanted)
@@ -130,6 +139,11 @@ def _of_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFindi
     if facts.has_rdma and facts.max_locked_bytes is not None and facts.max_locked_bytes < MIN_LOCKED_BYTES:
         max_kib = facts.max_locked_bytes // 1024
         yield PreflightFinding.of(FindingCode.LITTLE_LOCKED_MEMORY, (host,), refuses=False, max_kib=max_kib)
+    if facts.use is not None and facts.use.is_busy:
+        causes = [cause.text for cause in facts.use.causes()]
+        programs = [program["name"] for program in facts.programs] or ["none for long"]
+        busy: dict[str, Any] = {"causes": causes, "programs": programs}
+        yield PreflightFinding.of(FindingCode.BUSY, (host,), refuses=False, **busy)
 
 
 def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[PreflightFinding]:
@@ -149,7 +163,7 @@ def _of_first_host(host: str, facts: Facts, wanted: Wanted) -> Iterator[Prefligh
 
 
 def _devices(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFinding]:
-    """One finding for each network device that the cluster names and that is missing on some hosts."""
+    """Yield a finding for each network device that the cluster names but some hosts lack."""
     for device in wanted.devices:
         lacking = [host for host, own in facts.items() if not device.among(own)]
         if lacking:
@@ -180,7 +194,7 @@ def _names(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightFind
         if isinstance(own.own_addresses, str):
             why = own.own_addresses.lower()
             yield PreflightFinding.of(FindingCode.OWN_NAME_UNKNOWN, (host,), name=own.host, why=why)
-        elif _is_loopback(own.own_addresses[:1]):  # Gloo takes the first one
+        elif _is_loopback(own.own_addresses[:1]):  # Gloo takes the first address
             address = own.own_addresses[0]
             yield PreflightFinding.of(FindingCode.OWN_NAME_IS_LOOPBACK, (host,), name=own.host, address=address)
 
@@ -216,7 +230,10 @@ def _versions(facts: Mapping[str, Facts], wanted: Wanted) -> Iterator[PreflightF
 
 
 def _unusual(what: str, values: Mapping[str, str], remedy: str = "install the same") -> Iterator[PreflightFinding]:
-    """One finding for each value that differs from the most common one, about the hosts that have this value."""
+    """Yield a finding for each value that differs from the most common value.
+
+    It names the hosts with the differing value.
+    """
     counts = Counter(values.values())
     if len(counts) < 2:
         return
@@ -236,7 +253,7 @@ def _is_loopback(addresses: Sequence[str] | str) -> bool:
 
 
 def named_hosts(hosts: Sequence[str]) -> str:
-    """`host h1`, `hosts h1, h2`, `hosts h1, h2, h3, h4 and 12 more`."""
+    """Return the hosts as text, such as `host h1`, `hosts h1, h2` or `hosts h1, h2, h3, h4 and 12 more`."""
     listed = ", ".join(hosts[:_MOST_NAMED])
     more = f" and {len(hosts) - _MOST_NAMED} more" if len(hosts) > _MOST_NAMED else ""
     return f"host{'s' if len(hosts) > 1 else ''} {listed}{more}"

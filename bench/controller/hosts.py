@@ -49,14 +49,14 @@ class CommandReply:
 
     @property
     def last_line(self) -> str:
-        """The last line of its standard error; its exit code if that is empty."""
+        """The last line of the command's standard error, or its exit code as text if standard error is empty."""
         lines = [line.strip() for line in self.err.splitlines() if line.strip()]
         return lines[-1] if lines else f"exit code {self.exit_code}"
 
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """A command for a host, and what it reads from its standard input."""
+    """A command for a host, and the text that the command reads from its standard input (`given`)."""
 
     words: tuple[str, ...]
     given: str = ""
@@ -65,7 +65,7 @@ class HostCommand:
 def agent_words(agent: Sequence[str], host: str) -> list[str]:
     """Return the agent's command line for one host.
 
-    The host replaces `{host}`, or is added at the end if no word contains `{host}`.
+    The host's name replaces `{host}` in the words. If no word contains `{host}`, the name is added at the end.
     """
     words = [word.replace("{host}", host) for word in agent or SSH]
     return words if words != list(agent or SSH) else [*words, host]
@@ -103,14 +103,17 @@ def in_rank_environment(
 
 
 def _given(env: Mapping[str, str], setup: Sequence[str], variables_last: bool = False) -> str:
-    """Shell lines that set the variables and run the set-up lines."""
+    """Return shell lines that set the variables and run the set-up lines."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in env.items()]
     lines = [*setup, *exports] if variables_last else [*exports, *setup]
     return "\n".join([*lines, _LAST_LINE, ""])
 
 
 def _reader(given: str) -> str:
-    """Shell text that reads these lines from standard input and evaluates them. Later commands find an empty input."""
+    """Return shell text that reads the lines `given` from standard input and evaluates them.
+
+    Later commands read an empty standard input.
+    """
     problem = "the agent passes no standard input: add -i to `agent:` (docker exec -i, kubectl exec -i; ssh without -n)"
     return (
         f"bench_given=$(head -n {given.count(chr(10))}); "
@@ -141,9 +144,7 @@ def _run(words: Sequence[str], timeout_s: float, given: str = "", env: Mapping[s
 
 
 def with_environment(line: str, env: Mapping[str, str]) -> HostCommand:
-    """Return the command that first exports the variables of BENCH_CARRY and runs the set-up lines, then runs a shell
-    line.
-    """
+    """Return a command that exports the variables listed in BENCH_CARRY, runs the set-up lines, then runs `line`."""
     carried = {name: env[name] for name in env.get("BENCH_CARRY", "").split(",") if name in env}
     given = _given(carried, tuple(filter(None, (env.get("BENCH_SETUP"),))))
     return HostCommand(("sh", "-c", f"{_reader(given)}; {line}"), given)
@@ -160,7 +161,7 @@ def _input(given: str) -> int:
 def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Popen[bytes]:
     """Start a command on a host, with the variables and set-up lines of this process's environment.
 
-    `out`: where its stdout goes; None: to this process's.
+    `out`: the file descriptor for the command's stdout. None means this process's stdout.
     """
     agent = agent_words(shlex.split(os.environ.get("BENCH_AGENT", "")), host)
     command = with_environment(f"exec {shlex.join(words)}", os.environ)
@@ -172,7 +173,10 @@ def _start_on(host: str, words: Sequence[str], out: int | None) -> subprocess.Po
 
 
 def _as_ssh(words: list[str], env: Mapping[str, str]) -> None:
-    """Replace this process by the agent. MPI calls `ssh [-x] HOST WORDS...`; the remote shell parses the words."""
+    """Replace this process by the agent.
+
+    MPI calls it as `ssh [-x] HOST WORDS...`. The remote shell parses the words.
+    """
     while words and words[0].startswith("-"):
         words = words[1:]
     if len(words) < 2:

@@ -1,4 +1,4 @@
-"""A job is one launch: the command that a user would type, its world, and its estimated time.
+"""Describe a job, which is one launch: the command that a user would type, its world, and its estimated time.
 
 This module starts nothing. A plan (expand.py) consists of jobs.
 """
@@ -27,17 +27,17 @@ from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
 from bench.logs.tool import Installed
 
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # as in config/paths.py
-_ROW_OVERHEAD_S = 0.15  # warm-up and checks of a row, in addition to its timed part
-_MODEL_RANK_S = 1e-4  # to simulate one rank of a row (docs/scale.md)
+_PACKAGE_ROOT = Path(__file__).resolve().parent.parent.parent  # the same folder as in config/paths.py
+_ROW_OVERHEAD_S = 0.2  # warm-up and checks of a row, in addition to its timed part
+_MODEL_RANK_S = 1e-4  # time to simulate one rank of a row (docs/scale.md)
 # The timeout of pods is long, because images must be pulled and nodes may have to start.
 _POD_FACTOR, _POD_SLACK_S = 3.0, 900.0
-_LADDER_MOST = 6  # rounds of the longest ladder / rounds of a ladder that finds nothing slow
+_LADDER_MOST = 6  # how many times as many rounds the longest ladder has as a ladder that finds nothing slow
 
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """Resources of this machine for ranks. `lacks` has, by transport, the reason why it cannot run here."""
+    """Resources of this machine for ranks. `lacks`: for each transport that cannot run here, the reason."""
 
     num_cpus: int
     num_gpus: int
@@ -45,7 +45,7 @@ class LocalMachine:
     python: str
     mpirun: str
     default_launcher: Mapping[str, str]  # by transport
-    mpi: str = ""  # the MPI of this mpirun: mpich or openmpi; empty if unknown
+    mpi: str = ""  # the MPI that `mpirun` belongs to: mpich or openmpi; empty if unknown
     separates: frozenset[str] = frozenset()  # transports that can run two patterns at once
 
 
@@ -62,7 +62,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a job measures, as plan.json stores it. `factors`: the scenario's variables; `tool`: empty for the suite."""
+    """What a job measures, as plan.json stores it.
+
+    `factors`: the scenario's variables. `tool`: the other tool that measures, or empty if the suite measures itself.
+    """
 
     name: str
     case: Case
@@ -99,13 +102,14 @@ class Job:
     num_rows: int
     estimate_s: float
     launch: int = 1
-    tool: str = ""  # the tool that runs; empty for the suite
+    tool: str = ""  # the other tool that measures; empty if the suite measures itself
     hosts: tuple[str, ...] = ()  # hosts of the ranks, if the site names them
-    agent: tuple[str, ...] = ()  # agent's words for these hosts
+    agent: tuple[str, ...] = ()  # the words of the agent that reaches these hosts
     manifest: str = ""  # shell lines in place of the command (Kubernetes)
     python: str = "python3"  # the ranks' interpreter
     stores_samples: bool = False  # whether the script itself stores the samples: no controller watches it
     factors: Mapping[str, str] = field(default_factory=dict)  # the scenario's variables
+    tool_program: str = ""  # path of the tool's program, as `command` has it
     num_records: int | None = None  # rows times the groups of a round; unknown in advance for a ladder
 
     def script(self) -> str:
@@ -120,7 +124,8 @@ class Job:
         variables = {**self.env, **{name: value for name, value in carried.items() if value and self.hosts}}
         words = []
         for name, value in variables.items():
-            private = masked(name, value) != value or value == FROM_ENVIRONMENT  # the user's shell must have it
+            # the user's shell must have this variable
+            private = masked(name, value) != value or value == FROM_ENVIRONMENT
             words.append(f'{name}="${{{name}:?}}"' if private else f"{name}={shlex.quote(value)}")
         path = f"PYTHONPATH={shlex.quote(str(_PACKAGE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"
         line = " ".join([*words, path, shlex.join(self.command)])
@@ -133,7 +138,7 @@ class Job:
 
     @property
     def expected(self) -> str:
-        """The world in the form of `--expect`."""
+        """The job's world in the form of the option `--expect`."""
         return f"{self.world.num_nodes}x{self.world.ranks_per_node}"
 
     def to_plain(self) -> dict[str, Any]:
@@ -181,7 +186,7 @@ class Plan:
 
     @property
     def estimate_s(self) -> float:
-        """Seconds that all jobs together should take."""
+        """The estimated time of all jobs together, in seconds."""
         return sum(job.estimate_s for job in self.jobs)
 
     def to_plain(self, scenario_text: str) -> dict[str, Any]:
@@ -215,7 +220,7 @@ def stored_cluster(cluster: Cluster) -> dict[str, Any]:
 
 
 def job_of(spec: JobSpec, site: Site) -> Job:
-    """Return the job that measures `spec`, with the command of our pattern or of another tool."""
+    """Return the job that measures `spec`. Its command runs our pattern or another tool."""
     case, world, cluster, machine = spec.case, spec.world, site.cluster, site.machine
     tool = site.tools[spec.tool] if spec.tool else None
     processes = tool.tool.processes(world, tool.build(case)) if tool else world
@@ -233,9 +238,11 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     pattern_name, *arguments = to_argv(case)
     words = ["-m", f"bench.{pattern_name}", *arguments]
     if tool:
-        launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])  # instead of the interpreter
+        # the tool's program runs instead of the interpreter
+        launch_site = replace(launch_site, python=tool.programs[tool.tool.program(case)])
         words = tool.tool.arguments(case, world, tool.build(case))
-    own = launcher.environment(launch_site)  # a stored plan never replaces these: they name programs, as the agent
+    # a stored plan never replaces these variables, because they name programs, as the agent does
+    own = launcher.environment(launch_site)
     factors = {name: value for name, value in spec.factors if name not in own}
     variables = {**own, **cluster.env, **factors}
     try:
@@ -274,6 +281,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         cluster.python or machine.python,
         launcher.remote and not tool,
         factors,
+        launch_site.python if tool else "",
         num_records,
     )
 
@@ -281,7 +289,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
 def count_rounds(case: Case, world: World, pattern: Pattern) -> int:
     """Return the number of rounds for each size and mode.
 
-    For a ladder it is the number of rounds that is needed if no pair is slow.
+    For a ladder, this is the number of rounds that the ladder needs if no pair is slow.
     """
     if case.schedule == "ladder" and pattern.topology == "pairs":
         num_nics = len(case.nics) or (world.ranks_per_node if traits(case.transport).on_gpu else 1)
@@ -303,7 +311,7 @@ def _estimate_s(case: Case, num_rows: int, world: World) -> float:
     its = traits(case.transport)
     if its.modelled:
         return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
-    sides = 2 if case.aggressor else 1  # without aggressors and with them
+    sides = 2 if case.aggressor else 1  # each row is measured without aggressors and with them
     times = _LADDER_MOST if case.schedule == "ladder" else 1
     rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S) * times
     return its.start_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))

@@ -3,15 +3,18 @@
     python -m bench.controller.keeper start NODE COMMAND ...
     python -m bench.controller.keeper attach NODE OFFSET
 
-`start` forks the keeper, which leaves the connection's session, runs COMMAND and stores its output. The process that
-forked it copies this output to the connection. `attach` does the same for a later connection, from byte OFFSET on. Only
-processes of the same user can attach, by a socket whose name depends on the job's id and secret.
+`start` forks the keeper, which leaves the connection's session, runs COMMAND and stores the command's output. The
+process that forked the keeper copies this output to the connection. `attach` copies the output, from byte OFFSET on, to
+a later connection. Only processes of the same user can attach, by a socket whose name depends on the job's id and
+secret.
 
 The keeper also reads the controller's lease (store/lease.py). It ends all of the job's processes on its host when the
-lease is lost. If this host does not see the lease, it ends them when there was no connection for lease.LAPSE_S.
+lease is lost. On a host that does not see the lease, the keeper ends these processes if there was no connection for
+lease.LAPSE_S seconds.
 
-The output is a stream of frames after START: a kind, a length and as many bytes. The kinds are 1 and 2 (whole lines of
-stdout and stderr), EXIT (the exit code as decimal text) and GONE (no keeper of this job runs here).
+The output is a stream of frames after START. A frame is a kind, a length, and as many bytes as the length says. The
+kinds are 1 and 2 (whole lines of stdout and stderr), EXIT (the exit code as decimal text) and GONE (no keeper of this
+job runs here).
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ from bench.store import lease
 START = b"\0bench-keeper\0"
 FRAME = struct.Struct(">BI")
 STDOUT, STDERR, EXIT, GONE = 1, 2, 3, 4
-LEASE_VARIABLE = "BENCH_LEASE"
-_ACCEPTED, _CONFIRMED = b"a", b"k"  # from the keeper to a connection; back, when the exit code was passed on
+# the keeper's reply to a new connection; the connection's reply when it has passed on the exit code
+_ACCEPTED, _CONFIRMED = b"a", b"k"
 _CHUNK = 1 << 16
-_MOST_UNSENT, _KEPT = 64 << 20, 4 << 20  # bytes of output that wait for a connection; sent bytes that are kept
-_READ_S = 1.0  # between two reads of the lease
-_LAST_OUTPUT_S = 0.3  # for output of processes that outlive the command
+_MOST_UNSENT, _KEPT = 64 << 20, 4 << 20  # most bytes of output that wait for a connection; how many sent bytes are kept
+_READ_S = 1.0  # time between two reads of the lease
+_LAST_OUTPUT_S = 0.3  # how long to read output of processes that outlive the command
 
 
 def _name() -> bytes:
@@ -59,7 +62,7 @@ def _same_user(peer: socket.socket) -> bool:
 
 
 def frame(kind: int, data: bytes) -> bytes:
-    """One frame of the stream."""
+    """Return one frame of the stream."""
     return FRAME.pack(kind, len(data)) + data
 
 
@@ -95,7 +98,7 @@ def attach(offset: int) -> None:
     _write(START)
     poll = select.poll()
     poll.register(keeper, select.POLLIN)
-    poll.register(1, 0)  # reports only that the connection is gone
+    poll.register(1, 0)  # with no event asked for, poll reports only that the connection is gone
     while True:
         ready = dict(poll.poll())
         if 1 in ready:
@@ -119,7 +122,7 @@ class Keeper:
     def __init__(self, door: socket.socket, words: Sequence[str]) -> None:
         self._door = door
         self._peer: socket.socket | None = None
-        self._frames, self._first = bytearray(), 0  # stored bytes, and the offset of the first of them
+        self._frames, self._first = bytearray(), 0  # the stored bytes, and the offset of the first stored byte
         self._next = 0  # offset of the next byte for the peer
         self._lines = {STDOUT: b"", STDERR: b""}  # incomplete lines
         self._ended = False
@@ -143,7 +146,7 @@ class Keeper:
         self._selector.register(door, selectors.EVENT_READ, "door")
         self._selector.register(woken, selectors.EVENT_READ, "woken")
         self._woken = woken
-        path = os.environ.get(LEASE_VARIABLE, "")
+        path = os.environ.get(lease.VARIABLE, "")
         if path:
             threading.Thread(target=self._watch_lease, args=(Path(path),), daemon=True).start()
 
@@ -170,10 +173,10 @@ class Keeper:
             self._store_output(what)
 
     def _store_output(self, kind: int) -> bool:
-        """Store what the command has written. Returns whether there was something."""
+        """Store what the command has written to one pipe. Returns whether there was something to store."""
         pipe = self._pipes[kind]
         if self._first + len(self._frames) - self._next > _MOST_UNSENT:
-            time.sleep(_READ_S / 10)  # the command waits, as it does for a connection that hangs
+            time.sleep(_READ_S / 10)  # the command then waits, as if it wrote to a connection that hangs
             return False
         try:
             data = os.read(pipe, _CHUNK)
@@ -208,7 +211,7 @@ class Keeper:
             self._selector.modify(self._peer, selectors.EVENT_READ | selectors.EVENT_WRITE, "peer")
 
     def _accept(self) -> None:
-        """Serve a new connection in place of the old one, which may be lost without having been closed."""
+        """Serve a new connection in place of the old connection, which may have been lost without being closed."""
         peer, _ = self._door.accept()
         peer.settimeout(_READ_S)
         try:
@@ -235,7 +238,10 @@ class Keeper:
             self._peer, self._detached_s = None, time.monotonic()
 
     def _serve(self, events: int) -> None:
-        """Send what the peer does not have. A peer confirms when it has passed on the exit code."""
+        """Send the output that the peer does not have yet.
+
+        The peer sends a confirmation once it has passed on the exit code.
+        """
         peer = self._peer
         if peer is None:
             return
@@ -284,7 +290,7 @@ class Keeper:
         processes.end_job(os.environ["BENCH_JOB"])
 
     def _terminate(self, *_: object) -> None:
-        """On SIGTERM, end the command. Without a command, end."""
+        """End the command on SIGTERM. If the command has ended already, end this process."""
         if self._ended:
             os._exit(0)
         self._command.terminate()

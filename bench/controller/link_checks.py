@@ -1,8 +1,8 @@
 """Judge the links between hosts, with pure functions from the hosts' reports to links and findings.
 
-A link is one direction of the path between two hosts, by one address of the receiver. Each host reports what it sent
-and what arrived (probes/links.py). Together these show in which direction packets are lost, which a connection that
-fails cannot show.
+A link is one direction of the path between two hosts, to one address of the receiver. Each host reports what it sent
+and what arrived (probes/links.py). The reports of both hosts together show in which direction packets are lost. A
+failed connection alone does not show this.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from bench.controller.messages import FindingCode, LinkCode
 from bench.probes.links import NUM_BYTES, Arrival, LinkReport, PeerCall
 from bench.probes.netlink import Device
 
-BY_NAME, BY_NIC, BY_OTHER = "name", "nic", "other"  # kinds of addresses: of the host's name, of a NIC of the run
+# kinds of addresses: of the host's name, of a NIC that the run names, of another device
+BY_NAME, BY_NIC, BY_OTHER = "name", "nic", "other"
 _MOST_NAMED = 4
 _CLOCK_S = 1.0
-_MIN_OVERLAP_S = 2.0  # for this long two hosts must have tested at the same time before silence counts
+_MIN_OVERLAP_S = 2.0  # if two hosts tested at the same time for less than this, missing packets prove nothing
 _OPEN = "open the ports above 1023 between the hosts in both directions (cables, routes, firewall)"
 _REPAIR = "check routes, switches and firewalls in this direction"
 
@@ -33,18 +34,19 @@ class LinkState(StrEnum):
     LOST = "lost"  # no packet arrives
     REPLY_LOST = "reply-lost"  # packets arrive, but none comes back
     FILTERED = "filtered"  # packets pass both ways, but no new connection does
-    REFUSED = "refused"  # something there refuses the connection
+    REFUSED = "refused"  # something at that address refuses the connection
     OTHER_HOST = "other-host"  # another host has this address
-    STALLED = "stalled"  # short messages arrive, but not the 64 KiB
+    STALLED = "stalled"  # short messages arrive, but not the test's message of 64 KiB
     UNTESTED = "untested"  # the hosts did not test at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The link from host `a` to host `b` by the receiver's `address`. `source`: the sender's address.
+    """The link from host `a` to the receiver's address `address` on host `b`. `source`: the sender's address.
 
-    `back`: whether packets from b reach `source` (None: unknown). `mtu`: the smaller of both devices' MTU. `largest`:
-    the largest packet that arrived; `lost`: the smallest larger packet that did not, although both devices take it.
+    `back`: whether packets from b reach `source` (None: unknown). `mtu`: the smaller MTU of the two devices, in bytes.
+    `largest`: the size of the largest packet that arrived, in bytes. `lost`: the size of the smallest packet above
+    `largest` that did not arrive although it is within `mtu`.
     """
 
     a: str
@@ -66,7 +68,7 @@ class Link:
 
     @property
     def fails(self) -> bool:
-        """Whether no connection is made by this link."""
+        """Whether no connection can be made over this link."""
         return self.state not in (LinkState.OK, LinkState.STALLED, LinkState.UNTESTED)
 
 
@@ -82,7 +84,10 @@ def links(reports: Mapping[str, LinkReport], windows: Windows | None = None) -> 
     half_open = {host: set(report.half_open) for host, report in reports.items()}
 
     def arrives(a: str, b: str, address: str | None) -> bool | None:
-        """Whether any packet from a reaches this address of b (None: any address of b); None if a did not try."""
+        """Check whether any packet from a reaches this address of b.
+
+        `address`: None means any address of b. Returns None if a did not try.
+        """
         tried = [call for call in calls[a].values() if call.host == b and address in (call.address, None)]
         if not tried:
             return None
@@ -147,9 +152,12 @@ def _link(
 def _packets(
     call: PeerCall, arrival: Arrival | None, devices: Sequence[Device]
 ) -> tuple[int | None, int | None, int | None]:
-    """(MTU of both devices, largest packet that arrived, smallest larger one that did not). None: unknown.
+    """Return three sizes in bytes:
 
-    Nothing is known if no packet arrived at all: a firewall may drop UDP.
+    the smaller MTU of the two devices, the largest packet that arrived, and the smallest packet above it that did not
+    arrive. None means unknown.
+
+    If no packet arrived at all, all three are unknown, because a firewall may drop UDP.
     """
     if arrival is None or not arrival.sizes or call.mtu is None:
         return None, None, None
@@ -178,7 +186,7 @@ def findings(
 ) -> list[PreflightFinding]:
     """Return the findings about links and clocks: first addresses, then whole hosts, pairs, packet sizes and clocks.
 
-    `silent`: hosts that could not test their links, and why.
+    `silent`: the reason for each host that could not test its links.
     """
     found = [PreflightFinding.of(FindingCode.NOT_TRIED, (host,), why=why) for host, why in silent.items()]
     doubtful = [link for link in tested if link.fails]
@@ -229,7 +237,8 @@ def _duplicates(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> It
             yield PreflightFinding.of(
                 LinkCode.DUPLICATE_ADDRESS, hosts, named=named_hosts(hosts), address=address, macs=mac
             )
-    seen: dict[str, set[str]] = {}  # MAC address -> addresses for which any host uses it: a router has several
+    # MAC address -> addresses that any host reaches by this MAC (several if it is a router's)
+    seen: dict[str, set[str]] = {}
     for report in reports.values():
         for neighbour, mac_used in report.neighbours.items():
             seen.setdefault(mac_used, set()).add(neighbour)
@@ -252,8 +261,9 @@ def _mac_of(report: LinkReport, address: str) -> str | None:
 
 
 def _whole_hosts(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
-    """Return findings about hosts that no other host reaches or that reach no other host, and the failures that are
-    left to explain.
+    """Return findings about hosts that no other host reaches or that reach no other host.
+
+    The second value has the failed links that these findings do not explain.
     """
     found: list[PreflightFinding] = []
     explained: set[tuple[str, str]] = set()
@@ -285,8 +295,9 @@ def _code_of_host(inward: Sequence[Link], outward: Sequence[Link], no_way_in: bo
 
 
 def _partition(failed: _Failed, tried: set[tuple[str, str]]) -> tuple[list[PreflightFinding], _Failed]:
-    """Return a finding if the hosts are in two groups without any link between them, and the failures that are left to
-    explain.
+    """Return a finding if the hosts form two groups without any working link between them.
+
+    The second value has the failed links that this finding does not explain.
     """
     group: dict[str, set[str]] = {host: {host} for pair in tried for host in pair}
     for a, b in tried:
@@ -342,7 +353,10 @@ def _pairs(failed: _Failed, refuses: bool = True) -> list[PreflightFinding]:
 
 
 def _sizes(tested: Sequence[Link]) -> list[PreflightFinding]:
-    """Return findings about links that lose large packets. Such a finding prevents a run if the 64 KiB stalled."""
+    """Return findings about links that lose large packets.
+
+    Such a finding prevents a run if the test's message of 64 KiB did not arrive completely.
+    """
     small: _Failed = {}
     for link in tested:
         if link.kind != BY_OTHER and (link.lost is not None or link.state == LinkState.STALLED):
@@ -383,7 +397,7 @@ def _small(link: Link) -> PreflightFinding:
 def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator[PreflightFinding]:
     """Yield findings about hosts whose devices have another MTU than the devices of most hosts.
 
-    They do not prevent a run.
+    These findings do not prevent a run.
     """
     device_of: dict[str, Device] = {}
     for link in tested:
@@ -406,7 +420,7 @@ def _mtus(tested: Sequence[Link], reports: Mapping[str, LinkReport]) -> Iterator
 def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
     """Return findings about hosts whose clock differs by more than _CLOCK_S from the clocks of most other hosts.
 
-    Half of the round trip is the error of a difference, and is subtracted first.
+    A difference of clocks is known only within half of the round trip. This error is subtracted before the comparison.
     """
     off: dict[str, list[float]] = {}
     seen: Counter[str] = Counter()
@@ -418,7 +432,7 @@ def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
             off.setdefault(link.b, []).append(link.clock_offset_s)
             off.setdefault(link.a, []).append(-link.clock_offset_s)
     wrong = [host for host in seen if 2 * len(off.get(host, ())) > seen[host]]
-    if len(wrong) == 2 and len(seen) == 2:  # either of the two may be right
+    if len(wrong) == 2 and len(seen) == 2:  # it is unknown which of the two clocks is right
         facts: dict[str, Any] = {"a": wrong[0], "b": wrong[1], "apart_s": abs(off[wrong[0]][0])}
         return [PreflightFinding.of(FindingCode.CLOCKS_APART, wrong, **facts)]
     found = []
@@ -431,7 +445,7 @@ def _clocks(tested: Sequence[Link]) -> list[PreflightFinding]:
 
 # -- causes of a failed job
 
-# Findings that explain why a job failed. A filter of new connections explains only a job whose ranks never met.
+# Findings that explain why a job failed. Filtered new connections explain only a failure of ranks that never met.
 _CAUSES = (
     LinkCode.DUPLICATE_ADDRESS,
     LinkCode.ADDRESS_TAKEN,
@@ -452,9 +466,9 @@ def causes(
 ) -> list[PreflightFinding]:
     """Return the findings that can be the cause of a failed job, the strongest first.
 
-    A link is blamed only if packets are lost on it, and only if it passed them before the job (`before`) or if the
-    test got through elsewhere: a firewall that drops the test as a whole blames nobody. If no host reaches another,
-    nobody is blamed either.
+    A link without connections counts only if packets are lost on it, and only if packets passed it before the job
+    (`before`) or if one of its two hosts has a working link. Without this condition, a firewall that drops every packet
+    of the test would look like a cause. If no host can be reached, nothing is returned for the same reason.
     """
     works = {host for link in tested if not link.fails for host in (link.a, link.b)}
     judged = []

@@ -1,7 +1,8 @@
 """Ask the hosts of a cluster to test the links between them, in rounds of at most 64 hosts.
 
-In a round every host tries every other. The first pass of rounds covers the first host, where ranks meet, and every
-other host with 62 or fewer others. With more hosts than that, further passes group them differently, as time allows.
+In a round, every host tries every other host of the round. The first pass consists of rounds that together contain
+every host. Each round contains the first host, where ranks meet, and at most 63 other hosts. If one round cannot
+contain all hosts, further passes form other groups, as long as time allows.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from bench.probes.netlink import Device
 from bench.store import runs
 
 AT_ONCE = 64  # hosts of one round
-BEFORE = "before"  # when a test was made: before the run
-# Variables that limit the ports of an MPI: one with both ends, or one for the first port and one for the last.
+BEFORE = "before"  # the value of `when` for a test that was made before the run
+# Variables that limit the ports of an MPI: one with both ends; two with first and last; two with first and number.
 _PORT_RANGES = ("MPIEXEC_PORT_RANGE", "MPIR_CVAR_CH3_PORT_RANGE", "UCX_TCP_PORT_RANGE")
 _FIRST_AND_LAST = (("FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"),)
 _FIRST_AND_NUMBER = (("OMPI_MCA_btl_tcp_port_min_v4", "OMPI_MCA_btl_tcp_port_range_v4"),)
-# Asks each host a question, with a secret in its environment, for so many seconds; returns the replies.
+# A function of the questions (by host), a secret for the hosts' environment and a timeout in seconds: the replies.
 Ask = Callable[[Mapping[str, Any], str, float], Mapping[str, CommandReply]]
-Address = tuple[str, str]  # address, kind
+Address = tuple[str, str]  # the address and its kind (link_checks.BY_NAME, BY_NIC or BY_OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,12 @@ class HostNetwork:
     nics: tuple[str, ...] = ()
 
     def more(self, other: HostNetwork) -> list[Address]:
-        """Addresses, besides those of its name, by which another host must reach this one.
+        """Return the addresses by which the host `other` must reach this host, in addition to the addresses of its
+        name.
 
-        These are the first address of each family on each device that the run names, and the first address of the
-        family that the name lacks on the name's device. Both hosts must have an address in the same network.
+        On each device that the run names, this is the first address of each family (IPv4, IPv6). On a device that has
+        an address of the host's name, it is the first address of the family that the name lacks. `other` must have an
+        address in the same network.
         """
         near = other.networks()
         taken = {text.partition("/")[0] for device in other.devices for text in device.addresses} if near else set()
@@ -68,15 +71,16 @@ class HostNetwork:
         return found
 
     def networks(self) -> set[str]:
-        """Return the networks that a run may use:
+        """Return the networks that a run may use.
 
-        those of the devices that the run names, and the network of the host's name.
+        These are the networks of the devices that the run names and of the host's name. If the run names no devices,
+        they are the networks of all devices.
         """
         used = (*self.nics, *self.own_devices()) if self.nics else [device.name for device in self.devices]
         return {_subnet(text) for device in self.devices if device.name in used for text in device.addresses}
 
     def own_devices(self) -> tuple[str, ...]:
-        """Names of the devices that have an address of the host's name."""
+        """Return the names of the devices that have one of the addresses of the host's name."""
         return tuple(
             device.name
             for device in self.devices
@@ -86,7 +90,11 @@ class HostNetwork:
 
 @dataclass(frozen=True, slots=True)
 class LinkTest:
-    """The result of testing links. `networks`: as known before; `reports`: of the hosts that took part."""
+    """The result of testing links.
+
+    `networks`: the hosts' networks as known before the test. `reports`: the reports of the hosts that took part.
+    `silent`: for each host without a report, why.
+    """
 
     links: tuple[Link, ...] = ()
     reports: Mapping[str, LinkReport] = field(default_factory=dict)
@@ -105,7 +113,10 @@ class LinkTest:
         return self.num_hosts * (self.num_hosts - 1)
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data. `reached` lists for each host those that it reaches by every address tried, compactly."""
+        """Return the test as plain data.
+
+        `reached` has, for each host, a compact list of the hosts that it reaches by every address that it tried.
+        """
         faulty = [link for link in self.links if link.state != LinkState.OK or link.lost is not None]
         bad = {(link.a, link.b) for link in faulty}
         reached: dict[str, list[str]] = {}
@@ -133,13 +144,14 @@ def store(folder: Path, when: str, found: LinkTest) -> None:
     networks = {host: asdict(network) for host, network in found.networks.items()} if when == BEFORE else None
     now = datetime.now(UTC).isoformat(timespec="seconds")
     tests.append({"when": when, "tested_at": now, **found.to_plain()})
-    with contextlib.suppress(UsageError):  # a full disk is reported by whoever writes results
+    with contextlib.suppress(UsageError):  # the code that writes results reports a full disk
         runs.write_links(folder, {"networks": networks or stored.get("networks", {}), "tests": tests})
 
 
 def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[str, str]]]:
-    """Return the hosts' networks and the ordered pairs of hosts whose links worked before the run; both are empty if
-    they were not stored.
+    """Return the hosts' networks and the ordered pairs of hosts whose links worked before the run.
+
+    Both are empty if they were not stored.
     """
     stored = runs.read_links(folder)
     networks: dict[str, HostNetwork] = {}
@@ -158,13 +170,14 @@ def known_before(folder: Path) -> tuple[dict[str, HostNetwork], frozenset[tuple[
 
 @cache
 def _subnet(address: str) -> str:
-    """10.0.0.0/24 for 10.0.0.2/24."""
+    """Return the network of an address, such as 10.0.0.0/24 for 10.0.0.2/24."""
     return str(ipaddress.ip_interface(address).network)
 
 
 def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the first and the last port that the ranks may use; None if no variable limits them, so the kernel's range
-    counts.
+    """Return the first and the last port that the ranks may use.
+
+    None if no variable limits the ports, so that the kernel's range applies.
     """
     for name in _PORT_RANGES:
         first, _, last = env.get(name, "").replace("-", ":").partition(":")
@@ -182,7 +195,8 @@ def port_range(env: Mapping[str, str]) -> tuple[int, int] | None:
 def rounds(hosts: Sequence[str], at_once: int = AT_ONCE) -> Iterator[list[list[str]]]:
     """Yield passes over the hosts. In each pass every host is in one round, and the first host is in all rounds.
 
-    Round r of pass p has the k-th host of part r + p k (modulo the number of parts), so a pass meets new pairs.
+    The other hosts are divided into parts. Round r of pass p has the k-th host of part r + p k (modulo the number of
+    parts), so that each pass brings new pairs together.
     """
     first, others = hosts[0], hosts[1:]
     parts = [others[begin : begin + at_once - 1] for begin in range(0, len(others), at_once - 1)]
@@ -203,10 +217,11 @@ def test(
     slack_s: float,
     more_s: float = 0.0,
 ) -> LinkTest:
-    """Test the links between all hosts. `ports`: a host listens on the first of its ports that is free.
+    """Test the links between all hosts. `ports`: the ports of each host, which listens on the first free one.
 
-    `knows(a, b)`: whether a can resolve the name of b. `limit_s`: of a round; `slack_s`: to start it. `more_s`: how
-    long further passes may begin. No hosts are asked if there is only one.
+    `knows(a, b)`: whether a can resolve the name of b. `limit_s`: the duration of a round, in seconds. `slack_s`:
+    additional seconds to start a round. `more_s`: for how many seconds further passes may be begun after the first. If
+    there is only one host, nothing is tested.
     """
     hosts = list(networks)
     found = LinkTest(networks=networks, num_hosts=len(hosts))
@@ -270,7 +285,10 @@ def _targets(
 
 
 def _joined(first: LinkTest, second: LinkTest) -> LinkTest:
-    """Both results. Of a link that was tested twice, the second result counts only if the first was none."""
+    """Return both results as one.
+
+    If both have the same link, the second counts only if the link is UNTESTED in the first.
+    """
     known = {(link.a, link.b, link.address) for link in first.links if link.state != LinkState.UNTESTED}
     links = [link for link in first.links if (link.a, link.b, link.address) in known]
     links += [link for link in second.links if (link.a, link.b, link.address) not in known]

@@ -14,7 +14,7 @@ from bench.core.inventory import Gpu
 from bench.probes import nvml
 
 _LOAD_S, _EVERY_S = 150.0, 0.2
-# 64 GB take one second over the fastest link, and less than _LOAD_S over the slowest (one lane of generation 3).
+# Copying 64 GB takes one second over the fastest link, and less than _LOAD_S over the slowest (one lane of gen 3).
 _COPY = ("-m", "bench.host_device", "--sizes", "64M", "--mode", "isolated", "-n", "1000")
 
 
@@ -29,8 +29,8 @@ def under_load(
 
     The reason is None if all GPUs copied.
 
-    One child process per GPU copies. The fastest link that was seen is reported, because a child takes a while to start
-    copying. If the child of a GPU fails, the facts of the idle GPU are reported.
+    One child process per GPU copies. The highest rate that was seen of a link is reported, because a child takes a
+    while to start copying. If the child of a GPU fails, the facts of the idle GPU are reported.
     """
     replies: dict[int, hosts.CommandReply] = {}
     indices = [int(gpu["index"]) for gpu in node.get("gpus") or ()]

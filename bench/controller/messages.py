@@ -152,6 +152,10 @@ class PlanRemark(Code):
 class ControllerError(Code):
     """Why the controller refuses a request or ends with an error."""
 
+    LAUNCH_FAILED = (
+        "launch-failed",
+        "launch {launch} ended with exit code {exit_code}; the launches before it are kept: {command}",
+    )
     NO_INSTANCE = (
         "no-instance",
         "cluster {cluster!r} cannot be modelled: bench.yaml gives it no instance type with known links",
@@ -274,6 +278,10 @@ class FindingCode(Code):
         "little-locked-memory",
         "host {host} lets a process lock only {max_kib} KiB of memory, too little for RDMA: set `ulimit -l unlimited`",
     )
+    BUSY = (
+        "busy-host",
+        "host {host} is busy: {causes:list}; the busiest programs: {programs:list}; end them, or measure later",
+    )
     NO_DEVICE = (
         "no-device",
         "no network device {device}, named in {where}, on {named}: correct the name ({first} has {found})",
@@ -356,7 +364,10 @@ class FindingCode(Code):
 
 
 class LinkCode(Code):
-    """What is wrong with a link between two hosts, or with all links of a host. "Tried" names what the probe used."""
+    """What is wrong with a link between two hosts, or with all links of a host.
+
+    In the texts, "tried" says what the probe used.
+    """
 
     NOBODY_CONNECTS = (
         "nobody-connects",

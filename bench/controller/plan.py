@@ -26,7 +26,10 @@ from bench.probes import nvml
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A user's request. None means the scenario's own value. `tool_path`: the folder of other tools' programs."""
+    """A user's request for a plan.
+
+    None means the scenario's own value. `tool_path`: the folder of other tools' programs.
+    """
 
     scenario: str
     cluster: str
@@ -55,7 +58,8 @@ def make(request: PlanRequest) -> Planned:
     if request.launches is not None:
         scenario = replace(scenario, launches=request.launches)
     site = site_of(cluster, {name for entry in scenario.measurements for name in entry.tools}, request.tool_path)
-    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:  # transports without MPI still run
+    # without an mpirun, transports that need no MPI still run
+    if cluster.launcher == "auto" and shutil.which(site.machine.mpirun) is None:
         lacks = {name: "no mpirun was found next to the interpreter or on PATH" for name in names_with("over_mpi")}
         machine = replace(site.machine, lacks={**lacks, **site.machine.lacks})
         site = replace(site, machine=machine, tools={name: without_mpi(tool) for name, tool in site.tools.items()})
@@ -73,21 +77,25 @@ def site_of(cluster: Cluster, tools: Iterable[str], tool_path: Path | None) -> S
 
 
 def all_patterns() -> dict[str, Pattern]:
-    """Every pattern by name."""
+    """Return every pattern by name."""
     return {name: plugins.load("pattern", name).PATTERN for name in plugins.names("pattern")}
 
 
 def all_launchers() -> dict[str, Launcher]:
-    """Every launcher by name."""
+    """Return every launcher by name."""
     return {name: plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")}
 
 
 def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
-    """Resources of this machine for ranks. `python`, `mpirun`: those that the cluster names, None if it names none."""
+    """Return the resources of this machine for ranks.
+
+    `python`, `mpirun`: the programs that the cluster names, or None.
+    """
     names = plugins.names("transport")
     lacks = {}
     for name in names:
-        # If the cluster names an interpreter, its packages are unknown here; its ranks report what is missing.
+        # If the cluster names an interpreter, the interpreter's packages are unknown here. The ranks report what is
+        # missing.
         reason = paths.lacks(name) if python is None or traits(name).on_gpu else None
         if reason is not None:
             lacks[name] = reason
@@ -105,7 +113,7 @@ def this_machine(python: str | None, mpirun: str | None) -> LocalMachine:
 
 
 def _mpirun_of(python: str) -> str:
-    """Return the path of mpirun in the interpreter's environment, or else of the mpirun on PATH."""
+    """Return the path of the mpirun in the interpreter's environment or, if there is none, of the mpirun on PATH."""
     own_mpirun = Path(python).parent / "mpirun"
     return str(own_mpirun) if own_mpirun.exists() else shutil.which("mpirun") or "mpirun"
 

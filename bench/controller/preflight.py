@@ -1,6 +1,6 @@
 """Check that a plan can run from this machine, before anything starts and before any host is asked.
 
-The machine from which ranks are started must have what starting them needs: for a cluster with Slurm, a login node
+The machine from which ranks are started must have the programs that start them. For a cluster with Slurm, a login node
 without GPUs is enough, but a missing srun is an error. controller/survey.py asks the hosts. rank/preflight.py checks
 what only ranks can see (their world, variables and GPUs).
 """
@@ -50,7 +50,7 @@ def check(plan: Plan, site: Site, which: Which = shutil.which) -> None:
         if job.world.num_nodes > max(1, len(cluster.hosts)):
             facts = {"num_nodes": job.world.num_nodes, "num_hosts": len(cluster.hosts)}
             raise RefusedError.of(ControllerError.HOSTS_MISSING, cluster=cluster.name, **facts)
-        if not cluster.hosts:  # survey.py asks named hosts
+        if not cluster.hosts:  # survey.py asks the hosts that the cluster names
             _check_this_machine(job, plan, site)
 
 
@@ -123,7 +123,7 @@ def local_findings(cluster: Cluster, jobs: Sequence[Job], site: Site) -> list[Pr
 
 
 def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
-    """Run the set-up lines as each job's shell does; a finding reports the first line that fails."""
+    """Run the set-up lines as each job's shell does. Yields a finding about the first line that fails."""
     if not cluster.setup:
         return
     script = f'set -e; eval "$BENCH_SETUP"; echo {hosts.MARK}'
@@ -137,7 +137,10 @@ def _setup(cluster: Cluster) -> Iterator[PreflightFinding]:
 
 
 def _options(cluster: Cluster, launcher: Launcher) -> Iterator[PreflightFinding]:
-    """Check options against the launcher's own `--help`, because new releases add options. Without help accept all."""
+    """Check options against the launcher's own `--help`, because new releases add options.
+
+    If there is no help, all options are accepted.
+    """
     if not cluster.options or not launcher.help:
         return
     words = hosts.HostCommand((cluster.python or sys.executable, *launcher.help))

@@ -69,7 +69,10 @@ def _again(
 
 
 def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
-    """Hosts of the retest's ladder, in the cluster's order; empty if there is no ladder or all hosts take part."""
+    """Return the hosts of the retest's ladder, in the cluster's order.
+
+    Empty if there is no ladder or if all hosts take part.
+    """
     wanted = {*asked.suspects, *asked.partners}
     if not asked.ladders or not asked.suspects or len(wanted) >= cluster.nodes:
         return ()
@@ -84,7 +87,8 @@ def chosen_hosts(asked: RetestPlan, cluster: Cluster) -> tuple[str, ...]:
 
 
 def _job(spec: JobSpec, asked: RetestPlan, hosts: Sequence[str], site: Site) -> Job:
-    case, cluster = replace(spec.case, budget_s=None), site.cluster  # the budget was for all sizes
+    # the time budget was made for all sizes, not for those of the retest
+    case, cluster = replace(spec.case, budget_s=None), site.cluster
     if spec.name in asked.ladders and hosts:
         some = replace(cluster, nodes=len(hosts), hosts=() if cluster.launcher == "slurm" else tuple(hosts))
         world = World(len(hosts), spec.world.ranks_per_node)

@@ -1,7 +1,8 @@
-"""Root cause of a failed job, from the evidence of its ranks, its launcher and its hosts.
+"""Find the root cause of a failed job in the evidence of its ranks, its launcher and its hosts.
 
-When a rank stops, dies or is cut off, its peers fail, too, and report an error first. The kinds of evidence are
-therefore tried from the strongest to the weakest, and a rank's report of lost contact is no evidence.
+When a rank stops, dies or loses the network, its peers fail, too, and may report an error before it does. The kinds of
+evidence are therefore tried from the strongest to the weakest. A rank's report that it lost contact with another rank
+does not count as evidence.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from bench.controller.messages import ConnectionCode, LinkCode, OutcomeCode
 from bench.core.codes import Code, Coded
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
+from bench.core.errors import EXIT_TERMINATED
 from bench.core.launcher import Blame
 from bench.core.record import Failure
 from bench.store import lease
 from bench.store.heartbeat import Heartbeat, LastWords
 
-_SLEPT_S = lease.LAPSE_S  # then the ranks on other hosts end
-_CLEARLY_S = 1.5  # heartbeats are read once a second
+_SLEPT_S = lease.LAPSE_S  # after this time without the controller, the ranks on other hosts end
+_CLEARLY_S = 1.5  # more than a second, because heartbeats are read once a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,9 @@ class FailureEvidence:
     """Evidence about a failed job.
 
     `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
-    processes. `links`: the test of the links between hosts after the failure, and `link_causes` its findings that may
-    have caused it, the strongest first. `unplugged`: for each host, devices that have no carrier there but have one on
-    other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
+    processes. `links`: the test of the links between hosts after the failure. `link_causes`: those of its findings that
+    may be the cause, the strongest first. `unplugged`: for each host, the devices that have no carrier there but have
+    one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
     num_ranks: int
@@ -49,9 +51,9 @@ class FailureEvidence:
     silent_s: Mapping[int, float] = field(default_factory=dict)
     slept_s: float = 0.0  # how long the controller's machine was suspended during the job
     no_room: str | None = None  # why the results can no longer be written
-    cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # of each rank, in one second when the job was late
+    cpu: Mapping[int, CpuUse] = field(default_factory=dict)  # CPU time of each rank during one second after the timeout
     connections: tuple[Coded, ...] = ()  # what happened to connections to hosts (ConnectionCode)
-    crashed: tuple[int, ...] = ()  # ranks ended by a signal such as SIGSEGV, perhaps because they lost a peer (MPICH)
+    crashed: tuple[int, ...] = ()  # ranks that a signal such as SIGSEGV ended, perhaps because they lost a peer (MPICH)
 
 
 def find(evidence: FailureEvidence) -> Failure | None:
@@ -119,7 +121,10 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
 
 
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
-    """Return the host whose connection was not restored: the ranks there did not fail by themselves."""
+    """Return the failure of the first host whose connection was not restored.
+
+    The ranks there did not fail by themselves.
+    """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
             return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
@@ -134,8 +139,9 @@ def _rank_stopped(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the rank that the launcher lost, or None if that rank left a report, which is better
-    evidence.
+    """Return the failure of the rank that the launcher lost.
+
+    None if that rank left a report, which is better evidence.
     """
     lost = evidence.launcher
     if lost is None:
@@ -157,7 +163,10 @@ def _rank_lost_by_launcher(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_gone(evidence: FailureEvidence) -> Failure | None:
-    """Ranks whose processes ended without last words; None if that is true of all ranks."""
+    """Return the failure of the ranks whose processes ended without last words.
+
+    None if there are no such ranks or if all ranks ended so.
+    """
     gone = _gone(evidence)
     if not gone or len(gone) == len(evidence.beats):
         return None
@@ -168,7 +177,7 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
         return _of_rank(OutcomeCode.RANK_GONE, gone[0], after=after, crashed=evidence.crashed)
     hosts = list(dict.fromkeys(beat.host for beat in gone))
     where = f"on {hosts[0]}" if len(hosts) == 1 else f"(on {', '.join(hosts)}); it is unknown which was the first"
-    # Hydra kills all ranks if one crashes, and a rank may crash if another is gone: either may have been the first.
+    # Hydra kills all ranks if one crashes, and a rank may crash if another is gone. Either kind may have come first.
     crashed_hosts = [beat.host for beat in evidence.beats if beat.rank in evidence.crashed]
     after = f"; {_ranks(evidence.crashed)} crashed, which may be the cause" if evidence.crashed else ""
     ranks = [beat.rank for beat in gone]
@@ -179,7 +188,9 @@ def _rank_gone(evidence: FailureEvidence) -> Failure | None:
 
 
 def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
-    """Last heartbeats of the ranks whose process is gone, and which left neither last words nor stacks of a crash."""
+    """Return the last heartbeats of the ranks whose process is gone and which left neither last words nor stacks of a
+    crash.
+    """
     return [
         beat
         for beat in evidence.beats
@@ -191,12 +202,17 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
 
 
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """Return the only rank that got a SIGTERM if all others still run.
+    """Return the failure of the only rank that got a SIGTERM: all others still run, or the launcher says it was first.
 
-    A launcher that ends a job ends all of its ranks.
+    A launcher that ends a job would end all of its ranks, so the signal came from elsewhere.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
+    first = evidence.launcher
+    if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
+        for beat in terminated:
+            if beat.rank == first.rank:
+                return _of_rank(OutcomeCode.RANK_TERMINATED, beat)
     others = [beat for beat in evidence.beats if beat.ended is None]
     running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
     if len(ended) != 1 or not terminated or not running or len(running) < len(others):
@@ -214,16 +230,18 @@ def _host_cut_off(evidence: FailureEvidence) -> Failure | None:
 
 
 def _controller_slept(evidence: FailureEvidence) -> Failure | None:
-    """Return the controller's machine if it was suspended for so long that ranks on other hosts lost the controller."""
+    """Return a failure if the controller's machine was suspended for so long that ranks on other hosts lost the
+    controller.
+    """
     if evidence.slept_s < _SLEPT_S:
         return None
     return _failure(OutcomeCode.CONTROLLER_SLEPT, None, socket.gethostname(), slept_s=evidence.slept_s)
 
 
 def _link_broken(evidence: FailureEvidence) -> Failure | None:
-    """Return a link on which packets are lost, or an address that two machines have.
+    """Return the failure of a link on which packets are lost, or of an address that two machines have.
 
-    A host is named if all its links fail.
+    The failure names a host if the finding is about that host alone.
     """
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
@@ -243,9 +261,9 @@ def _rank_without_heartbeat(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_starved(evidence: FailureEvidence) -> Failure | None:
-    """Return the rank that got by far the smallest share of the CPU time that it needed.
+    """Return the failure of the rank that got the smallest share of the CPU time that it needed.
 
-    The other ranks only wait for it.
+    The other ranks only wait for this rank.
     """
     found = shortages(evidence.cpu)
     running = [beat for beat in evidence.beats if beat.rank in found]
@@ -257,7 +275,10 @@ def _rank_starved(evidence: FailureEvidence) -> Failure | None:
 
 
 def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
-    """Of the ranks that still run, the one whose heartbeats stopped first, by at least _CLEARLY_S."""
+    """Return the failure of the running rank whose heartbeats stopped first.
+
+    None if this was less than _CLEARLY_S before the next rank's.
+    """
     running = [beat for beat in evidence.beats if beat.ended is None and beat.rank in evidence.silent_s]
     if not running or not evidence.late:
         return None
@@ -268,9 +289,10 @@ def _rank_silent_longest(evidence: FailureEvidence) -> Failure | None:
 
 
 def last_words(evidence: FailureEvidence) -> Failure | None:
-    """Return the first report of any rank, even a report of lost contact. It is used if no root cause was found.
+    """Return the first report of any rank, even a report of lost contact, as the failure to show if no root cause was
+    found.
 
-    A rank may be ended before it can print its last words; its heartbeat file then has them.
+    A rank may be ended before it can print its last words. They are then read from its heartbeat file.
     """
     if evidence.reports:
         return failure_of(evidence.reports[0])
@@ -284,7 +306,9 @@ def last_words(evidence: FailureEvidence) -> Failure | None:
 
 
 def doing(evidence: FailureEvidence) -> str:
-    """Return the part of a message that says what most running ranks were doing, or '' without heartbeats."""
+    """Return the part of a message that says what the largest group of running ranks was doing, or '' without
+    heartbeats.
+    """
     counts = Counter(beat.doing for beat in evidence.beats if beat.ended is None)
     if not counts:
         return ""

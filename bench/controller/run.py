@@ -14,6 +14,7 @@ from bench.controller import batch, continued, execute, hosts, links, survey, to
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
 from bench.controller.links import LinkTest
 from bench.controller.messages import OutcomeCode
+from bench.controller.progress import Follow, ProgressMeter, ignore
 from bench.core.contention import rounds
 from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
 from bench.core.pattern import Pattern
@@ -39,11 +40,14 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a run needs in addition to its jobs. `say` prints a line; `tick` shows the state, replacing the last one.
+    """What a run needs in addition to its jobs.
 
-    `deadline_s`: longest time that a rank may write no heartbeat. `check_hosts`: whether hosts are checked before jobs
-    start. `config`: the bench.yaml that the user named, if any. `share_hosts`: measure although other benchmarks may
-    run on the hosts.
+    `say` prints a line. `tick` shows the current state in place of the previous state.
+    `follow` is called with the progress of the run.
+
+    `deadline_s`: for how many seconds at most a rank may write no heartbeat. `check_hosts`: whether hosts are checked
+    before jobs start. `config`: the bench.yaml that the user named, if any. `share_hosts`: measure although other
+    benchmarks may run on the hosts. `only_launch`: the number of the only launch to measure; None for all.
     """
 
     site: Site
@@ -55,14 +59,20 @@ class RunContext:
     check_hosts: bool = True
     config: Path | None = None
     share_hosts: bool = False
+    follow: Follow = ignore
+    only_launch: int | None = None
+
+    def chosen(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs of the launch that is measured now: all jobs, unless one launch is named."""
+        return [job for job in jobs if self.only_launch in (None, job.launch)]
 
     def check(self, jobs: Sequence[Job]) -> LinkTest:
         """Check on this machine and all hosts that jobs can run. Raises RefusedError if not; prints other findings.
 
-        Returns the test of the links between the hosts, which the run keeps.
+        Returns the test of the links between the hosts, which the run stores in its folder.
         """
         for job in jobs:
-            resolved(job.env)  # raises an error for a reference without a value
+            resolved(job.env)  # raises an error if a value refers to a variable that is not set
         if not self.check_hosts or all(traits(job.case.transport).modelled for job in jobs):
             return LinkTest()
         note = survey.waiting_note(self.site.cluster)
@@ -76,24 +86,28 @@ class RunContext:
 
 def start(plan: Plan, scenario_text: str, context: RunContext) -> RunResult:
     """Run every job of a plan in a new folder. Rows measured before an error or an interrupt are kept."""
-    tested = context.check(plan.jobs)
+    jobs = context.chosen(plan.jobs)
+    tested = context.check(jobs)
     folder = runs.create(context.results, runs.new_run_id(plan.cluster.name, plan.scenario))
     runs.write_plan(folder, plan.to_plain(scenario_text))
     links.store(folder, links.BEFORE, tested)
-    if batch.needed(plan.jobs, os.environ):
+    if batch.needed(jobs, os.environ):
         try:
-            return _submit(plan.jobs, folder, context)
+            return _submit(jobs, folder, context)
         except RefusedError:
             runs.discard(folder)
             raise
     with run_lock.held(folder):
-        return run_jobs(plan.jobs, folder, context)
+        return run_jobs(jobs, folder, context)
 
 
 def resume(folder: Path, context: RunContext) -> RunResult:
-    """Measure the rows of a run's plan that its files do not have. Raises RefusedError if the run is in use."""
+    """Measure the rows of a run's plan that the run's files lack.
+
+    Raises RefusedError if another process uses the run.
+    """
     with run_lock.held(folder):
-        jobs = _incomplete(folder, context)
+        jobs = context.chosen(_incomplete(folder, context))
         links.store(folder, links.BEFORE, context.check(jobs))
         if not batch.needed(jobs, os.environ):
             return run_jobs(jobs, folder, context)
@@ -119,21 +133,25 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
 
 
 def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResult:
-    """Run jobs one after the other; each outcome is stored as soon as it is known."""
+    """Run jobs one after the other. Each outcome is stored as soon as it is known."""
     say, site = context.say, context.site
     jobs = list(jobs)
     outcomes = runs.read_outcomes(folder)
     dead: dict[str, str] = {}  # host -> the job in which the host stopped answering
+    meter = ProgressMeter(jobs, folder, context.follow)
     for number, job in enumerate(jobs, start=1):
         say(f"[{number}/{len(jobs)}] {job.name}: {job.num_rows} rows, about {format_duration(job.estimate_s)}")
 
         def on_poll(seconds: float, name: str = job.name) -> None:
             context.tick(f"{name}: {seconds:.0f} s")
+            meter.look()
 
+        meter.begin()
         if (failure := _dead_host(job, dead)) is not None:
             outcomes[job.name] = asdict(execute.Outcome(job.name, EXIT_MEASUREMENT, 0.0).failed(failure))
             _store(folder, outcomes, failure.what)
             say(f"    SKIPPED: {failure.what}")
+            meter.end()
             continue
         began = datetime.now(UTC)
         try:
@@ -149,10 +167,12 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
             if not isinstance(error, (Interrupted, KeyboardInterrupt)):
                 _check_folder(folder, job.name)
             outcomes[job.name] = batch.interrupted()
-            with contextlib.suppress(UsageError):  # on a full disk, report the interruption instead
+            # if the disk is full, report the interruption instead of the full disk
+            with contextlib.suppress(UsageError):
                 runs.write_outcomes(folder, outcomes)
             _say_interrupted(folder, context)
             raise
+        meter.end()
         _check_folder(folder, job.name)
         silent = {*outcome.facts.get("not_ended_on", ()), *_unreachable(outcome)}
         dead |= dict.fromkeys(silent.intersection(job.hosts), job.name)
@@ -166,7 +186,7 @@ def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResul
 
 
 def _check_folder(folder: Path, job: str) -> None:
-    """Raise MeasurementError if somebody removed the folder of the run: nothing more can be stored."""
+    """Raise MeasurementError if somebody removed the folder of the run, because nothing more can be stored."""
     if not folder.is_dir():
         raise MeasurementError.of(OutcomeCode.FOLDER_REMOVED, folder=str(folder), job=job)
 
@@ -176,7 +196,10 @@ def _unreachable(outcome: execute.Outcome) -> tuple[str, ...]:
 
 
 def _dead_host(job: Job, dead: Mapping[str, str]) -> Failure | None:
-    """Why a job is not started: one of its hosts was lost in an earlier job and still does not answer its agent."""
+    """Return why a job is not started, or None.
+
+    A job is not started if one of its hosts was lost in an earlier job and still does not answer.
+    """
     suspects = {host: hosts.HostCommand(("true",)) for host in job.hosts if host in dead}
     replies = hosts.ask(job.agent, suspects, _ASK_S)
     for host, reply in replies.items():
@@ -197,7 +220,13 @@ def _submit(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult
     names, site = {job.name for job in jobs}, context.site
     runs.write_outcomes(folder, {name: end for name, end in runs.read_outcomes(folder).items() if name not in names})
     lines = batch.inner_controller(
-        folder, context.package_root, site.tools, context.deadline_s, context.config, context.share_hosts
+        folder,
+        context.package_root,
+        site.tools,
+        context.deadline_s,
+        context.config,
+        context.share_hosts,
+        context.only_launch,
     )
     text = batch.script(jobs, site.cluster, lines, str(folder.resolve() / "slurm-%j"))
     try:
@@ -221,7 +250,10 @@ def _ran(folder: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> RunResult:
 
 
 def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | None) -> None:
-    """Write the outcomes. Raises MeasurementError if they cannot be written: later results would be lost, too."""
+    """Write the outcomes.
+
+    Raises MeasurementError if they cannot be written, because later results would be lost, too.
+    """
     try:
         runs.write_outcomes(folder, outcomes)
     except UsageError as error:
@@ -229,7 +261,7 @@ def _store(folder: Path, outcomes: Mapping[str, Mapping[str, Any]], what: str | 
 
 
 def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any] | None) -> tuple[int, ...]:
-    """Sizes of a job that must still be measured."""
+    """Return the sizes of a job that must still be measured."""
     case, file = spec.case, runs.results_file(folder, spec.name)
     if spec.tool:
         failed = outcome is not None and outcome["what"] is not None
@@ -242,14 +274,14 @@ def _missing(spec: JobSpec, site: Site, folder: Path, outcome: Mapping[str, Any]
 
 
 def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ...]:
-    """Sizes of which some row is missing, failed, or was skipped for lack of time."""
+    """Return the sizes of which some row is missing, failed, has wrong data, or was skipped for lack of time."""
     case = spec.case
     if not file.exists():
         return case.sizes
     try:
         records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
     except UsageError:
-        return case.sizes  # killed while it wrote the header
+        return case.sizes  # the rank was killed while it wrote the header
     if case.schedule == "ladder":  # later rounds depend on earlier ones, so an incomplete ladder runs again as a whole
         return () if records and all(map(_is_whole, records)) else case.sizes
     all_rounds = rounds(case, spec.world, pattern.topology_of(case.topology))
@@ -263,7 +295,7 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
 
 
 def _has_whole_rows(file: Path) -> bool:
-    """Whether a tool's last attempt has a result for every requested row."""
+    """Check whether a tool's last attempt has a result for every requested row."""
     if not file.exists():
         return False
     try:
@@ -274,5 +306,7 @@ def _has_whole_rows(file: Path) -> bool:
 
 
 def _is_whole(record: Record) -> bool:
-    """Whether this record needs no further measurement."""
-    return record.failed is None and (record.skipped is None or record.skipped.code != SkipCode.BUDGET)
+    """Check whether this record needs no further measurement. A row with wrong data is measured again."""
+    if record.failed is not None or record.verified is False:
+        return False
+    return record.skipped is None or record.skipped.code != SkipCode.BUDGET

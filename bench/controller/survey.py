@@ -32,7 +32,7 @@ from bench.probes import versions
 from bench.store import runs
 
 _FACTS_S, _ROUND_S = 10.0, 8.0
-_SLACK_S, _ROUND_SLACK_S = 6.0, 10.0  # to log in and to start an interpreter
+_SLACK_S, _ROUND_SLACK_S = 6.0, 10.0  # additional time to log in and to start an interpreter
 _MOST_SHOWN = 3
 _HOST = "{host}"
 Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.CommandReply]]
@@ -40,7 +40,10 @@ Ask = Callable[[Mapping[str, hosts.HostCommand], float], Mapping[str, hosts.Comm
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Replies of all hosts, and the findings. `facts` has the hosts that answered; `links`: the links between them."""
+    """Replies of all hosts, and the findings.
+
+    `facts`: the facts of each host that answered. `links`: the test of the links between these hosts.
+    """
 
     wanted: Wanted
     facts: Mapping[str, probe.Facts]
@@ -77,7 +80,7 @@ def wanted(cluster: Cluster, jobs: Sequence[Job], machine: LocalMachine, results
 
 
 def _devices(jobs: Sequence[Job]) -> tuple[NamedNic, ...]:
-    """Network devices that jobs name in `nics:` or in the variable that their transport reads."""
+    """Return the network devices that jobs name in `nics:` or in the variable that their transport reads."""
     found: dict[NamedNic, None] = {}
     for job in jobs:
         its = traits(job.case.transport)
@@ -103,7 +106,7 @@ def of_hosts(
 ) -> Survey:
     """Ask all hosts in parallel. `python`, `package_root`: the interpreter and the suite's folder on each host.
 
-    `more_s`: how long to test more links than the first pass does (controller/links.py).
+    `more_s`: for how many seconds to test more links after the first pass (controller/links.py).
     """
     asked = agent_ask or partial(hosts.ask, cluster.agent)
     words = partial(_words, cluster, python, package_root)
@@ -156,7 +159,8 @@ def ask(
 ) -> Survey:
     """Check this machine, then the hosts, for everything that jobs need.
 
-    `node`: also ask for the hosts' hardware. `more_s`: how long to test more links than the first pass does.
+    `node`: whether to ask also for the hosts' hardware. `more_s`: for how many seconds to test more links after the
+    first pass (controller/links.py).
     """
     cluster, machine = site.cluster, site.machine
     needs = replace(wanted(cluster, jobs, machine, results), node=node)
@@ -197,7 +201,10 @@ def _networks(facts: Mapping[str, probe.Facts], wanted: Wanted) -> dict[str, Hos
 
 
 def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, more_s: float) -> links.LinkTest:
-    """Test the links between the hosts that answered, on the rendezvous port and on ports as ranks use them."""
+    """Test the links between the hosts that answered.
+
+    The first host listens on the rendezvous port if it is free, each other host on a free port.
+    """
     port_of = {host: own.free_port for host, own in facts.items()}
     first = wanted.hosts[0]
     if wanted.port is not None and first in facts and facts[first].port_taken is None:
@@ -212,7 +219,7 @@ def _links(facts: Mapping[str, probe.Facts], wanted: Wanted, ask: links.Ask, mor
 
 @contextlib.contextmanager
 def _mark_in(results: Path) -> Iterator[str]:
-    """Yield a temporary file in the results folder. A host that sees it shares this folder."""
+    """Yield the name of a temporary file in the results folder. A host that sees this file shares the folder."""
     made = not results.exists()
     nonce = f".bench-{secrets.token_hex(8)}"
     try:
@@ -244,7 +251,9 @@ def _words(
 def _silence(
     host: str, answer: hosts.CommandReply, agent: Sequence[str], python: str, package_root: Path
 ) -> tuple[FindingCode, dict[str, str]]:
-    """(code, facts): why a host did not answer. The reason follows from the last step that its shell reached.
+    """Return why a host did not answer, as a code and its facts.
+
+    The reason follows from the last step that the host's shell reached.
 
     The facts have the placeholder `_HOST` in place of the host's name.
     """
@@ -273,7 +282,10 @@ def _without(host: str, text: str) -> str:
 
 
 def _for_hosts(named: Sequence[str], facts: Mapping[str, str]) -> dict[str, Any]:
-    """Facts for a finding about these hosts. `named` names a single host; of several hosts it also gives the number."""
+    """Return the facts for a finding about these hosts.
+
+    The fact `named` has the name of a single host, or the number and the names of several hosts.
+    """
     if len(named) == 1:
         return {**{name: text.replace(_HOST, named[0]) for name, text in facts.items()}, "named": f"host {named[0]}"}
     return {**facts, "named": f"each of {len(named)} hosts ({hostlist.compress(named)})"}

@@ -22,7 +22,7 @@ from bench.store import jsonl, runs
 
 
 def store(job: Job, tool: Tool, folder: Path, began: datetime, share_hosts: bool) -> Failure | None:
-    """Write the results file of another tool's job. Returns a failure if the tool's output is unusable, else None.
+    """Write the results file of another tool's job. Returns a failure if the tool's output cannot be used, else None.
 
     `share_hosts`: other benchmarks may have run on the hosts, so every row gets the flag for that.
 
@@ -90,7 +90,7 @@ def by_definition(record: Record, case: Case, pattern: Pattern) -> Record:
     if record.samples:
         return record
     algbw, busbw = reported["algbw_bytes_per_s"], reported.get("busbw_bytes_per_s")
-    if traffic.bus_factor is None:  # one rank: nothing moves, so there is no bandwidth
+    if traffic.bus_factor is None:  # with one rank no data moves, so there is no bandwidth
         return replace(record, reported={k: v for k, v in reported.items() if k != "busbw_bytes_per_s"})
     if busbw is None:
         return replace(record, reported=reported | {"busbw_bytes_per_s": algbw * traffic.bus_factor})

@@ -14,7 +14,7 @@ from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.logs.tool import Build, Installed, Tool
 
-DEPTH = 6  # an installed OSU needs 4: PREFIX/libexec/osu-micro-benchmarks/mpi/collective
+DEPTH = 6  # levels; the OSU benchmarks need 4 (PREFIX/libexec/osu-micro-benchmarks/mpi/collective)
 MOST_FOLDERS = 2000
 
 
@@ -37,10 +37,11 @@ class Search:
 
 
 def installed(names: Iterable[str], folder: Path | None) -> dict[str, Installed]:
-    """Return the tools of these names, with their programs in `folder`, or in the folder that the tool's variable
-    names.
+    """Return the tools of these names, with their programs in `folder`.
 
-    Raises UsageError if that path is not a folder.
+    If `folder` is None, each tool's environment variable names the folder.
+
+    Raises UsageError if the path is not a folder.
     """
     found = {}
     searched: dict[Path, Search] = {}
@@ -68,9 +69,11 @@ def without_mpi(tool: Installed) -> Installed:
 
 
 def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) -> Search:
-    """Search for executable files below a folder. Linked, hidden and unreadable folders are skipped.
+    """Search for executable files below a folder.
 
-    `depth`: most levels below `folder`; `most`: most folders that are searched.
+    Symbolic links to folders, hidden folders and unreadable folders are skipped.
+
+    `depth`: how many levels below `folder` are searched at most. `most`: how many folders are searched at most.
     """
     found: list[Path] = []
     waiting = deque([(folder, 0)])
@@ -94,7 +97,8 @@ def find_programs(folder: Path, depth: int = DEPTH, most: int = MOST_FOLDERS) ->
 
 def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Installed:
     files = list(search.files) if search else []
-    # Of files with the same name the last is used. So files with the tool's suffix come last, the nearest at the end.
+    # Of files with the same name, the last is used. Files with the tool's suffix therefore come last, the nearest at
+    # the end.
     files.reverse()
     files.sort(key=lambda file: bool(tool.suffix) and file.name.endswith(tool.suffix))
     programs = {file.name.removesuffix(tool.suffix): str(file.resolve()) for file in files}
@@ -106,7 +110,10 @@ def _installed(tool: Tool, folder: Path | None, search: Search | None) -> Instal
 
 
 def _build(tool: Tool, path: str) -> Build:
-    """How a program was built: the names of the tool's marks whose text its file contains."""
+    """Return how a program was built, from texts in its file.
+
+    Each such text has a name in the tool's table of marks.
+    """
     if not tool.marks or Path(path).stat().st_size == 0:
         return frozenset()
     with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

@@ -28,18 +28,19 @@ from bench.store import heartbeat
 from bench.store.heartbeat import Heartbeat
 
 _ASK_S = 8.0
-_ROUND_S, _SLACK_S = 4.0, 7.0  # of the test of links; the slack is for a login and the start of an interpreter
+# duration of a round of link tests; additional time for a login and the start of an interpreter
+_ROUND_S, _SLACK_S = 4.0, 7.0
 _EPHEMERAL = (32768, 60999)  # Linux's range of ports, which ranks use unless a variable limits it
-_NUM_PORTS = 2  # of which a host listens on the first that is free
-_STACKS_S = 0.3  # time in which faulthandler writes stacks, even if all CPUs are busy
+_NUM_PORTS = 2  # ports per host, which listens on the first free one
+_STACKS_S = 0.3  # how long to wait until faulthandler has written stacks, even if all CPUs are busy
 
 
 @dataclass(frozen=True, slots=True)
 class JobHosts:
     """The hosts of a job, and how to reach them. If no host is named, ranks run here or a scheduler starts them.
 
-    `python`, `setup` and `env` are those of the ranks. `networks`: as the hosts reported them before the run.
-    `passed`: ordered pairs of hosts between which packets passed then.
+    `python`, `setup` and `env` are those of the ranks. `networks`: the hosts' networks as reported before the run.
+    `passed`: the ordered pairs of hosts between which packets passed before the run.
     """
 
     hosts: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class JobHosts:
         return {host: ProbeReply(_parsed(answer.out), hosts.MARK in answer.out) for host, answer in answers.items()}
 
     def test_links(self, first: Sequence[str]) -> LinkTest:
-        """Test the links between the hosts. Of more than links.AT_ONCE hosts, those in `first` come first."""
+        """Test the links between the hosts. Of more than links.AT_ONCE hosts, the hosts in `first` have priority."""
         order = [*(host for host in first if host in self.hosts), *(host for host in self.hosts if host not in first)]
         networks = {host: self.networks.get(host, HostNetwork()) for host in order[: links.AT_ONCE]}
         low, high = links.port_range(self.env) or _EPHEMERAL
@@ -77,7 +78,7 @@ class JobHosts:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReply:
-    """A probe's answer from a host (None without one), and whether the host was reached."""
+    """A probe's answer from a host (None if there was no answer), and whether the host was reached."""
 
     answer: dict[str, Any] | None
     reached: bool = True
@@ -131,7 +132,7 @@ def gather(
 def _ask_hosts(
     job_id: str, beats: Sequence[Heartbeat], reached: JobHosts, verb: str, silent_s: Mapping[int, float]
 ) -> tuple[dict[str, ProbeReply], LinkTest]:
-    """(each host's reply about processes of the job, the test of the links between hosts)."""
+    """Return each host's reply about processes of the job, and the test of the links between the hosts."""
     ranks = [f"{beat.host}:{beat.process}" for beat in beats]
     if not reached.hosts:
         return {"": ProbeReply(processes.answer(verb, job_id, ranks))}, LinkTest()
@@ -143,7 +144,10 @@ def _ask_hosts(
 
 
 def _unplugged(devices: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """For each host, devices without a carrier, unless they lack it on all hosts: such ports were never in use."""
+    """Return, for each host, the devices without a carrier.
+
+    Devices without a carrier on all hosts are omitted, because such ports were never in use.
+    """
     usual = set.intersection(*map(set, devices.values())) if len(devices) > 1 else set()
     found = {host: [device for device in own if device not in usual] for host, own in devices.items()}
     return {host: own for host, own in found.items() if own}

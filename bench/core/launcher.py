@@ -42,13 +42,15 @@ class BlameCode(Code):
 class Blame:
     """The rank that ended first, as its launcher reports it, and how it ended (BlameCode).
 
-    Some launchers report only the host, or only the host and the process id there.
+    Some launchers report only the host, or only the host and the process id there. `surely_first`: the launcher makes
+    no such report if it was itself ended by a signal.
     """
 
     rank: int | None
     host: str | None
     how: Coded
     process: int | None = None
+    surely_first: bool = False
 
 
 class Launcher(ABC):

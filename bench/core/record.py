@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
+from bench.core.host_use import HostUse
 from bench.core.remarks import CodedRemark
 
 
@@ -42,6 +43,7 @@ class Flag(StrEnum):
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
+    BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
 class StopReason(StrEnum):
@@ -211,6 +213,7 @@ class Record:
     stop_reason: str | None = None
     flags: tuple[str, ...] = ()
     starved: tuple[StarvedRank, ...] = ()
+    hosts: tuple[HostUse, ...] = ()  # CPU time of the group's hosts while the row was timed; empty if unknown
     clock_bound_s: float | None = None  # one-way: the largest error of a sample, because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # if the case has an aggressor

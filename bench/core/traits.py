@@ -47,7 +47,7 @@ class Traits:
     modelled: bool = False
     rendezvous: bool = False
     needs_shm: bool = False
-    start_s: float = 6.0
+    start_s: float = 8.5
     auto_order: int | None = None
     host_memory: bool = False
     separates: bool = False

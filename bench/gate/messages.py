@@ -568,6 +568,17 @@ class FaultCode(Code):
         GateFailure.NOT_PUBLISHABLE,
         "two points of one size are on one line",
     )
+    MOST_NOT_CONVERGED = (
+        "most-not-converged",
+        GateFailure.NOT_PUBLISHABLE,
+        "only {num_converged} of {of} measured figures have converged",
+    )
+    ROWS_CONTRADICT = "rows-contradict", GateFailure.NOT_PUBLISHABLE, "{sentence}"
+    BUSY_MACHINE = (
+        "busy-machine",
+        GateFailure.NOT_PUBLISHABLE,
+        "{causes:list} on {host} while {num} of {of} figures were measured",
+    )
 
 
 @unique
@@ -583,7 +594,7 @@ class NodeCode(Code):
 
 @unique
 class PublicationRule(Code):
-    """The twelve rules of Hoefler and Belli (SC15), each as a demand on a run.
+    """The twelve rules of Hoefler and Belli (SC15), and from 13 on those of this suite, each as a demand on a run.
 
     Each member has the name that a rules file uses, its title, and a statement that is true for a run that follows the
     rule. A fourth text says why rows from another tool's log cannot be judged by the rule; it is empty if such rows can
@@ -605,7 +616,7 @@ class PublicationRule(Code):
 
     @property
     def number(self) -> int:
-        """The number of the rule in the paper."""
+        """The number of the rule, up to 12 that in the paper."""
         return list(type(self)).index(self) + 1
 
     RATIOS = (
@@ -675,4 +686,22 @@ class PublicationRule(Code):
         "figures can show what is known",
         "each point has raw samples and the reason why sampling stopped",
         "an imported point has no samples",
+    )
+    CONVERGENCE = (
+        "convergence",
+        "most figures have converged",
+        "the intervals of at least half of the measured figures are as narrow as asked",
+        "a mean without its samples has no interval",
+    )
+    CONSISTENCY = (
+        "consistency",
+        "no two rows contradict each other",
+        "no row is slower than other rows of the run allow",
+        "rows of other tools are not compared",
+    )
+    QUIET = (
+        "quiet",
+        "nothing else used the machine",
+        "hardly any figure was measured while other programs, other machines or a CPU limit took CPU time",
+        "the log does not say what else ran",
     )

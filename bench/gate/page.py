@@ -14,7 +14,6 @@ from bench.gate.nodes import NodeStatus, NodeVerdict
 from bench.gate.publication import FindingStatus, PublicationFinding
 from bench.gate.remeasured import Superseded
 from bench.gate.rules import RATES, Demand, GateFault
-from bench.results import notes
 from bench.results.document import Document, Summary
 from bench.results.text import NOTHING, count
 
@@ -94,10 +93,13 @@ def kept(findings: Sequence[PublicationFinding]) -> str:
     """
     broken = [str(finding.rule.number) for finding in findings if finding.status == FindingStatus.FAILED]
     passed = sum(finding.status == FindingStatus.PASSED for finding in findings)
-    rest = len(findings) - passed - len(broken)
+    unknown = sum(finding.status == FindingStatus.NOT_KNOWN for finding in findings)
+    rest = len(findings) - passed - len(broken) - unknown
     words = f"{passed} of {len(findings)} rules kept"
     if rest:
         words += f", {rest} not applicable"
+    if unknown:
+        words += f", {unknown} not known"
     return f"{words}; broken: {', '.join(broken)}" if broken else words
 
 
@@ -245,7 +247,7 @@ def looked_at(document: Document) -> list[str]:
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
             used[f"{host}: {count(ranks[host], 'rank')} on {count(cpus, 'CPU')} and {count(gpus, 'GPU')}"] = None
-    return [*lines, *used, *notes.texts(notes.contradictions(document.conflicts))]
+    return [*lines, *used]
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:
@@ -257,6 +259,8 @@ def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]
         return found
     if finding.status == FindingStatus.PASSED:
         found[finding.rule.held] = []
+    elif finding.status == FindingStatus.NOT_KNOWN:
+        found[f"the run does not record {finding.about}"] = []
     elif finding.about:
         found[f"there are no {finding.about} to look at"] = []
     if finding.partly:

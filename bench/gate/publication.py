@@ -1,4 +1,4 @@
-"""Checks whether a run is fit to publish, by the twelve rules of scientific benchmarking.
+"""Checks whether a run is fit to publish, by the twelve rules of scientific benchmarking and three of this suite.
 
 The rules: T. Hoefler and R. Belli, "Scientific Benchmarking of Parallel Computing Systems", SC15. The suite's own
 medians, rates, intervals and flags follow the rules by construction; tests/results/test_own_arithmetic.py checks that.
@@ -24,7 +24,9 @@ from bench.gate.gate_input import GateInput
 from bench.gate.messages import FaultCode, PublicationRule
 from bench.gate.rules import GateFault
 from bench.results import stats
+from bench.results.busy import busy_run
 from bench.results.document import Summary
+from bench.results.headline import MOST_OPEN, is_open
 
 # What the statistics of other tools mean, recognised by name.
 _RATIO = re.compile(r"speed_?up|ratio|fraction|efficiency|percent|_pct\b|of_peak|relative")
@@ -37,6 +39,7 @@ _PERCENTILE = re.compile(r"(?:^|_)p(\d{2})_?(\d*)(?:_|$)")
 # Interval methods that assume no distribution: order statistics, block bootstrap, t on logarithms of launch medians.
 _METHODS = re.compile(r"^(order[- ]statistics?|block[- ]bootstrap|bootstrap over launches|log[- ]welch)\b", re.I)
 _REDUCTIONS = ("median", "arithmetic mean")  # how times may be reduced
+_HOSTS = "CPU times of the hosts"  # that the rows record
 _CLOSE = 1e-9  # relative difference that the rounding of a few operations can cause
 
 # The keys that a host's facts must have. The value null means unknown. A key is absent if the host was not asked.
@@ -68,14 +71,15 @@ class FindingStatus(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
+    NOT_KNOWN = "not known"  # a file of an older version lacks what the rule looks at
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationFinding:
     """The result of checking a run against one rule.
 
-    `about`: what the rule looks at ("run", "rows" or "timed rows"); empty if all rows are imported and the rule cannot
-    judge such rows. `partly`: whether imported rows were left out because the rule cannot judge them.
+    `about`: what the rule looks at ("run", "rows", "timed rows" or _HOSTS); empty if all rows are imported and the rule
+    cannot judge such rows. `partly`: whether imported rows were left out because the rule cannot judge them.
     """
 
     rule: PublicationRule
@@ -121,6 +125,8 @@ class PublishedRun:
         rows = []
         for job, header, records in run.attempts:
             measured = [record for record in records if record.skipped is None and record.failed is None]
+            if not header.imported:  # as summary.by_size
+                measured.sort(key=lambda record: record.payload_bytes)
             for record, summary in zip(measured, shown.get(job, []), strict=True):
                 rows.append(PublishedRow(job, header, record, summary))
         return cls(run, tuple(rows))
@@ -167,11 +173,19 @@ def _finding(
     rule: PublicationRule, about: str, check: Callable[[PublishedRun], Iterator[GateFault]], run: PublishedRun
 ) -> PublicationFinding:
     faults = tuple(dict.fromkeys(check(run)))
-    there = {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}
     if faults:
         return PublicationFinding(rule, FindingStatus.FAILED, about, faults)
-    status = FindingStatus.PASSED if there[about] else FindingStatus.NOT_APPLICABLE
-    return PublicationFinding(rule, status, about)
+    if _is_there(about, run):
+        return PublicationFinding(rule, FindingStatus.PASSED, about)
+    unknown = about == _HOSTS and any(run.timed())
+    return PublicationFinding(rule, FindingStatus.NOT_KNOWN if unknown else FindingStatus.NOT_APPLICABLE, about)
+
+
+def _is_there(about: str, run: PublishedRun) -> bool:
+    """Check whether the run has what a rule looks at."""
+    if about == _HOSTS:
+        return busy_run(run.run.document).is_known
+    return {"run": bool(run.run.attempts), "rows": bool(run.rows), "timed rows": any(run.timed())}[about]
 
 
 def _without_imported(run: GateInput) -> GateInput:
@@ -512,6 +526,28 @@ def _plots(run: PublishedRun) -> Iterator[GateFault]:
             yield GateFault(FaultCode.SIZE_TWICE, {}, job, rows[0].pattern, mode, twice, group)
 
 
+def _convergence(run: PublishedRun) -> Iterator[GateFault]:
+    """Check rule 13: at least half of the measured figures have converged."""
+    rows = [row.summary for row in run.timed()]
+    num_open = sum(map(is_open, rows))
+    if num_open > MOST_OPEN * len(rows):
+        facts = {"num_converged": len(rows) - num_open, "of": len(rows)}
+        yield GateFault(FaultCode.MOST_NOT_CONVERGED, facts)
+
+
+def _consistency(run: PublishedRun) -> Iterator[GateFault]:
+    """Check rule 14: no two rows contradict each other."""
+    for conflict in run.run.document.conflicts:
+        yield GateFault(FaultCode.ROWS_CONTRADICT, {"sentence": conflict.sentence, "code": conflict.code})
+
+
+def _quiet(run: PublishedRun) -> Iterator[GateFault]:
+    """Check rule 15: nothing else used the hosts while the rows were timed."""
+    busy = busy_run(run.run.document)
+    if busy.matters:
+        yield GateFault(FaultCode.BUSY_MACHINE, busy.facts())
+
+
 # For each rule, what it looks at and the function that checks it.
 CHECKS: Mapping[PublicationRule, tuple[str, Callable[[PublishedRun], Iterator[GateFault]]]] = {
     PublicationRule.RATIOS: ("rows", _ratios),
@@ -526,4 +562,7 @@ CHECKS: Mapping[PublicationRule, tuple[str, Callable[[PublishedRun], Iterator[Ga
     PublicationRule.TIMING: ("timed rows", _timing),
     PublicationRule.BOUNDS: ("rows", _bounds),
     PublicationRule.PLOTS: ("rows", _plots),
+    PublicationRule.CONVERGENCE: ("timed rows", _convergence),
+    PublicationRule.CONSISTENCY: ("rows", _consistency),
+    PublicationRule.QUIET: (_HOSTS, _quiet),
 }

@@ -23,17 +23,17 @@ from bench.hardware.messages import ACCESS_DISABLED, ACCESS_UNSUPPORTED, HealthC
 _CLOSE = ("PIX", "PXB")
 _MOST_SHOWN = 4
 _FEWEST_RATES = 4  # active NVLinks whose rates are compared
-_SLOW_LINK = 0.9  # of the median rate
-_FEWEST_OF_SWITCH = 3  # GPUs that all reach each other
+_SLOW_LINK = 0.9  # a slow link has less than this share of the median rate
+_FEWEST_OF_SWITCH = 3  # fewest GPUs that all reach each other, so that a switch is assumed
 
 
 def link_below_both_ends(node: HealthNode) -> Iterator[HealthFinding]:
     """Find PCIe links that are slower under load than GPU and slot allow, or that have fewer lanes.
 
-    Idle links keep their lanes.
+    An idle link drops to a lower rate but keeps its lanes.
 
-    If the slot's lanes are unknown or the link was idle, a link with few lanes is only doubtful: many machines have
-    half the lanes.
+    If the slot's lanes are unknown or the link was idle, a link with few lanes is only doubtful, because many machines
+    connect only half of the lanes.
     """
     rule = "link_below_both_ends"
     loaded = [each for each in node.gpus if live.seen_at_work(each)]
@@ -61,7 +61,7 @@ def slot_below_gpu(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_peer_access(node: HealthNode) -> Iterator[HealthFinding]:
-    """Pairs of GPUs whose copies go through host memory."""
+    """Find pairs of GPUs whose copies go through host memory."""
     rule = "no_peer_access"
     between = [path for path in node.found.paths if path.a.startswith("gpu") and path.b.startswith("gpu")]
     kinds: dict[tuple[str | None, str], list[Path]] = {}
@@ -89,11 +89,11 @@ def no_peer_access(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
-    """Fewer active NVLinks than another GPU of the node, or than the model has."""
+    """Find GPUs with fewer active NVLinks than another GPU of the node has, or than the GPU model has."""
     rule = "nvlink_down"
     active = {each.index: len(live.active_nvlinks(each)) for each in node.gpus}
     if len(node.gpus) < 2 and not any(active.values()) and not any(each.index for each in node.gpus):
-        return  # no other GPU that NVLinks could lead to
+        return  # there is no other GPU to which NVLinks could lead
     silent = [each for each in node.gpus if not each.nvlinks and num_nvlinks(each)]
     if silent:
         evidence = node.not_reported("the driver")
@@ -111,7 +111,7 @@ def nvlink_down(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """Active NVLinks that are slower than the node's other NVLinks."""
+    """Find active NVLinks that are slower than the node's other NVLinks."""
     links = [(each, link) for each in node.gpus for link in live.active_nvlinks(each) if link.bytes_per_s]
     rates = [link.bytes_per_s or 0.0 for _, link in links]
     if len(rates) < _FEWEST_RATES:
@@ -128,18 +128,18 @@ def slow_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find GPUs that have no NVLinks to other GPUs, or fewer than the other GPUs have, while the others reach each
-    other.
+    """Find GPUs with fewer NVLinks to other GPUs than the node's other GPUs have, or with none.
 
     The rule reads the paths between GPUs. It compares numbers of links only if the GPUs' own links are not reported. If
-    NVLink joins pairs only, the cards may never have had a bridge, so the finding is only doubtful.
+    NVLink joins the other GPUs in pairs only, the finding is only doubtful, because many cards never had a bridge.
     """
     rule = "unlike_nvlinks"
     reach = _nvlink_reach(node)
     linked = {index: kinds for index, kinds in reach.items() if kinds}
     if not linked:
         return
-    down = [each for each in node.gpus if each.nvlinks and not live.active_nvlinks(each)]  # nvlink_down reports them
+    # the rule nvlink_down reports these GPUs
+    down = [each for each in node.gpus if each.nvlinks and not live.active_nvlinks(each)]
     alone = [each for each in node.gpus if each.index in reach and not reach[each.index] and each not in down]
     most_peers = max(map(len, linked.values()))
     if alone:
@@ -150,7 +150,7 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
     if any(each.nvlinks for each in node.gpus):
         return
     if any(len(kinds) < len(linked) - 1 for kinds in linked.values()) or len(linked) < _FEWEST_OF_SWITCH:
-        return  # not all to all: in a mesh of single links, pairs differ by design
+        return  # without links between all GPUs, as in a mesh of single links, pairs differ by design
     links = {index: max(kinds) for index, kinds in linked.items()}
     usual = max(links.values())
     fewer = [each for each in node.gpus if links.get(each.index, usual) < usual]
@@ -160,9 +160,9 @@ def unlike_nvlinks(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs on NVSwitch that have not joined the fabric: CUDA then fails with SYSTEM_NOT_READY (802)."""
+    """Find GPUs on NVSwitch that have not joined the fabric. CUDA then fails with SYSTEM_NOT_READY (802)."""
     rule = "fabric_not_ready"
-    # A virtual machine may get a single GPU with its NVLinks off: it has no other GPU to join.
+    # A virtual machine may get a single GPU whose NVLinks are off, because there is no other GPU to join.
     alone = len(node.gpus) == 1 and not live.active_nvlinks(node.gpus[0])
     severity, code = ("doubtful", HealthCode.FABRIC_ALONE) if alone else ("wrong", HealthCode.FABRIC_NOT_READY)
     for gpus, state in grouped(node.gpus, [each.fabric or "" for each in node.gpus]):
@@ -181,7 +181,7 @@ def fabric_not_ready(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs without a network adapter on their NUMA node or, which is less severe, on their PCIe switch."""
+    """Find GPUs without a network adapter on their NUMA node or, which is less severe, on their PCIe switch."""
     rule = "far_adapters"
     adapters = {each.name for each in node.rdma_adapters}
     if not adapters or not node.gpus:
@@ -207,7 +207,7 @@ def far_adapters(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def below_instance(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs that are missing, of another model, or linked more slowly than in the declared instance type."""
+    """Find GPUs that are missing, of another model, or linked more slowly than in the declared instance type."""
     rule = "below_instance"
     if node.instance not in instances():
         return
@@ -250,7 +250,10 @@ RULES = (
 
 
 def _nvlink_reach(node: HealthNode) -> dict[int, list[int]]:
-    """GPU -> number of NVLinks to each GPU that it reaches; contains only GPUs whose paths to all others are known."""
+    """Return, for each GPU, the numbers of NVLinks to the GPUs that it reaches.
+
+    GPUs with an unknown path to another GPU are left out.
+    """
     number_of = {f"gpu{each.index}": each.index for each in node.gpus}
     reach: dict[int, list[int]] = {index: [] for index in number_of.values()}
     known = dict.fromkeys(reach, 0)
@@ -318,7 +321,7 @@ def _manager(node: HealthNode) -> str:
 
 
 def _ways(node: HealthNode, each: Gpu, adapters: set[str]) -> dict[str, str]:
-    """Adapter -> the kind of path between this adapter and the GPU `each`."""
+    """Return, for each adapter, the kind of path between this adapter and the GPU `each`."""
     own, found = f"gpu{each.index}", {}
     for path in node.found.paths:
         if own in (path.a, path.b) and {path.a, path.b} & adapters:

@@ -20,8 +20,8 @@ SEVERITIES = ("wrong", "doubtful", "unknown")
 class HealthFinding:
     """A finding of a rule. `severity`: "wrong" costs performance, "doubtful" may cost some, "unknown": not determined.
 
-    `what`, `evidence` and `remedy` are for people; if the severity is "unknown", `evidence` says why. Logic and tests
-    read `code` and `facts`.
+    `what`, `evidence` and `remedy` are texts for people. If the severity is "unknown", `evidence` says why. Logic and
+    tests read `code` and `facts`.
     """
 
     rule: str
@@ -56,9 +56,9 @@ class HealthNode:
         return self.found.gpus
 
     def as_promised(self, each: Gpu) -> bool:
-        """Is a GPU's PCIe link as fast as the instance type's?
+        """Check whether a GPU's PCIe link is as fast as the declared instance type promises.
 
-        Many instance types have half the lanes, or an older host.
+        Many instance types have half the lanes of the GPU, or an older host, so that a slow link is no fault.
         """
         if self.instance not in instances():
             return False
@@ -72,7 +72,7 @@ class HealthNode:
 
     @property
     def adapters_by_rdma(self) -> bool:
-        """Is any of these adapters InfiniBand or RoCE (not EFA)?"""
+        """Whether any of `rdma_adapters` is InfiniBand or RoCE (not EFA)."""
         return any(each.kind in ("infiniband", "roce") for each in self.rdma_adapters)
 
     @property
@@ -85,18 +85,19 @@ class HealthNode:
         return "doubtful" if plain else "wrong"
 
     def not_reported(self, source: str, what: str = "it") -> str:
-        """Why something is unknown: `source`, or the text that the facts were read from, does not report `what`."""
+        """Return why something is unknown: `source`, or the text with the facts, does not report `what`."""
         return f"{self.found.told_by or source} does not report {what}"
 
 
 def names(gpus: Iterable[Gpu]) -> str:
-    """`gpu0`, `gpu[0-3,5]`."""
+    """Return the names of GPUs as text, such as `gpu0` or `gpu[0-3,5]`."""
     return hostlist.compress([f"gpu{each.index}" for each in gpus])
 
 
 def num_nvlinks(each: Gpu) -> int | None:
-    """Return the number of NVLinks of this GPU model if all of them are always connected; None if a card may have
-    unconnected ones.
+    """Return the number of NVLinks of this GPU model.
+
+    None if a card may have NVLinks that are not connected, or if the model is unknown.
     """
     model = gpu_printed(each.name)
     if model is None or (generation := gpu(model).nvlink_generation) is None:
@@ -115,7 +116,10 @@ def bridged_in_pairs(each: Gpu) -> bool:
 
 
 def grouped(gpus: Iterable[Gpu], texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (`gpu[0-3]`, text), one pair for all GPUs with the same text. GPUs with an empty text are left out."""
+    """Yield the names of all GPUs with the same text, such as `gpu[0-3]`, and this text.
+
+    GPUs with an empty text are left out.
+    """
     by_text: dict[str, list[Gpu]] = {}
     for each, text in zip(gpus, texts, strict=True):
         by_text.setdefault(text, []).append(each)

@@ -12,12 +12,12 @@ from bench.hardware._health_rule import HealthFinding, HealthNode, finding, grou
 from bench.hardware.messages import HealthCode
 
 _MIB = 1 << 20
-_CONTAINER_SHM_BYTES = 64 * _MIB  # the default of containers
+_CONTAINER_SHM_BYTES = 64 * _MIB  # the size that containers have by default
 _BRAKES = ("hw slowdown", "hw thermal slowdown", "hw power brake slowdown", "sw thermal slowdown")
 
 
 def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
-    """Adapters that cannot access GPU memory: all data that leaves the node goes through host memory."""
+    """Find adapters that cannot access GPU memory, so that all data that leaves the node goes through host memory."""
     if not node.gpus or not node.adapters_by_rdma:
         return
     module, dmabuf = node.facts.get("peermem"), node.facts.get("dmabuf")
@@ -29,7 +29,7 @@ def no_gpu_direct(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
-    """Adapters that a container shows without their device files: data leaves the node through sockets."""
+    """Find adapters that a container shows without their device files, so that data leaves the node through sockets."""
     cards = live.active_adapters(node.found)
     if cards and node.facts.get("verbs") is False:
         evidence = f"/sys shows {len(cards)}, and /dev/infiniband has no device files for them"
@@ -37,7 +37,7 @@ def no_verbs(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def address_translation(node: HealthNode) -> Iterator[HealthFinding]:
-    """Find settings that route copies between PCIe devices through the processor, on machines that make such copies."""
+    """Find settings that send copies between PCIe devices through the processor, on machines that make such copies."""
     by_pcie = len(node.gpus) > 1 and live.peer_kind(node.found) != "nvswitch"
     if not node.gpus or not (by_pcie or live.active_adapters(node.found)):
         return
@@ -75,7 +75,10 @@ def shared_memory(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def mig(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs partitioned by MIG: no NVLink, no peer access, and no process uses a whole GPU."""
+    """Find GPUs that are partitioned by MIG.
+
+    They have no NVLink and no peer access, and no process can use a whole GPU.
+    """
     cut = [each for each in node.gpus if each.mig]
     if cut:
         evidence = "reported by the driver"
@@ -83,13 +86,13 @@ def mig(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def ecc_errors(node: HealthNode) -> Iterator[HealthFinding]:
-    """Uncorrectable memory errors over the lifetime of a GPU."""
+    """Find GPUs that have had uncorrectable memory errors in their lifetime."""
     for gpus, num in grouped(node.gpus, [str(each.ecc_uncorrected or "") for each in node.gpus]):
         yield finding("ecc_errors", "doubtful", HealthCode.ECC_ERRORS, f"{num} in total", gpus=gpus, num=int(num))
 
 
 def throttled(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPUs below their clocks, with the driver's throttle reasons."""
+    """Find GPUs that run below their clock rates, with the driver's throttle reasons."""
     for gpus, reasons in grouped(node.gpus, [", ".join(each.throttle) for each in node.gpus]):
         braked = any(reason in _BRAKES for reason in reasons.split(", "))
         severity, code = ("wrong", HealthCode.BRAKED) if braked else ("doubtful", HealthCode.THROTTLED)
@@ -106,7 +109,7 @@ def governor(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
-    """Different GPUs in one node: the slowest sets the pace of all."""
+    """Find nodes with different GPUs, where all GPUs wait for the slowest."""
     properties: tuple[tuple[str, Callable[[Gpu], object]], ...] = (
         ("model", lambda each: each.name),
         ("memory", lambda each: each.memory_bytes),
@@ -124,7 +127,7 @@ def unlike_gpus(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def libraries(node: HealthNode) -> Iterator[HealthFinding]:
-    """Libraries that cannot use the GPUs of this node."""
+    """Find libraries that cannot use the GPUs of this node."""
     torch, cuda = node.software.get("torch", ""), str(node.facts.get("gpu_cuda") or "")
     if not node.gpus:
         return
@@ -146,7 +149,10 @@ def libraries(node: HealthNode) -> Iterator[HealthFinding]:
 
 
 def no_driver(node: HealthNode) -> Iterator[HealthFinding]:
-    """GPU libraries on a node without a visible GPU: without this finding the page would report no problem."""
+    """Find GPU libraries on a node without a visible GPU.
+
+    Without this finding, the page of such a node would report no problem.
+    """
     made_for = [
         f"{name} {version}"
         for name, version in node.software.items()

@@ -16,9 +16,10 @@ from bench.hardware.catalogue import gpu, gpu_printed, instance, instances
 
 _SAME_SWITCH = ("PIX", "PXB")
 _MOST_READ = 4096
-_read: dict[int, tuple[Mapping[str, Any], Any]] = {}  # keyed by id; the facts are kept so that their id is not reused
+# id of facts -> (the facts, what was read). Keeping the facts prevents that their id is used again.
+_read: dict[int, tuple[Mapping[str, Any], Any]] = {}
 T = TypeVar("T")
-_DEFAULT_CACHE_BYTES = 128 << 20  # as large as any GPU's last-level cache today
+_DEFAULT_CACHE_BYTES = 128 << 20  # no GPU of today has a larger last-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Between:
 
     @property
     def by_nvlink(self) -> bool:
-        """Are they joined by NVLink?"""
+        """Whether NVLink joins the two GPUs."""
         return self.links.peer in NVLINK_PEERS
 
 
@@ -77,9 +78,9 @@ def between(header: Header, record: Record) -> Between | None:
 
 
 def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False) -> Between | None:
-    """Return the links between two GPUs of a node, at the rates of the slower end. `staged`:
+    """Return the links between two GPUs of a node, at the rates of the slower GPU. None if the rates are unknown.
 
-    whether the data go through host memory.
+    `staged`: whether the data go through host memory.
     """
     nvlink = None if staged else live.pair_nvlink_rate(found, path)
     if nvlink is not None:
@@ -94,7 +95,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
             verified={**links.verified, "nvlink": True},
         )
         return Between(joined_links, path, why)
-    unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS  # they may have links that are not reported
+    # whether the GPUs may have NVLinks that are not reported
+    unsaid = not found.nvlinks_told and links.peer in NVLINK_PEERS
     if (unsaid or path.kind.startswith("NV")) and not staged:
         return None
     ends = [each for each in found.gpus if f"gpu{each.index}" in (path.a, path.b)]
@@ -119,7 +121,8 @@ def pair(found: Inventory, path: Path, links: NodeLinks, *, staged: bool = False
 def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks:
     """Return the links that bound a row.
 
-    If only some ranks run it, they may have the faster GPUs: the fastest GPU bounds the row.
+    If only some ranks run the row, they may have the faster GPUs. The row is then bounded by the links of the fastest
+    GPU.
     """
     whole = header.num_ranks is None or record.num_ranks is None or record.num_ranks >= header.num_ranks
     if whole or links.instance or _port_rates_given(links) or not header.nodes:
@@ -129,7 +132,7 @@ def links_of_part(header: Header, record: Record, links: NodeLinks) -> NodeLinks
 
 
 def memory_bound(header: Header, record: Record) -> Bound | None:
-    """Return the bound by a GPU's memory rate; None if it is unknown. A copy reads and writes each byte.
+    """Return the bound by a GPU's memory rate; None if it is unknown. A copy reads and writes each byte of the data.
 
     The bound is hard only if the data were too large for caches.
     """
@@ -152,7 +155,7 @@ def memory_bound(header: Header, record: Record) -> Bound | None:
 
 
 def gpu_of(header: Header, rank: int) -> tuple[str, Gpu] | None:
-    """(host, GPU) of a rank, by its PCI address if known, else by its local rank."""
+    """Return the host and the GPU of a rank. The GPU is found by its PCI address if known, else by the local rank."""
     if rank >= len(header.ranks):
         return None
     # The header's own facts are those of rank 0.
@@ -185,7 +188,7 @@ def _only_rank(header: Header, record: Record) -> int | None:
     if record.num_ranks != 1:
         return None
     match = re.fullmatch(r"(rank|group)(\d+)", record.group)
-    if match and (match[1] == "rank" or "--order" not in header.case):  # groups of 1 are in the order of ranks
+    if match and (match[1] == "rank" or "--order" not in header.case):  # without --order, group N of one rank is rank N
         return int(match[2])
     return 0 if header.num_ranks == 1 else None
 
@@ -218,7 +221,10 @@ def _devices(node: Mapping[str, Any]) -> Inventory:
 
 
 def _once(facts: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Cache what `read` derives from facts: each row of a run asks again, and the facts of a header do not change."""
+    """Return what `read` derives from facts, and cache it.
+
+    Each row of a run asks for it, and the facts of a header do not change.
+    """
     kept = _read.get(id(facts))
     if kept is None or kept[0] is not facts:
         if len(_read) >= _MOST_READ:

@@ -46,13 +46,17 @@ def own_nic_bound(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _by_nvlink_between_nodes(traffic: RecordTraffic) -> bool:
-    """May NVLink join some of these nodes? Then a node's NICs need not carry all bytes that leave the node."""
+    """Check whether NVLink may join some of these nodes.
+
+    A node's NICs then need not carry all bytes that leave the node.
+    """
     return traffic.links.nvlink_nodes > 1 and traffic.in_gpus
 
 
 def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
-    """Yield the bound if all NICs of all nodes carry the bytes between NVLink domains; nothing if one domain has all
-    nodes.
+    """Yield the bound that follows if all NICs of all nodes carry the bytes between NVLink domains.
+
+    Yields nothing if one domain has all nodes.
 
     The domain of each node is unknown. The smallest possible number of domains gives the fewest bytes.
     """
@@ -75,7 +79,7 @@ def _domain_bounds(traffic: RecordTraffic, node_rate: float) -> Iterator[Bound]:
 
 
 def _between_domains(traffic: RecordTraffic, num_domains: int) -> float | None:
-    """Bytes that leave a domain, summed over all domains; None for other patterns.
+    """Return the bytes that leave a domain, summed over all domains. None for patterns other than the following.
 
     Sums and gathered blocks: (k - 1) S per pass, for any split of the ranks. Alltoall: S of each rank times the share
     of the ranks that are in other domains. That share is least if all domains but one are full.

@@ -1,4 +1,7 @@
-"""A record with the links that it used: the input of bounds and latency floors."""
+"""Combine a record with the links that it used.
+
+This is the input of upper bounds on rates and lower bounds on latencies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from bench.core.traits import traits
 def moves_host_memory(transport: str) -> bool:
     """Check whether this transport, or the tool of an imported row, moves host memory.
 
-    If so, the GPU's ports are no bound.
+    If it does, the GPU's ports do not bound the row.
     """
     return traits(transport).host_memory or log_traits(transport).host_memory
 
@@ -37,7 +40,7 @@ class RecordTraffic:
 
     @property
     def one_node(self) -> bool:
-        """Do all bytes stay inside nodes?
+        """Whether all bytes stay inside nodes.
 
         A group of several nodes may exchange messages only between ranks of one node.
         """
@@ -45,25 +48,25 @@ class RecordTraffic:
 
     @property
     def one_rank_per_node(self) -> bool:
-        """Does every node have one rank of the group?"""
+        """Whether every node has exactly one rank of the group."""
         return self.num_ranks == self.num_nodes
 
     @property
     def in_gpus(self) -> bool:
-        """Are the data in GPUs that have ports?"""
+        """Whether the data are in GPUs that have ports."""
         of_host = moves_host_memory(self.header.transport) and self.header.facts.get("memory") != "device"
         return self.links.peer != "memory" and not of_host
 
     @property
     def by_nvlink(self) -> bool:
-        """Can some of the traffic use NVLink?"""
+        """Whether some of the traffic can use NVLink."""
         inside = not self.one_rank_per_node or self.links.nvlink_nodes > 1
         return self.in_gpus and inside and self.links.peer in NVLINK_PEERS
 
     def bound(self, rate: float, num_bytes: float, limit: Limit, kind: str, why: str, used: Sequence[str]) -> Bound:
-        """Return the bound of `num_bytes` at `rate`. `used`:
+        """Return the bound on the bus bandwidth if `num_bytes` must cross a link of `rate` bytes per second.
 
-        the links (keys of NodeLinks.sources) whose rates the bound uses.
+        `used`: the links (keys of NodeLinks.sources) whose rates the bound uses.
         """
         sources = dict.fromkeys(self.links.sources[link] for link in used if link in self.links.sources)
         return Bound(

@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 _TIGHTER = 0.999  # a traffic bound is reported only if it is tighter than the hard bounds
-_FASTEST_PCIE_BYTES_PER_S = 250e9  # a faster link to the host is NVLink-C2C, with other packets
-# Patterns of single copies: rows of nvbandwidth and p2pBandwidthLatencyTest. The first two cross a link. All but
+_FASTEST_PCIE_BYTES_PER_S = 250e9  # a faster link to the host is not PCIe but NVLink-C2C, which has other packets
+# Patterns of single copies, as nvbandwidth and p2pBandwidthLatencyTest measure. The first two cross a link. All but
 # peer_copy use one GPU.
 COPIES = ("host_device", "peer_copy")
 COPY_PATTERNS = (*COPIES, "local_copy", "copy_call")
@@ -55,7 +55,7 @@ COPY_DIRECTIONS = (
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
-    """All known bounds on the bus bandwidth of a record, tightest first.
+    """Return all known bounds on the bus bandwidth of a record, the tightest first.
 
     Empty if no bus bandwidth is defined, if the number of ranks or nodes is unknown, or if ranks shared a GPU.
     """
@@ -83,7 +83,9 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
-    """Yield the bus bandwidth that the fullest link allows this row, if it is lower than the row's hard bounds."""
+    """Yield the bus bandwidth that the link with the most traffic for its rate allows this row, if it is lower than the
+    row's hard bounds.
+    """
     use = link_traffic.use_of(traffic.header, traffic.record, traffic.links, traffic.in_gpus)
     least = min((bound.bytes_per_s for bound in others if bound.kind == "hard"), default=inf)
     if use is None or use.busbw_bytes_per_s >= _TIGHTER * least:
@@ -93,7 +95,7 @@ def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[
 
 
 def shares_gpu(header: Header, flags: Collection[str]) -> bool:
-    """Did several ranks share a GPU? Such a row says nothing about links. `flags`: those of the row."""
+    """Check whether several ranks shared a GPU. Such a row says nothing about links. `flags`: the flags of the row."""
     return bool(header.facts.get(Flag.SHARED_GPU)) or Flag.SHARED_GPU in flags
 
 
@@ -132,7 +134,9 @@ def _copy_bounds(header: Header, record: Record) -> tuple[Bound, ...]:
 
 
 def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
-    """(seconds, name) of the sum of latencies that an isolated operation needs at least; None if unknown.
+    """Return the least time of an isolated operation, in seconds, and the name of the sum of latencies.
+
+    None if it is unknown.
 
     Pipelined operations overlap, so their latency is no lower bound.
     """
@@ -149,7 +153,7 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
         return None
     traffic = RecordTraffic(header, record, links, record.num_ranks, record.num_nodes, 0.0)
     if _reduces_in_node(traffic) and _keeps_to_nvlink(traffic):
-        steps = min(steps, 2)  # up to the switch and down again, for any number of ranks
+        steps = min(steps, 2)  # one step up to the switch and one down again, for any number of ranks
     known = [(latency, name) for latency, name in _latencies(traffic) if latency is not None]
     if not known:
         return None
@@ -201,7 +205,7 @@ def _keeps_to_nvlink(traffic: RecordTraffic) -> bool:
 
 
 def _nvlink_rate(traffic: RecordTraffic) -> tuple[float, str]:
-    """One rank's NVLink bytes per second inside its group, and why."""
+    """Return one rank's NVLink rate inside its group in bytes per second, and the reason as text."""
     links, peers = traffic.links, traffic.num_ranks - 1
     assert links.nvlink_bytes_per_s is not None
     pairs = None if links.pair_bytes_per_s is None else peers * links.pair_bytes_per_s
@@ -216,7 +220,8 @@ def _nvlink_bounds(
 ) -> Iterator[Bound]:
     """Yield the bound of the ports.
 
-    If the switch reduces, that bound is a `reference`, and the bound of the switch is `hard`.
+    If the switch can reduce, the bound of ports without this is only a `reference`. The bound with a reducing switch is
+    then `hard`.
 
     In-network reduction: a port sends S when the switch reads its buffer, and S/n as its share of the result (n ranks
     on the switch), so t >= S (1 + 1/n) / B and busbw <= 2B (n-1)/(n+1) inside a node.
@@ -236,7 +241,7 @@ def _nvlink_bounds(
     yield traffic.bound(rate, port_bytes, plain, "reference", message, used)
 
 
-# For a switch that can reduce: port -> (bound if the switch reduces, bound if it does not).
+# If a switch can reduce: a port's limit -> its limits while the switch reduces and while the switch does not reduce.
 _WITH_SWITCH = {
     Limit.NVLINK_PORT: (Limit.NVLINK_PORT_REDUCING, Limit.NVLINK_PORT_NOT_REDUCING),
     Limit.NVLINK_AND_PCIE: (Limit.NVLINK_AND_PCIE_REDUCING, Limit.NVLINK_AND_PCIE_NOT_REDUCING),
@@ -264,7 +269,7 @@ def _pcie_bounds(traffic: RecordTraffic) -> Iterator[Bound]:
 
 
 def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
-    """Yield the bound by the copy rate of this machine: a message through memory is copied at least once."""
+    """Yield the bound by the copy rate of this machine, because a message through memory is copied at least once."""
     points: Sequence[Sequence[float]] = header.calibration.get("memcpy") or ()
     if not points or header.facts.get("memory") == "device":
         return
@@ -283,7 +288,7 @@ def _memory_bound(header: Header, record: Record) -> Iterator[Bound]:
 def _interpolated(points: Sequence[Sequence[float]], num_bytes: float) -> float:
     """Return the rate at a size between measured points (bytes, bytes/s).
 
-    It is linear in log(size), and constant beyond the ends.
+    The rate is interpolated linearly in log(size). Beyond the first and the last point, it is constant.
     """
     ordered = sorted((float(size), float(rate)) for size, rate in points)
     if num_bytes <= ordered[0][0]:

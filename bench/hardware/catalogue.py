@@ -1,7 +1,7 @@
 """Hardware and prices of machines: look-ups in links.yaml, gpus.yaml and instances.yaml.
 
-Each figure has its source, and whether it was read there (`verified`). Rates are in bytes per second and direction,
-sizes in bytes, prices in US dollars per hour.
+Each figure has a source. `verified` says whether the figure was read there. Rates are in bytes per second and
+direction, sizes in bytes, prices in US dollars per hour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """On-demand price of an instance in dollars per hour, from `source` at `date` (ISO; None: undated)."""
+    """On-demand price of an instance in US dollars per hour.
+
+    `source`: where the price is stated. `date`: the date of the price (ISO), None if undated.
+    """
 
     usd_per_hour: float
     region: str
@@ -36,9 +39,9 @@ class Price:
 class GpuModel:
     """A GPU model.
 
-    `pcie`: maximum (generation, lanes); `flops`: dense operations per second by type; `drivers`: other names that
-    drivers print; `most_bridged`: how many cards an NVLink bridge can join; `c2c`: does NVLink-C2C replace PCIe as its
-    link to the host?
+    `pcie`: maximum (generation, lanes). `flops`: dense operations per second by data type. `drivers`: other names that
+    drivers print. `most_bridged`: how many cards an NVLink bridge can join. `c2c`: whether the link to the host is
+    NVLink-C2C instead of PCIe.
     """
 
     name: str
@@ -106,7 +109,10 @@ def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:
 
 
 def node_network(name: str) -> float | None:
-    """Rate of all NICs of a node of an instance type, bytes per second and direction; None if unknown."""
+    """Return the rate of all NICs of a node of an instance type together, in bytes per second and direction.
+
+    None if unknown.
+    """
     links = instance(name).links
     if links.nic_bytes_per_s is None or links.num_nics is None:
         return None
@@ -116,10 +122,12 @@ def node_network(name: str) -> float | None:
 def bounding_links(
     name: str, rates: Mapping[str, float], ranks_per_node: int | None, one_per_gpu: bool
 ) -> dict[str, Any]:
-    """Return the links that bound a run, as in a header: those of an instance type, except where `rates` gives a rate.
+    """Return the links that bound a run, as in a header.
 
-    Returns {} (unknown) without a name and rates. `one_per_gpu`: does each rank use a GPU? Raises UsageError as
-    node_links.
+    They are those of an instance type, except where `rates` gives a rate.
+
+    Returns {} (unknown) if neither a name nor a rate is given. `one_per_gpu`: whether each rank uses a GPU. Raises
+    UsageError as node_links does.
     """
     if not name and not rates:
         return {}
@@ -168,9 +176,9 @@ def gpu_printed(name: str) -> str | None:
 
 
 def gpu_links(name: str, num_gpus: int) -> NodeLinks:
-    """Return the links of a node with `num_gpus` GPUs of a model:
+    """Return the links of a node with `num_gpus` GPUs of a model.
 
-    each GPU's ports have their highest rate, and NICs are unknown.
+    Each GPU's ports have their highest rate, and the NICs are unknown.
 
     Switches that may be able to reduce are assumed to reduce, which makes bounds looser, never tighter. Raises
     UsageError for an unknown model.
@@ -204,7 +212,7 @@ def nvlink_bytes_per_s(generation: int) -> float:
 
 
 def _link_sources(entry: Mapping[str, Any], found: GpuModel) -> dict[str, tuple[str, bool]]:
-    """Link -> (source of a GPU's rate, whether it was read there).
+    """Return, for each link, the source of the GPU's rate and whether the rate was read there.
 
     Rates of PCIe and NVLink generations are in links.yaml.
     """
@@ -247,7 +255,9 @@ def pcie_as_linked(reported: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def pcie_packet_share() -> tuple[float, str]:
-    """(fraction of a PCIe link's rate that remains for data after packet headers, its derivation with the source)."""
+    """Return the fraction of a PCIe link's rate that remains for data after packet headers, and how it is derived, as
+    text with the source.
+    """
     file = yaml_file("links")
     packet = file["pcie_packet"]
     payload, overhead = packet["payload_bytes"], packet["overhead_bytes"]
@@ -308,7 +318,7 @@ def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
-    """Bytes per second between the GPU and its host; None if unknown."""
+    """Return the bytes per second between the GPU and its host, or None if unknown."""
     if block is None:
         return None
     if "gbyte_per_s" in block:
@@ -319,7 +329,7 @@ def _pcie_rate(block: Mapping[str, Any] | None) -> float | None:
 def source_of(file: Mapping[str, Any], block: Mapping[str, Any]) -> str:
     """Return the source of a block as `<text> (<date>)`.
 
-    The date is the block's own if it has one, else the source's.
+    The date is the block's own or, if it has none, the date of the source.
     """
     source = file["sources"][block["source"]]
     date = block.get("date") or source["date"]

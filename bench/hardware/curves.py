@@ -17,8 +17,8 @@ from bench.hardware.reference import Reference
 class Published:
     """A published collective, its links, and its machine (`system`).
 
-    `system` is the instance type if known, else GPU and source. Results of one instance type from two sources have the
-    same `system`.
+    `system` is the instance type if known, else the GPU and the source. Results of one instance type from two sources
+    have the same `system`.
     """
 
     system: str
@@ -30,7 +30,7 @@ class Published:
 
 @cache
 def published() -> tuple[Published, ...]:
-    """Every published collective with known links. Results with a limit are left out unless it is in LIMITS."""
+    """Return every published collective with known links. Results with a limit that is not in LIMITS are left out."""
     file = yaml_file("curves")
     entries = list(zip(yaml_file("reference")["collectives"], reference.collectives(), strict=True))
     found = []
@@ -60,7 +60,7 @@ def published() -> tuple[Published, ...]:
     return tuple(found)
 
 
-# `limit` of a reference -> how it changes the machine's links. With any other limit the links are unknown.
+# `limit` of a reference -> how this limit changes the machine's links. With any other limit, the links are unknown.
 LIMITS: dict[str, dict[str, Any]] = {
     "nvls-off": {"nvls": False},
     "one-nic": {},
@@ -76,9 +76,10 @@ def _published(entry: Mapping[str, Any], told: Reference, verified: bool = True)
 
 
 def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
-    """Return the links of a node:
+    """Return the links of the node of a published result.
 
-    those of the instance type, else the GPU's own ports and the NICs that the source names.
+    They are the links of the instance type. If that is unknown, they are the GPU's own ports and the NICs that the
+    source names.
     """
     own = _source_links(entry)
     per_node = told.num_ranks // told.num_nodes

@@ -1,4 +1,4 @@
-"""Problems of a machine's links, found by rules on the facts of a node, and what could not be determined.
+"""Find problems of a machine's links by rules on the facts of a node, and what could not be determined.
 
 Each rule is a function from a node to findings. A fact that is unknown never makes a finding "wrong": the rule then
 reports what it could not determine.
@@ -20,7 +20,7 @@ __all__ = ["SEVERITIES", "HealthFinding", "HealthNode", "findings", "findings_be
 def findings(
     node: Mapping[str, Any], software: Mapping[str, str] | None = None, instance: str | None = None
 ) -> tuple[HealthFinding, ...]:
-    """All findings about one node, the wrong ones first.
+    """Return all findings about one node, those with the severity "wrong" first.
 
     `node`: facts as of `probes.machine.facts`; `software`: versions of its libraries by distribution name; `instance`:
     its declared instance type.
@@ -32,7 +32,10 @@ def findings(
 
 
 def findings_between(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[HealthFinding, ...]:
-    """Differences between the nodes of a cluster, by host. Libraries are compared before a run starts."""
+    """Return findings about differences between the nodes of a cluster.
+
+    `nodes`: facts by host. Libraries are not compared here, but before a run starts.
+    """
     found = []
     for name, key in (("GPU driver", "gpu_driver"), ("GPUs", "gpus")):
         hosts_of: dict[str, list[str]] = {}

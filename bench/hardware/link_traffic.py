@@ -1,4 +1,5 @@
-"""What crosses each link while the groups of a round run, and the bus bandwidth that the fullest link allows a row.
+"""Compute what crosses each link while the groups of a round run, and the bus bandwidth that the fullest link allows a
+row. The fullest link is the one that needs the most time for its bytes.
 
 The bounds of `bounds.py` hold for any algorithm and for a group that has all links to itself. Here every message of the
 algorithms that a library uses is assigned to the links that it crosses (core/schedules.py, core/fabric.py), and the
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_MOST_GROUPS = 40_000  # in all rounds: all pairs of 280 ranks
+_MOST_GROUPS = 40_000  # most groups in all rounds together, about as many as there are pairs of 280 ranks
 _MOST_RANKS = 4096  # with more ranks, messages are not assigned to links
 _LIMITS = {
     "nic": Limit.NIC_IN_USE,
@@ -47,7 +48,7 @@ _LIMITS = {
     "leaf": Limit.UPLINK_IN_USE,
 }
 _SOURCES = {"nic": "network", "bridge": "pcie", "pair": "nvlink", "leaf": "network"}  # kind -> key of NodeLinks.sources
-# A library with rings sends these round a ring of all ranks, so each node's NICs carry all bytes that busbw counts,
+# A library with rings sends these operations round a ring of all ranks. Each node's NICs carry all bytes of busbw,
 # although two nodes need only half of them. With several GPUs per node NCCL has no other algorithm, except in-network
 # ones (NVIDIA/nccl src/graph/tuning.cc: PAT is for one GPU per node, NVLS and CollNet need an in-network allgather).
 BY_RING = ("allgather", "reducescatter")
@@ -62,7 +63,10 @@ _USUAL = {
 
 @dataclass(frozen=True, slots=True)
 class HashedRound:
-    """The groups of a round, with their hash: with thousands of ranks it is too slow to compute for each row."""
+    """The groups of a round, with their stored hash.
+
+    For thousands of ranks, computing the hash for each row would be too slow.
+    """
 
     round: Round
     digest: int
@@ -79,11 +83,11 @@ class HashedRound:
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """The fullest link of a group's operation, by one algorithm.
+    """The link that takes the most time in a group's operation, if one algorithm is used.
 
     `busbw_bytes_per_s`: the bus bandwidth that this link allows the group. `kind`: nic, pcie, bridge, nvlink, pair or
-    leaf. `num_bytes`: bytes through the link in one operation, other groups included; `rate`: the link's bytes per
-    second (if a GPU has several NICs, those of all of them).
+    leaf. `num_bytes`: bytes through the link in one operation, including those of other groups. `rate`: the link's
+    bytes per second. If a GPU has several NICs, they count as one link.
     """
 
     algorithm: str
@@ -96,12 +100,12 @@ class LinkUse:
 
     @property
     def limit(self) -> Limit:
-        """The code of its bound."""
+        """The code of the bound that follows from this link."""
         return _LIMITS[self.kind]
 
     @property
     def why(self) -> str:
-        """For people: what crosses the link."""
+        """What crosses the link, as text for people."""
         link = self.limit.template.removesuffix(" as used")
         groups = f"{self.num_groups} groups run at once; " if self.num_groups > 1 else ""
         return (
@@ -111,15 +115,15 @@ class LinkUse:
 
     @property
     def source(self) -> str:
-        """The name of its link in NodeLinks.sources."""
+        """The name of this link in NodeLinks.sources."""
         return _SOURCES.get(self.kind, self.kind)
 
 
 def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> LinkUse | None:
     """Return the fullest link of a row with the best algorithm that the library may use; None if it is unknown.
 
-    `in_gpus`: do the data lie in GPUs? If they lie in host memory, that memory is assumed to be no limit, and all ranks
-    of a host use all its NICs.
+    `in_gpus`: whether the data lie in GPUs. If they lie in host memory, that memory is assumed to be no limit, and all
+    ranks of a host use all its NICs.
     """
     case = own_case(header.case) if header.case else None
     place = _place(header, record, case)
@@ -131,7 +135,7 @@ def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> L
     if case is not None:
         shape = case.shape(shape.num_ranks, shape.payload_bytes, record.mode)
     world = _world(header, record)
-    if world is None or links.nvlink_nodes > 1:  # which nodes share a domain is unknown
+    if world is None or links.nvlink_nodes > 1:  # it is unknown which nodes share a domain
         return None
     rings = traits(header.transport).rings or log_traits(header.transport).rings
     modelled = record.algorithm if header.modelled else None
@@ -151,8 +155,8 @@ def uses_of(
 ) -> tuple[LinkUse, ...]:
     """Return the fullest link of group `index` of a round, for each algorithm that may be used.
 
-    `rings`: the library sends large data along rings (traits.Traits.rings). `modelled`: the algorithm of a modelled
-    row, whose phases follow one another.
+    `rings`: whether the library sends large data along rings (traits.Traits.rings). `modelled`: the algorithm of a
+    modelled row. Its phases do not overlap.
     """
     if not _fits(links, world, pattern, shape):
         return ()
@@ -174,26 +178,26 @@ def usual_use(links: NodeLinks, world: World, pattern: Pattern, shape: Shape, ki
 
 
 def _fits(links: NodeLinks, world: World, pattern: Pattern, shape: Shape) -> bool:
-    """Can the messages be assigned to the links?"""
+    """Check whether the messages can be assigned to the links."""
     too_many = links.peer != "memory" and world.ranks_per_node > links.gpus
     return not too_many and world.num_ranks <= _MOST_RANKS and pattern.needs(shape) is None
 
 
 def in_play(links: NodeLinks, ranks_per_node: int) -> NodeLinks:
-    """Return the links of a node that uses `ranks_per_node` GPUs:
+    """Return the links of a node that uses `ranks_per_node` of its GPUs.
 
-    each GPU has its own NICs, or shares one with neighbours.
+    Each GPU has its own NICs or shares a NIC with neighbours, so fewer GPUs use fewer NICs.
     """
     nics, gpus = links.num_nics, links.gpus
     if nics is None or ranks_per_node >= gpus:
         return links
-    least = -(-nics * ranks_per_node // gpus)  # neighbours use one NIC: 4 of 8 GPUs have 2 of 4 NICs
+    least = -(-nics * ranks_per_node // gpus)  # neighbours share a NIC, so that 4 of 8 GPUs use 2 of 4 NICs
     return replace(links, num_nics=max(1, least))
 
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """The part of NodeLinks that decides what crosses which link, hashable."""
+    """The part of NodeLinks that decides what crosses which link. It is hashable."""
 
     values: tuple[tuple[str, object], ...]
 
@@ -209,8 +213,8 @@ class _Key:
     pattern: str
     shape: Shape
     chosen: str  # any, rings, usual, or the name of an algorithm
-    kind: str = ""  # of the links to look at; "": all
-    in_turn: bool = False  # the phases follow one another: no link is used for the next phase before
+    kind: str = ""  # the kind of the links to look at; empty for all
+    in_turn: bool = False  # whether each phase begins only when the phase before has ended on all links
 
 
 def _rates(links: NodeLinks) -> _Rates:
@@ -259,7 +263,7 @@ def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRou
 
 @lru_cache(maxsize=32)
 def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tuple[HashedRound, int]]:
-    """Name of a group -> the groups of its round, and its index among them."""
+    """Return, for the name of each group, the groups of its round and its index among them."""
     try:
         all_rounds = rounds(case, world, topology)
     except BenchError:
@@ -312,7 +316,7 @@ def _candidates(op: str, key: _Key) -> Sequence[str]:
 def _all_phases(
     fabric: Fabric, round_: Round, steps: Sequence[list[tuple[Step, ...]]], chosen: Mapping[str, str]
 ) -> list[Phases] | None:
-    """Return the phases of each group, all steps in order; None if an algorithm cannot run."""
+    """Return the phases of each group, with all steps in order. None if an algorithm cannot run."""
     found: list[Phases] = [[] for _ in round_]
     for at_once in steps:
         for phases, group, own in zip(found, round_, at_once, strict=True):
@@ -327,8 +331,8 @@ def _all_phases(
 class _Load:
     """What a round puts on the links.
 
-    `total`: bytes by link. `used`: [group, link], does a message of the group cross the link? `seconds`: of all phases
-    in turn.
+    `total`: bytes by link. `used`: for [group, link], whether a message of the group crosses the link. `seconds`: the
+    time of all phases if they follow one another.
     """
 
     total: Floats
@@ -354,7 +358,7 @@ def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
             np.add.at(loads, paths, (repeats * num_bytes)[:, None])
             moves = num_bytes > 0
             used[groups[moves, None], paths[moves]] = True
-        loads[-1] = 0.0  # "no link"
+        loads[-1] = 0.0  # the last index stands for "no link"
         total += loads
         seconds += float((loads / fabric.capacity).max(initial=0.0))
     used[:, -1] = False
@@ -362,7 +366,7 @@ def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
 
 
 def _fullest(fabric: Fabric, load: _Load, group: int, key: _Key, algorithm: str) -> LinkUse | None:
-    """Return the link that slows a group down most; None if no message crosses a link with a known rate."""
+    """Return the link that slows a group down most. None if no message crosses a link with a known rate."""
     import numpy as np
 
     kinds = fabric.links_by_kind()

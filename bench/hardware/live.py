@@ -1,7 +1,8 @@
-"""The actual links of a machine, from the reports of driver and kernel.
+"""Derive the actual links of a machine from the reports of driver and kernel.
 
 An idle PCIe link drops to a lower generation and keeps its lanes. The bound therefore uses the current lanes. It uses
-the current generation only if the link was read under load, else the highest of both ends; `sources` states which.
+the current generation only if the link was read under load, else the highest generation that both ends support.
+`sources` states which was used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.hardware.messages import HealthCode
 
 _RDMA = ("infiniband", "roce", "efa")
 _BY_BOTH_ENDS = "the current lanes, the highest generation of both ends"
-UNKNOWN = "unknown"  # how GPUs are connected
+UNKNOWN = "unknown"  # the kind of link between GPUs if nothing reports it
 Pick = Callable[..., Any]  # min or max
 _LESS = 0.999  # a rate below this share of another is significantly lower
 
@@ -67,7 +68,7 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
         nvlink_bytes_per_s=nvlink if peer in NVLINK_PEERS else None,
         pair_bytes_per_s=None if peer != "nvlink_mesh" or assumed else _pair_rate(found),
         pcie_bytes_per_s=pick(pcie) if pcie else None,
-        # If the NICs differ, the fastest counts: a bound must not be too low.
+        # If the NICs differ, the fastest counts, because a bound must not be too low.
         nic_bytes_per_s=max(known) if all_known else None,
         num_nics=len(nics) if all_known else None,
         peer_s=latency["peer"]["us"] * 1e-6,
@@ -85,7 +86,9 @@ def links_of(node: Mapping[str, Any], pick: Pick = min) -> NodeLinks | None:
 
 
 def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLinks | None:
-    """Return the links of a run's nodes as one node: the slowest links of each kind, or with `pick` max the fastest.
+    """Return the links of all nodes of a run as if they were one node.
+
+    It has the slowest link of each kind, or with `pick` max the fastest.
 
     None if a node has no facts about GPUs.
     """
@@ -116,13 +119,14 @@ def links_of_all(nodes: Iterable[Mapping[str, Any]], pick: Pick = min) -> NodeLi
 
 
 def is_less(rate: float | None, than: float | None) -> bool:
-    """Are both rates known, and is one significantly lower?"""
+    """Check whether both rates are known and `rate` is significantly lower than `than`."""
     return bool(rate and than and rate < _LESS * than)
 
 
 def as_linked(named: NodeLinks, live: NodeLinks | None) -> tuple[NodeLinks, tuple[Coded, ...]]:
-    """Return the links of an instance type with this machine's rates where they are lower, and a message for each lower
-    rate.
+    """Return the links of an instance type, with this machine's rates where these are lower.
+
+    The second value has a message for each lower rate.
 
     Rates that the user gave for a run are kept.
     """
@@ -156,7 +160,8 @@ def bounding(
 ) -> tuple[dict[str, Any], tuple[Coded, ...]]:
     """Return the links that bound a run on GPUs, as in a header, and messages about them.
 
-    `declared`: the given links of its nodes (catalogue.bounding_links), {} for none; `nodes`: their facts.
+    `declared`: the links that were given for the run's nodes (catalogue.bounding_links), {} for none. `nodes`: the
+    facts of the nodes.
     """
     real = links_of_all(nodes)
     if real is None:
@@ -172,7 +177,7 @@ def bounding(
 
 
 def pcie_rate(each: Gpu) -> float | None:
-    """Bytes per second and direction between a GPU and its host, after line coding, over PCIe or NVLink-C2C."""
+    """Return the bytes per second and direction between a GPU and its host by PCIe or NVLink-C2C, after line coding."""
     if _has_c2c(each):
         return gpu_links(str(gpu_printed(each.name)), 1).pcie_bytes_per_s
     link = pcie_link(each)
@@ -180,9 +185,12 @@ def pcie_rate(each: Gpu) -> float | None:
 
 
 def pcie_link(each: Gpu) -> tuple[int, int] | None:
-    """Return generation and lanes of a PCIe link. The generation is the one under load, else the highest of both ends.
+    """Return generation and lanes of a PCIe link.
 
-    Idle links keep their lanes, so the current lanes are used; the maximum is used only if these are unknown.
+    The generation is the one under load or, if the link was idle, the highest that both ends support.
+
+    Idle links keep their lanes, so the current lanes are used. The maximum is used only if the current lanes are
+    unknown.
     """
     if seen_at_work(each) and each.pcie_generation and each.pcie_lanes:
         return each.pcie_generation, each.pcie_lanes
@@ -192,7 +200,10 @@ def pcie_link(each: Gpu) -> tuple[int, int] | None:
 
 
 def seen_at_work(each: Gpu) -> bool:
-    """Was the link read under load? Idle links drop to generation 1, so such a reading was taken too late."""
+    """Check whether the link was read under load.
+
+    A link that reports generation 1 does not count, because it was idle again.
+    """
     return each.under_load and (each.pcie_generation or 0) > 1
 
 
@@ -227,7 +238,10 @@ def _asked(of: Inventory, whom: str) -> str:
 
 
 def nvlink_rate(each: Gpu) -> float | None:
-    """Bytes per second and direction of a GPU's active NVLinks to switches and GPUs; None if none or unknown."""
+    """Return the bytes per second and direction of all active NVLinks of a GPU to switches and GPUs.
+
+    None if there are none or if unknown.
+    """
     rates = [link.bytes_per_s for link in active_nvlinks(each)]
     return sum(rate for rate in rates if rate is not None) if rates and None not in rates else None
 
@@ -266,7 +280,7 @@ def path_between(found: Inventory, a: int, b: int) -> Path | None:
 
 
 def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
-    """Bytes per second and direction of the NVLinks between two GPUs: their number x the rate of one."""
+    """Return the bytes per second and direction of the NVLinks between two GPUs: their number x one NVLink's rate."""
     num = _num_links(path)
     rates = {
         link.bytes_per_s
@@ -278,7 +292,7 @@ def pair_nvlink_rate(found: Inventory, path: Path) -> float | None:
 
 
 def active_adapters(found: Inventory) -> tuple[Adapter, ...]:
-    """RDMA adapters whose link is up or not known to be down."""
+    """Return the RDMA adapters whose link is up or not known to be down."""
     return tuple(
         each for each in found.adapters if each.kind in _RDMA and (each.state is None or "ACTIVE" in each.state.upper())
     )
@@ -289,9 +303,10 @@ def _of_model(named: NodeLinks) -> str:
 
 
 def _all_to_switches(active: Sequence[Sequence[NvLink]], joined: Sequence[Path], num: int) -> bool:
-    """Do all NVLinks lead to switches?
+    """Check whether all NVLinks lead to switches.
 
-    If the links do not report it, this is inferred: with switches, a GPU's pairs have more links in total than the GPU.
+    If the links do not report their other ends, this is inferred. With switches, the numbers of NVLinks of a GPU's
+    pairs have a larger sum than the number of the GPU's NVLinks.
     """
     ends = {link.peer for links in active for link in links}
     if ends == {"switch"} and all(active):
@@ -326,7 +341,10 @@ def _has_c2c(each: Gpu) -> bool:
 
 
 def _gpus_per_switch(found: Inventory) -> int | None:
-    """GPUs per PCIe switch, if all switches have equally many."""
+    """Return the number of GPUs per PCIe switch.
+
+    None if switches have different numbers of GPUs, or only one GPU each.
+    """
     groups: dict[str, set[str]] = {f"gpu{each.index}": {f"gpu{each.index}"} for each in found.gpus}
     for path in found.paths:
         if path.kind == "PIX" and path.a in groups and path.b in groups:

@@ -1,4 +1,4 @@
-"""The machine of a foreign log: named by the user or by the log, or inferred from its GPUs.
+"""Find the machine of another program's log: named by the user or by the log, or inferred from its GPUs.
 
 Several instance types can have the same GPU. Bounds then use the GPU's own ports. `likely` holds what all candidates
 have in common; the rest is reported as unknown.
@@ -23,9 +23,10 @@ _PLATFORM = re.compile(r"^(p\d\w*(?:-b\d+)?)(?:[.-](\w+))?$", re.IGNORECASE)
 class LogMachine:
     """The machine of a log, as far as known.
 
-    `links`: those links of a node that are certain (None: no link is). `likely`: the same links and the NICs that all
-    `candidates` have; these NICs give reference bounds only. `how`: how the machine was identified; `unknown`: what
-    else is unknown; `unknown_nics`: which NICs its candidates have, "" if the NICs are known. The last three are texts.
+    `links`: the links of a node that are certain, None if there are none. `likely`: the same links, and the NICs that
+    all `candidates` have. Bounds from these NICs are only reference bounds. The rest are texts. `how`: how the machine
+    was identified. `unknown_nics`: which NICs the candidates have, "" if the NICs are known. `unknown`: what else is
+    unknown.
     """
 
     instance: str | None
@@ -39,7 +40,7 @@ class LogMachine:
 
     @property
     def all_unknown(self) -> tuple[str, ...]:
-        """What is unknown, the NICs last."""
+        """All that is unknown about the machine, as texts, with the NICs as the last."""
         return (*self.unknown, self.unknown_nics) if self.unknown_nics else self.unknown
 
 
@@ -105,7 +106,10 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
 
 
 def _instance_of_platform(platform: str | None) -> str | None:
-    """`P4d` or `p5.48xlarge` -> the instance type of that family, if there is only one."""
+    """Return the instance type of a platform such as `P4d` or `p5.48xlarge`.
+
+    None if its family has no or several instance types.
+    """
     found = _PLATFORM.match(platform or "")
     if not found:
         return None

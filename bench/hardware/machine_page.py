@@ -1,4 +1,4 @@
-"""The page of `bench doctor` about a machine: hardware, expected rates, problems, unknowns."""
+"""Write the page of `bench doctor` about a machine: hardware, expected rates, problems, and what is unknown."""
 
 from __future__ import annotations
 

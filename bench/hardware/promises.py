@@ -1,4 +1,7 @@
-"""The expected rates of a node: bounds of copies to the host, between pairs of GPUs, and of an allreduce."""
+"""Derive the expected rates of a node:
+
+bounds of copies to the host, of copies between pairs of GPUs, and of an allreduce.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from bench.hardware import _live_copies, catalogue, live
 from bench.hardware.bounds import bounds_of, copy_bounds
 from bench.hardware.catalogue import instances
 
-_SIZE = 1 << 30  # cancels: these bounds hold for any size
+_SIZE = 1 << 30  # any value, because these bounds hold for any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,9 @@ class Promise:
 
 
 def promises(node: Mapping[str, Any], instance: str | None = None) -> tuple[Promise, ...]:
-    """All expected rates of a node, with one entry for all pairs of the same class; empty without GPUs.
+    """Return all expected rates of a node, with one entry for all pairs of the same class.
+
+    Empty for a node without GPUs.
 
     `instance`: the node's declared type. If its rates and the node's differ, the lower rate counts, as for a run.
     """

@@ -1,6 +1,7 @@
 """Published results on the same hardware: look-ups in reference.yaml.
 
-Each has a source and a date. They are for comparison, not limits to pass or fail. Rates are in bytes per second.
+Each result has a source and a date. The results are for comparison. They are not limits to pass or fail. Rates are in
+bytes per second.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ NVLS_OFF = "NVLS off"  # `limited` of a result without NVLS, as reference.yaml s
 class Reference:
     """A published collective. `busbw`: bytes per second by payload bytes; `small_s`: seconds by payload bytes.
 
-    `network_bytes_per_s`: rate of all NICs of a node; None on one node or if unknown. `peers`: "host" if the GPUs had
-    no peer access and copied through host memory. `limited`: what kept the result below the hardware's rates, as text;
-    `limit`: the code of that limit (LIMITS of curves.py), if its effect on the links is known.
+    `network_bytes_per_s`: the rate of all NICs of a node together. None if one node was used or if the rate is unknown.
+    `peers`: "host" if the GPUs had no peer access and copied through host memory. `limited`: what kept the result below
+    the hardware's rates, as text; `limit`: the code of that limit (LIMITS of curves.py), if its effect on the links is
+    known.
     """
 
     gpu: str
@@ -41,7 +43,7 @@ class Reference:
 
     @property
     def best(self) -> tuple[int, float]:
-        """(payload bytes, bytes per second) of the fastest size."""
+        """The payload bytes of the fastest size, and its bytes per second."""
         return max(self.busbw.items(), key=lambda point: point[1])
 
     def near(self, payload_bytes: int) -> tuple[int, float] | None:
@@ -55,7 +57,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class CopyReference:
-    """Results of nvbandwidth's copy-engine tests on one machine: (least, most) of its GPUs or pairs."""
+    """Results of nvbandwidth's copy-engine tests on one machine: the least and the most of its GPUs or GPU pairs."""
 
     where: str
     instance: str | None
@@ -78,14 +80,14 @@ class AcceptanceFloor:
 
 @cache
 def collectives() -> tuple[Reference, ...]:
-    """Every collective, in the order of the file."""
+    """Return every published collective, in the order of the file."""
     file = yaml_file("reference")
     return tuple(_reference(file, entry) for entry in file["collectives"])
 
 
 @cache
 def copies() -> tuple[CopyReference, ...]:
-    """Every machine's copies, in the order of the file."""
+    """Return the published copies of every machine, in the order of the file."""
     file = yaml_file("reference")
     return tuple(_copies(file, entry) for entry in file["copies"])
 
@@ -102,8 +104,8 @@ def same_shape(
 ) -> tuple[Reference, ...]:
     """Return published results of this pattern with the same numbers of ranks and nodes.
 
-    Those of this instance type come first, then those of its GPU, then those of GPUs with the same links. Across nodes
-    the networks must have the same rate, if both rates are known.
+    Results of this instance type come first, then results of its GPU, then results of GPUs with the same links. For
+    several nodes, the networks must have the same rate, if both rates are known.
     """
     network = catalogue.node_network(instance) if instance and num_nodes > 1 else None
     ranked = []
@@ -136,7 +138,10 @@ def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[R
 
 
 def same_machine(gpu: str | None, instance: str | None) -> tuple[CopyReference, ...]:
-    """Return the published copies of this instance type, or if there are none those of every machine with this GPU."""
+    """Return the published copies of this instance type.
+
+    If there are none, return the copies of every machine with this GPU.
+    """
     if instance and (own := tuple(each for each in copies() if each.instance == instance)):
         return own
     return tuple(each for each in copies() if each.gpu == gpu)

@@ -1,1 +1,4 @@
-"""Launchers, one per file, as its `LAUNCHER`. They build commands and read ranks' variables."""
+"""Launchers build the commands that start ranks, and read ranks' variables.
+
+Each file defines one launcher, `LAUNCHER`.
+"""

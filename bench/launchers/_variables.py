@@ -1,4 +1,4 @@
-"""What launchers share: reading a rank's environment and writing options."""
+"""Functions that several launchers use: they read a rank's environment and write options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from bench.core.world import RankInfo
 
 
 def whole(env: Mapping[str, str], name: str, launcher: str) -> int:
-    """Return a variable as a whole number of 0 or more. Raises UsageError if it is missing or invalid."""
+    """Return the value of an environment variable as a whole number of 0 or more.
+
+    Raises UsageError if it is missing or invalid.
+    """
     if name not in env:
         raise UsageError(f"{launcher} started this process, but {name} is not set: unset its other variables")
     text = env[name].strip()
@@ -30,7 +33,7 @@ def checked(place: RankInfo) -> RankInfo:
 
 
 def rendezvous(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
-    """Where torch's ranks meet: MASTER_ADDR and MASTER_PORT, or None if neither is set."""
+    """Return where torch's ranks meet, from MASTER_ADDR and MASTER_PORT. None if neither is set."""
     address, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
     if not address and not port:
         return None
@@ -57,7 +60,7 @@ def check_one_line(options: Mapping[str, str]) -> None:
 
 
 def long_options(options: Mapping[str, str]) -> list[str]:
-    """`--name=value` for each option, `--name` if the value is empty, `-p value` for one-letter names."""
+    """Return options as words: `--name=value`, `--name` without a value, or `-p value` for a name of one letter."""
     words: list[str] = []
     for name, value in options.items():
         if len(name) == 1:

@@ -1,4 +1,4 @@
-"""A single process: a world of one rank, or a simulation of many ranks."""
+"""Start a single process: a world of one rank, or a simulation of many ranks."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ torchruns meet at the first pod, whose name comes from a headless Service. MPI u
 the MPI Operator; the MPIJob's launcher runs mpirun. Samples are in the output of the first rank, or on a volume claim.
 
 Pods of Gloo and NCCL satisfy the Pod Security Standard `restricted`, and pods of MPI satisfy `baseline`. With RDMA they
-satisfy neither, because RDMA needs IPC_LOCK. The job's script makes a Secret from secret values of `env:`, which it
-reads from the variables of its shell.
+satisfy neither, because RDMA needs IPC_LOCK. The job's script makes a Secret from the secret values of `env:`. The
+script reads these values from the variables of its shell.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _OPTIONS = (
 _MPIS = {"openmpi": "OpenMPI", "mpich": "MPICH", "intel": "Intel"}
 _MOST_NAME = 52  # a pod's name adds an index to this name, and must be a DNS label
 _RESULTS = "/results"
-_RDMA_DEVICE = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx", re.IGNORECASE)  # in the name of a resource
+# how the name of an RDMA device's resource is recognised
+_RDMA_DEVICE = re.compile(r"rdma|efa|hca|infiniband|roce|mlnx", re.IGNORECASE)
 # Capabilities that sshd needs as root. The Pod Security Standard `baseline` allows all of them.
 _RIGHTS_OF_SSHD: tuple[str, ...] = (
     "AUDIT_WRITE",
@@ -74,7 +75,7 @@ class Kubernetes(Launcher):
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
         """Return the command in the pods: for MPI an mpirun in the MPIJob's launcher, else a torchrun in each pod.
 
-        kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
+        In the command, kubelet replaces $(JOB_COMPLETION_INDEX) by the pod's index.
         """
         if _needs_mpi(program):
             # The launcher's pod has the variables. Hydra passes all of them to the ranks, Open MPI only the named ones.
@@ -96,7 +97,8 @@ class Kubernetes(Launcher):
     def manifest(
         self, job: str, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str], deadline_s: float
     ) -> str:
-        """Shell lines that apply the manifest, wait until the job ends, store output and samples, and delete the job.
+        """Return shell lines that apply the manifest, wait until the job ends, store output and samples, and delete the
+        job.
 
         Ctrl-C also deletes the job. The lines print the state of the pods when it changes. The last line fails if this
         job or an earlier one failed.
@@ -233,7 +235,7 @@ def _is_secret(variable: str, value: str) -> bool:
 
 
 def _secret(kubectl: str, name: str, variables: list[str]) -> list[str]:
-    """Shell lines that make a Secret from these variables of the shell. No command line contains a value.
+    """Return shell lines that make a Secret from these variables of the shell. No command line contains a value.
 
     printf is a builtin of the shell, and kubectl reads the values from its standard input.
     """
@@ -252,21 +254,21 @@ def _container_rights(*capabilities: str) -> dict[str, Any]:
 
 
 def _pod_rights(options: Mapping[str, str], needs_root: bool = False) -> dict[str, Any]:
-    """Return the user and rights of a pod: not root, except with `user: 0` or if the image's sshd needs root."""
+    """Return the user and rights of a pod. The user is root only with `user: 0` or if the image's sshd needs root."""
     user = int(options["user"]) if "user" in options else None
     rights: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user != 0 and not needs_root:
         rights["runAsNonRoot"] = True
     if user is not None:
         rights["runAsUser"] = user
-        rights["fsGroup"] = user  # so the claim of `results` can be written
+        rights["fsGroup"] = user  # so that this user can write to the volume claim of `results`
     return rights
 
 
 def _locking(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the capability to pin memory, if RDMA needs it:
+    """Return the capability to lock memory if the pods use RDMA, which needs it. Otherwise, return nothing.
 
-    option `rdma` decides, else whether `resources` has a device.
+    The option `rdma` decides this. Without this option, RDMA is used if `resources` names an RDMA device.
     """
     named = any(_RDMA_DEVICE.search(device) for device in _pairs("resources", options))
     return ("IPC_LOCK",) if options.get("rdma", "yes" if named else "no") == "yes" else ()
@@ -313,7 +315,11 @@ def _container(name: str, command: list[str], options: Mapping[str, str], env: M
 
 
 def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
-    """One container with unlimited shared memory: a container's default of 64 MiB is too small for NCCL."""
+    """Return a pod with one container.
+
+    The shared memory has no limit unless the option `shm` sets one, because a container's default of 64 MiB is too
+    small for NCCL.
+    """
     memory = {"medium": "Memory", **({"sizeLimit": options["shm"]} if "shm" in options else {})}
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": memory}]
     if "results" in options:
@@ -322,14 +328,14 @@ def _pod(container: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, 
         "containers": [container],
         "volumes": volumes,
         "securityContext": _pod_rights(options),
-        "automountServiceAccountToken": False,  # ranks never call the cluster's API
+        "automountServiceAccountToken": False,  # no token, because ranks never call the cluster's API
         **({"nodeSelector": _pairs("node-selector", options)} if "node-selector" in options else {}),
         **({"serviceAccountName": options["service-account"]} if "service-account" in options else {}),
     }
 
 
 def _env(job: str, variables: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a container's variables. Those with secret values refer to the job's Secret."""
+    """Return a container's environment variables. Variables with secret values refer to the job's Secret."""
     listed: list[dict[str, Any]] = []
     for name, value in variables.items():
         if _is_secret(name, value):

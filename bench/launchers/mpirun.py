@@ -1,10 +1,11 @@
-"""mpirun of Open MPI (4 and 5) and of MPICH and its derivatives (Hydra).
+"""Start ranks with the mpirun of Open MPI (4 and 5) or of MPICH and its derivatives (Hydra).
 
 One command line works with all of them: `--map-by slot:OVERSUBSCRIBE --bind-to none` allows more ranks than CPUs,
 numbers ranks host by host, and pins nothing (Open MPI's default binds each rank to a core). `--oversubscribe`, `-x` and
 `--allow-run-as-root` exist only in Open MPI, `-env` only in Hydra. Therefore an environment variable allows running as
-root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. Only with an unknown MPI are they passed
-as `env NAME=value` before the interpreter; this omits secrets, because all users can read a command line.
+root. The agent, Hydra or Open MPI's `-x NAME` passes variables to other hosts. If the MPI is unknown, the command
+begins the ranks' words with `env NAME=value` instead. Secrets are then omitted, because all users can read a command
+line.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bench.launchers._variables import checked, rendezvous, whole
 Flavour = Literal["mpich", "openmpi"]
 
 _ROOT_CONSENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# Open MPI's ranks abort when they lose a peer. With two seconds of delay mpirun first finds and reports the lost rank.
+# Open MPI's ranks abort when they lose a peer. A delay of two seconds lets mpirun find and report the lost rank first.
 _LATE_ABORT = {"OMPI_MCA_mpi_abort_delay": "2"}
 _MOST_SIGNALS = 32
 _AGENT = Path(__file__).with_name("agent.sh")
@@ -40,7 +41,10 @@ _LOST = (
     ),
     re.compile(r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+)\s+exited on\s+signal (?P<signal>\d+)"),
     re.compile(r"due to process\s+rank (?P<rank>\d+) with PID \d+ on\s+node (?P<host>\S+)\s+exiting\s+improperly"),
-    re.compile(r"first process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
+    # Open MPI does not print this if mpirun itself is ended by a signal.
+    re.compile(
+        r"(?P<first>first) process to do so was:\s+Process name:\s+\[\S+,(?P<rank>\d+)\]\s+Exit code:\s+(?P<code>\d+)"
+    ),
 )
 # Printed by Hydra's process on a host, about its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
@@ -70,8 +74,9 @@ class Mpirun(Launcher):
     precedence = 20
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), else PMI_* and MPI_LOCAL* (Hydra), or None without
-        these.
+        """Return a rank's place from OMPI_COMM_WORLD_* (Open MPI), else from PMI_* and MPI_LOCAL* (Hydra).
+
+        None if none of these variables is set.
         """
         library = mpi_of(env)
         if library is None:
@@ -80,10 +85,12 @@ class Mpirun(Launcher):
         return checked(RankInfo(rank, num_ranks, local_rank, local_size, "mpirun", rendezvous(env, "mpirun")))
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """`mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`. The site's options replace these.
+        """Return the command `mpirun --map-by slot:OVERSUBSCRIBE --bind-to none -n N PYTHON ...`.
 
-        If the site names hosts, the command names each with its number of ranks. Otherwise a single node is this
-        machine, and several nodes are a scheduler's allocation, which mpirun finds.
+        Options of the site replace options of the same name.
+
+        If the site names hosts, the command names each host with its number of ranks. Otherwise, a single node is this
+        machine, and several nodes are a scheduler's allocation, which mpirun finds by itself.
         """
         options = {"map-by": "slot:OVERSUBSCRIBE", "bind-to": "none", **site.options}
         words = [site.mpirun]
@@ -102,7 +109,7 @@ class Mpirun(Launcher):
             names = [name for name in env if name not in self.environment(site)]
             if site.mpi == "openmpi":
                 words += [word for name in names for word in ("-x", name)]
-            elif site.mpi != "mpich":  # Hydra passes all variables; whether an unknown mpirun does is not known
+            elif site.mpi != "mpich":  # Hydra passes all variables; an unknown mpirun may not
                 public = [name for name in names if masked(name, env[name]) == env[name] != FROM_ENVIRONMENT]
                 carried = {name: env[name] for name in public}
         variables = [f"{name}={value}" for name, value in carried.items()]
@@ -110,7 +117,8 @@ class Mpirun(Launcher):
         return [*words, "-n", str(world.num_ranks), *carrier, site.python, *program]
 
     def environment(self, site: LaunchSite) -> dict[str, str]:
-        """Variables that name the remote agent to each MPI, delay Open MPI's abort, and let root run Open MPI.
+        """Return the variables that name the remote agent to each MPI, delay Open MPI's abort, and let root run Open
+        MPI.
 
         Containers often have no other user than root. Each MPI ignores the variables of the others.
         """
@@ -128,7 +136,8 @@ class Mpirun(Launcher):
                 found = match.groupdict()
                 rank, process, code, signal = (found.get(name) for name in ("rank", "process", "code", "signal"))
                 host = found.get("host")
-                return Blame(int(rank) if rank else None, host, _how(code, signal), int(process or 0) or None)
+                how = _how(code, signal)
+                return Blame(int(rank) if rank else None, host, how, int(process or 0) or None, "first" in found)
         if match := _CUT_OFF.search(log):
             return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))
         if match := _LOST_DAEMON.search(log):
@@ -140,7 +149,10 @@ class Mpirun(Launcher):
 
 
 def _how(code: str | None, signal: str | None) -> Coded:
-    """How the rank ended. Hydra may report a signal as an exit code, so a small code may be either."""
+    """Return how the rank ended.
+
+    Hydra may report a signal as an exit code, so a small number may be a signal or an exit code.
+    """
     if signal:
         return Coded.of(BlameCode.KILLED, signal=int(signal))
     if code and int(code) < _MOST_SIGNALS:
@@ -153,9 +165,10 @@ def _how(code: str | None, signal: str | None) -> Coded:
 def mpi_of(env: Mapping[str, str]) -> Flavour | None:
     """Return the MPI whose mpirun started this process, or None without mpirun.
 
-    The process must load the library of that MPI.
+    This process must load the library of the same MPI.
 
-    Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID. A rank without the latter was started by srun.
+    Slurm's pmi2 sets PMI_RANK, too, but not Hydra's MPI_LOCALRANKID. A rank with SLURM_STEP_ID but without
+    MPI_LOCALRANKID was started by srun.
     """
     if any(name in env for name in _NAMES["openmpi"][:2]):
         return "openmpi"

@@ -1,7 +1,7 @@
 """Slurm: sbatch allocates the nodes, srun starts each launch as a step on them.
 
-A cluster's options are written as for one `srun` command line. Those about nodes, time or an account are passed to
-sbatch, those about the layout of a step to srun.
+A cluster's options are written as for one `srun` command line. Options about nodes, time or an account are passed to
+sbatch. Options about the layout of a step are passed to srun.
 
 A rank reads SLURM_PROCID and related variables only inside a step of srun. A plain sbatch script and the shell of
 salloc also see SLURM_PROCID=0 and SLURM_NTASKS, and a process there would wait for peers that never come.
@@ -22,7 +22,7 @@ from bench.core.world import RankInfo, World
 from bench.launchers._variables import check_one_line, checked, long_options, rendezvous, whole
 
 # Ports for the rendezvous are above those of most registered services, and below Linux's ephemeral ports (from 32768).
-# Each job has _PORTS_OF_JOB of them, which its steps use in turn.
+# Each job has _PORTS_OF_JOB ports, which its steps use one after the other.
 _FIRST_PORT, _PORTS_OF_JOB, _NUM_JOBS = 20000, 31, 387
 # slurm.h, SLURM_MAX_NORMAL_STEP_ID: steps above it are salloc's shell, the batch script and the like.
 _LAST_STEP = 0xFFFFFFF0
@@ -80,8 +80,9 @@ class Slurm(Launcher):
     remote = True
 
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
-        """Return a rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node; None outside srun's
-        steps.
+        """Return a rank's place from SLURM_PROCID, SLURM_LOCALID and the step's tasks per node.
+
+        None outside a step of srun.
         """
         if "SLURM_PROCID" not in env or "SLURM_STEP_ID" not in env:
             return None
@@ -102,10 +103,12 @@ class Slurm(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """`srun --nodes=N --ntasks=.. --ntasks-per-node=R PYTHON ...`. The site's step options replace these.
+        """Return the command `srun --nodes=N --ntasks=..
 
-        Ranks are numbered node by node, and a failed rank ends the others. srun passes its environment on. The PMI
-        follows from the site's MPI if known, else from Slurm's MpiDefault.
+        --ntasks-per-node=R PYTHON ...`. Step options of the site replace options of the same name.
+
+        Ranks are numbered node by node, and srun ends all ranks if one fails. srun passes its environment on to the
+        ranks. The kind of PMI follows from the site's MPI or, if that is unknown, from Slurm's MpiDefault.
         """
         options = {
             "nodes": str(world.num_nodes),
@@ -119,7 +122,10 @@ class Slurm(Launcher):
         return ["srun", *long_options(options | step_options(site.options)), site.python, *program]
 
     def blamed(self, log: str) -> Blame | None:
-        """Return the rank that failed, by srun's line on the first lost task: `srun: error: h2: task 2: Killed`."""
+        """Return the rank that failed, from srun's line about the first lost task, such as `srun:
+
+        error: h2: task 2: Killed`.
+        """
         match = _LOST.search(log)
         if match is None:
             return None
@@ -149,8 +155,9 @@ def batch(
 ) -> str:
     """Return the script for sbatch: an allocation for `world` that runs `lines` of shell once, on its first node.
 
-    `output`: path without suffix of two files, for the lines' output and errors; %j in it is the job id. If `output` is
-    empty, Slurm chooses the path. A failed node ends the job without a requeue: a restart would be another measurement.
+    `output`: the path, without suffix, of two files for the output and the errors of the lines. %j in the path stands
+    for the job id. If `output` is empty, Slurm chooses the path. A failed node ends the job without a requeue, because
+    a restart would be another measurement.
     """
     check_one_line(options)
     asked = {
@@ -176,7 +183,7 @@ def _of_steps(option: str) -> bool:
 def tasks_per_node(env: Mapping[str, str]) -> tuple[int, ...]:
     """Return the number of tasks on each node of the step, from Slurm's `8(x2),4`.
 
-    Raises UsageError if missing or invalid.
+    Raises UsageError if the variable is missing or invalid.
     """
     name = "SLURM_STEP_TASKS_PER_NODE" if "SLURM_STEP_TASKS_PER_NODE" in env else "SLURM_TASKS_PER_NODE"
     text = env.get(name, "")
@@ -195,7 +202,7 @@ def first_host(nodelist: str) -> str:
 
 
 def _meeting(env: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the step's first host and a port.
+    """Return the step's first host and a port, where the ranks meet. None outside a Slurm job.
 
     Two jobs on one host have different ports unless their ids differ by a multiple of _NUM_JOBS. Ports that Slurm
     reserved for the step (`MpiParams=ports=` in slurm.conf) are preferred, because Slurm gives them to no other step.

@@ -1,4 +1,4 @@
-"""torchrun, started as `python -m torch.distributed.run` by the cluster's interpreter.
+"""Start ranks with torchrun, as `python -m torch.distributed.run` of the cluster's interpreter.
 
 A rank reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which other launchers of torch
 set, too. The launcher decides the placement, so the local rank is never computed from the rank.
@@ -17,12 +17,15 @@ from bench.core.launcher import Blame, BlameCode, Launcher, LaunchSite
 from bench.core.world import RankInfo, World
 from bench.launchers._variables import checked, long_options, rendezvous, whole
 
-EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # followed by hosts, --, command
+EVERYWHERE = (sys.executable, "-m", "bench.controller.hosts")  # the hosts, `--` and the command follow these words
 _ROOT_CAUSE = re.compile(r"Root Cause.*?host\s*:\s*(\S+).*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 
 
 class Torchrun(Launcher):
-    """Starts ranks with torchrun. Since torchrun may run inside another launcher, its variables are checked first."""
+    """Starts ranks with torchrun.
+
+    Because torchrun may run inside another launcher, its variables are read before those of other launchers.
+    """
 
     program = ""  # it is a Python module, so no executable is needed
     precedence = 10
@@ -31,7 +34,7 @@ class Torchrun(Launcher):
     def place(self, env: Mapping[str, str]) -> RankInfo | None:
         """Return a rank's place, or None if neither RANK nor WORLD_SIZE is set.
 
-        Raises UsageError if only one of them is.
+        Raises UsageError if only one of the two is set.
         """
         given = [name for name in ("RANK", "WORLD_SIZE") if name in env]
         if not given:
@@ -51,10 +54,14 @@ class Torchrun(Launcher):
         return checked(place)
 
     def command(self, program: list[str], world: World, site: LaunchSite, env: Mapping[str, str]) -> list[str]:
-        """On one node torchrun with `--standalone`, else one torchrun per named host; all meet on the first host.
+        """Return the command.
 
-        Ranks of one node meet at an address, because the node's name may not resolve (in a sandbox). Several hosts use
-        the static rendezvous, where the k-th host is node k. With the option `rdzv-backend: c10d`, torch numbers them.
+        On one node, it is torchrun with `--standalone`. Otherwise, it starts a torchrun on each named host, and all of
+        these meet on the first host.
+
+        Ranks of one node meet at 127.0.0.1 rather than at the node's name, which may not resolve (in a sandbox).
+        Several hosts use the static rendezvous, where the k-th host is node k. With the option `rdzv-backend: c10d`,
+        torch numbers them.
         """
         options = {"nproc-per-node": str(world.ranks_per_node)}
         if world.num_nodes == 1:
@@ -89,8 +96,8 @@ class Torchrun(Launcher):
             return None
         host, rank, code = match.groups()
         if int(code) < 0:
-            return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)))
-        return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(code)))
+            return Blame(int(rank), host, Coded.of(BlameCode.KILLED, signal=-int(code)), surely_first=True)
+        return Blame(int(rank), host, Coded.of(BlameCode.EXITED, exit_code=int(code)), surely_first=True)
 
 
 LAUNCHER = Torchrun()

@@ -1,4 +1,4 @@
-"""Output of rank 0: each row as soon as it is measured, whole documents at the end.
+"""Write the output of rank 0: each row as soon as it is measured, and whole documents at the end.
 
 Results go to stdout, everything else to stderr.
 """
@@ -6,10 +6,12 @@ Results go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.core import plugins, printable
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_REFUSED, BenchError, UsageError
@@ -18,11 +20,12 @@ from bench.store.heartbeat import ERROR_LINE
 
 if TYPE_CHECKING:
     from bench.core.record import Header, Record
+    from bench.rank.header import HostsAfterRows
     from bench.results.document import Document, Summary
     from bench.store.jsonl import Writer
+    from bench.store.row_events import RowEvent
 
     Clocks = dict[str, dict[str, float]]
-    Gpus = dict[str, list[dict[str, Any]]]
 
 _MOST_HELD, _MOST_PENDING = 50_000, 10_000  # rows of a printed table that rank 0 keeps (about 100 MB, and 20 MB)
 
@@ -32,14 +35,14 @@ def deliver(
     rows: Iterator[tuple[Record, ...]],
     args: argparse.Namespace,
     clocks_at_end: Callable[[], Clocks] = dict,
-    gpus_at_end: Callable[[], Gpus] = dict,
+    after: HostsAfterRows | None = None,
 ) -> int:
-    """On rank 0, write and print each row as soon as it is measured. Returns the exit code.
+    """Write and print each row on rank 0 as soon as it is measured. Returns the exit code.
 
-    `clocks_at_end` and `gpus_at_end` are called after the last row.
+    `clocks_at_end` is called after the last row; `after` then has the state of the hosts.
     """
     from bench.results import summary
-    from bench.store import jsonl
+    from bench.store import jsonl, row_events
 
     writer = jsonl.Writer(Path(args.records), header) if args.records else None
     live = args.format == "table" and args.output is None
@@ -47,20 +50,22 @@ def deliver(
     if printer is None:
         for note in header.notes:
             say(f"# {note}")
-    # A document needs every row; a table that is printed row by row keeps only the rows that its last lines need.
+    # A document needs every row. A table that is printed row by row keeps only the rows that its last lines need.
     builder = summary.DocumentBuilder(_MOST_HELD if printer else None)
     try:
         for row in rows:
             if writer:
                 writer.append(*row)
             shown = [builder.add(header.job, header, record) for record in row]
+            if args.heartbeats:
+                row_events.append(Path(args.heartbeats), _event(header, row, shown))
             if printer:
                 printer.show([summary for summary in shown if summary is not None])
     except Exception:
         if not printer:  # prints one whole document even after a failure
             emit(builder.document({header.job: header}), args)
         raise
-    header = _at_end(header, clocks_at_end(), gpus_at_end(), writer)
+    header = _at_end(header, clocks_at_end(), after, writer)
     document = builder.document({header.job: header})
     if printer:
         printer.finish(document, args.notes)
@@ -69,23 +74,46 @@ def deliver(
     return _exit_code(document)
 
 
-def _at_end(header: Header, clocks: Clocks, gpus: Gpus, writer: Writer | None) -> Header:
-    """Add the final state of the hosts' clocks and GPUs to the header and the file."""
+def _event(header: Header, row: Sequence[Record], shown: Sequence[Summary | None]) -> RowEvent:
+    """Return the event of a row's records: the figures of its slowest group, or why it has none."""
+    from bench.store.row_events import RowEvent
+
+    first = row[0]
+    failed = next((record.failed for record in row if record.failed is not None), None)
+    skipped = next((record.skipped for record in row if record.skipped is not None), None)
+    event = RowEvent(header.pattern, first.payload_bytes, first.mode, len(row), failed=failed is not None)
+    if failed is not None:
+        return replace(event, reason=failed.what)
+    timed = [summary for summary in shown if summary is not None and summary.median_s is not None]
+    if not timed:
+        return replace(event, reason=skipped.text if skipped is not None else "")
+    slowest = max(timed, key=lambda summary: summary.median_s or 0.0)
+    return replace(
+        event,
+        median_s=slowest.median_s,
+        busbw_bytes_per_s=slowest.busbw_bytes_per_s,
+        bound_fraction=slowest.bound_fraction,
+        flags=tuple(dict.fromkeys(flag for summary in timed for flag in summary.flags)),
+    )
+
+
+def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer: Writer | None) -> Header:
+    """Add the final state of the hosts, their clocks and GPUs to the header and the file."""
     from bench.store import jsonl
 
     if clocks:
         header = jsonl.with_clocks(header, clocks)
-    if gpus:
-        header = jsonl.with_gpus_at_end(header, gpus)
+    if after is not None:
+        header = jsonl.with_end(header, after.gpus, after.hosts)
     if clocks and writer:
         writer.clocks(clocks)
-    if gpus and writer:
-        writer.end(gpus)
+    if after is not None and writer:
+        writer.end(after.gpus, after.hosts)
     return header
 
 
 def _exit_code(document: Document) -> int:
-    """4 for wrong data or a failed row, 3 if every row was skipped, else 0."""
+    """Return the exit code: 4 for wrong data or a failed row, 3 if every row was skipped, else 0."""
     wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
         first = wrong[0].first_wrong["text"] if wrong[0].first_wrong else "unknown position"
@@ -119,7 +147,10 @@ class _TablePrinter:
         self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until its size is complete, then print it; a size with too many rows is printed in parts."""
+        """Keep the row until all rows of its size are there, then print them.
+
+        A size with too many rows is printed in parts.
+        """
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
             self._flush()
         self._pending += row
@@ -172,5 +203,6 @@ def check_output(output: str | None) -> None:
 
 
 def say(line: str) -> None:
-    """Print one line to stderr, in one write."""
-    print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)
+    """Print one line to stderr, in one write. A closed stderr is ignored: the launcher may have been killed."""
+    with contextlib.suppress(OSError):
+        print(f"{printable.line(line)}\n", end="", file=sys.stderr, flush=True)

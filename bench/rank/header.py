@@ -1,4 +1,4 @@
-"""What a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
+"""Collect what a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.core.transport import Transport
 from bench.core.world import World
 from bench.hardware import catalogue, live
 from bench.hardware.bounds import moves_host_memory
-from bench.probes import environment, machine, nvml, versions
+from bench.probes import environment, host_use, machine, nvml, versions
 from bench.rank import calibrate, placement, sampling
 from bench.rank.messages import RankRemark
 from bench.rank.session import Session
@@ -48,7 +48,10 @@ def header_of(opened: Session, job: str, launch: int = 1) -> Header | None:
         "node": None,
     }
     if transport.place.local_rank == 0:
-        mine["node"] = machine.facts(under_load=under_load) | {"num_cpus": opened.num_cpus}
+        mine["node"] = machine.facts(under_load=under_load) | {
+            "num_cpus": len(opened.cpus),
+            "before": host_use.state(opened.cpus),
+        }
     gathered = transport.channel.gather(mine)
     if gathered is None:
         return None
@@ -99,7 +102,10 @@ _PER_RANK = {
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """Header fields that measured and modelled runs share. `argv`: the command that a user would type."""
+    """Return the header fields that measured and modelled runs share.
+
+    The field `argv` is the command that a user would type.
+    """
     name, *options = to_argv(case)
     return {
         "job": job,
@@ -148,37 +154,42 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links that bound a run:
+    """Return the links that bound a run, or {} if they are unknown.
 
-    those of the instance type, except for rates that the case gives; {} if unknown.
+    They are the links of the instance type, except for rates that the case gives.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
     return catalogue.bounding_links(case.instance, dict(case.links), world.ranks_per_node, one_per_gpu)
 
 
-class GpusAtEnd:
-    """Conditions of all GPUs after the last row, before they idle. All ranks take part; rank 0 has the result."""
+class HostsAfterRows:
+    """The state of all hosts and their GPUs after the last row, before they idle.
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-        self._gpus: dict[str, list[dict[str, Any]]] = {}
+    All ranks take part; rank 0 has the result.
+    """
+
+    def __init__(self, opened: Session) -> None:
+        """Begin to measure the CPU time of programs, on the first rank of each host."""
+        self._transport, self._cpus = opened.transport, opened.cpus
+        self._local_size = opened.world.ranks_per_node
+        self._programs = host_use.ProgramMeter() if opened.transport.place.local_rank == 0 else None
+        self.gpus: dict[str, list[dict[str, Any]]] = {}  # by host; empty if no GPU took part
+        self.hosts: dict[str, dict[str, Any]] = {}  # by host: host_use.state, and the busiest other `programs`
 
     def reading_after(self, rows: Iterator[T]) -> Iterator[T]:
-        """Pass the rows through.
-
-        After the last row, the first rank of each host reads the conditions of the host's GPUs.
-        """
+        """Yield the rows unchanged. After the last row, the first rank of each host reads the host's state."""
         yield from rows
-        if self._transport.clock != "device" and self._transport.available_bytes() is None:
-            return
-        self._transport.keep_link_active()
-        mine = (socket.gethostname(), nvml.conditions()) if self._transport.place.local_rank == 0 else None
-        for host_gpus in self._transport.channel.gather(mine) or []:
-            if host_gpus is not None:
-                host, gpus = host_gpus
-                self._gpus[host] = gpus
-
-    def conditions(self) -> dict[str, list[dict[str, Any]]]:
-        """Clocks, power, temperature and throttle reasons of each GPU, by host; {} if no GPU took part."""
-        return self._gpus
+        on_gpu = self._transport.clock == "device" or self._transport.available_bytes() is not None
+        if on_gpu:
+            self._transport.keep_link_active()
+        mine = None
+        if self._programs is not None:
+            state = host_use.state(self._cpus) | {"programs": self._programs.busiest(self._local_size)}
+            mine = socket.gethostname(), nvml.conditions() if on_gpu else None, state
+        for reply in self._transport.channel.gather(mine) or []:
+            if reply is not None:
+                host, gpus, state = reply
+                self.hosts[host] = state
+                if gpus is not None:
+                    self.gpus[host] = gpus

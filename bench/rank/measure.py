@@ -17,6 +17,7 @@ from bench.core.case import Case
 from bench.core.contention import parts, rounds
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.dtypes import dtype_of
+from bench.core.host_use import HostUse
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Round, Step
 from bench.core.record import Failure, Flag, Record, Skip, StarvedRank
@@ -24,6 +25,7 @@ from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
+from bench.probes.host_use import HostMeter
 from bench.rank import contention, ladder, overlap, sampling
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
@@ -32,6 +34,7 @@ from bench.rank.records import Reason, Records
 from bench.rank.rows import (
     BufferSets,
     PlannedRow,
+    ends_first,
     is_in_place,
     no_overlap_reason,
     payloads,
@@ -39,14 +42,15 @@ from bench.rank.rows import (
 )
 from bench.rank.verify import Verifier, Wrong
 
-_KEPT_VALUES = 2_000_000  # seconds of single ranks that a file keeps; with more samples, only the slowest rank's
+# values of single ranks that a file keeps; with more samples, it keeps only the slowest rank's
+_KEPT_VALUES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of its host or GPU.
+    """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of the rank's host or GPU.
 
-    `own_cache`: no other rank shares that cache, as on a GPU.
+    `own_cache`: whether no other rank shares that cache, as on a GPU.
     """
 
     case: Case
@@ -58,7 +62,8 @@ class Setting:
     available_bytes: int  # memory that this rank may use
     beat: Callable[[str], None]
     own_cache: bool = False
-    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # of work that needs no other rank
+    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # a context for work that needs no other rank
+    cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
 
 
 class Measurer:
@@ -81,7 +86,10 @@ class Measurer:
         self._overlap: overlap.OverlapSampler | None = None
 
     def rows(self) -> Iterator[tuple[Record, ...]]:
-        """Yield each row's records, one per group. Rows are in the order of sizes, then modes, then rounds."""
+        """Yield each row's records, one per group. For each size, all rounds of one mode come before the next mode.
+
+        Sizes are in the order of the case, or with a time budget in that of `ends_first`.
+        """
         case, started = self._case, time.monotonic()
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
@@ -96,8 +104,8 @@ class Measurer:
         sizes = payloads(case, self._s.pattern, len(all_rounds[0][0].ranks))
         num_rows = len(sizes) * len(case.modes) * len(all_rounds)
         plan = (
-            (mode, payload, requested, round_)  # one round at a time: all pairs of a large world are too long a list
-            for payload, requested in sizes.items()
+            (mode, payload, sizes[payload], round_)  # one round at a time: a list of all pairs would be too long
+            for payload in (sizes if case.budget_s is None else ends_first(sizes))
             for mode in case.modes
             for round_ in all_rounds
         )
@@ -155,28 +163,31 @@ class Measurer:
         one_way = OneWaySampler(self._transport, self._clocks, row.round, compiled) if self._clocks else None
         against = self._contention or self._overlap
         meter = CpuMeter()
+        host_meter = HostMeter(self._s.cpus) if self._transport.place.local_rank == 0 else None
         if against:
             taken = against.take(row, compiled, most, room, beat)
         else:
             most = 1 if one_way else most
             taken = sampling.take(self._case, self._transport, row, compiled, most, room, beat, one_way)
-        cpu = meter.use()
+        cpu, host_use = meter.use(), host_meter.use() if host_meter else None
         self._s.beat(f"{what}: last check")
         with self._s.working():
             own = prepared.check_last() if prepared else Wrong(0)
-        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu))
+        last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu, host_use))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if last is None or fresh is None:
             return ()
-        wrongs = [a if a.num_wrong else b for (a, _), b in zip(last, fresh, strict=True)]
+        wrongs = [a if a.num_wrong else b for (a, _, _), b in zip(last, fresh, strict=True)]
+        uses = [cpu for _, cpu, _ in last]
+        hosts = self._host_uses(uses, [use for _, _, use in last])
         records = []
         for k, group in enumerate(row.round):
             self._kept += len(taken.shares[k].slowest) * len(group.ranks)
             bound_s = one_way.bound_s(group) if one_way else None
-            starved = self._starved(group, [cpu for _, cpu in last])
+            starved = self._starved(group, uses)
             group_flags: dict[str, None] = {}
             if flags is not None:
                 for rank in group.ranks:
@@ -184,15 +195,17 @@ class Measurer:
             record = self._records.measured(
                 row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention
             )
+            names = dict.fromkeys(self._s.hosts[rank] for rank in group.ranks)
+            record = replace(record, hosts=tuple(hosts[host] for host in names if host in hosts))
             if starved:
                 record = replace(record, starved=starved, flags=(*record.flags, Flag.STARVED_RANK))
             records.append(record)
         return tuple(records)
 
     def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
-        """Return the group's ranks that lacked CPU time while a row was timed. `uses`:
+        """Return the group's ranks that lacked CPU time while a row was timed.
 
-        the CPU use of every rank of the world.
+        `uses`: the CPU use of every rank of the world.
         """
         found = shortages({rank: uses[rank] for rank in group.ranks}, self._transport.spins)
         return tuple(
@@ -200,13 +213,31 @@ class Measurer:
             for rank, short in found.items()
         )
 
+    def _host_uses(self, uses: Sequence[CpuUse], of_hosts: Sequence[HostUse | None]) -> dict[str, HostUse]:
+        """Return the CPU time of each host while a row was timed, with the share of our ranks. By rank:
+
+        `uses` is the CPU use of each rank, `of_hosts` that of its host if the rank measured it.
+        """
+        found = {self._s.hosts[rank]: use for rank, use in enumerate(of_hosts) if use is not None}
+        ours: dict[str, list[float]] = {host: [] for host in found}
+        for host, use in zip(self._s.hosts, uses, strict=True):
+            if host in ours:
+                ours[host].append(use.cpu_s)
+        return {
+            host: replace(use, host=host, ours_s=sum(ours[host]), num_ranks=len(ours[host]))
+            for host, use in found.items()
+        }
+
     # -- before timing
 
     def _skipped(self, row: PlannedRow, reason: Reason) -> tuple[Record, ...]:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the first reason that any rank has, equal on all ranks. A failure takes precedence over a skip."""
+        """Return the first reason that any rank has, or None.
+
+        The result is equal on all ranks. A failure takes precedence over a skip.
+        """
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
         return reasons[0] if reasons else None
@@ -228,7 +259,8 @@ class Measurer:
     ) -> tuple[Buffers | None, Reason | None]:
         """Allocate this rank's buffers.
 
-        Too little free memory skips the row; if allocation fails despite enough memory, the row fails.
+        If there is too little free memory, the row is skipped. If allocation fails despite enough memory, the row
+        fails.
         """
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
@@ -264,7 +296,7 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # once all senders have finished, messages without a reply have arrived as well
+        self._transport.sync()  # after all senders have finished, messages that need no reply have arrived, too
         if prepared:
             with self._s.working():
                 wrong = prepared.verifier.check(prepared.buffers, 0, variation)

@@ -54,6 +54,7 @@ class RankRefusal(Code):
         "another benchmark measures on host {host} ({whose}): wait until it has ended, or measure beside it with "
         "`run --share-hosts`",
     )
+    TOOL_NOT_STARTED = "tool-not-started", "{program} cannot be started on host {host} ({why}): install it there, too"
     OTHER_NUM_RANKS = (
         "other-num-ranks",
         "this process is one of {found} ranks (according to {source}), but {num_ranks} were requested ({num_nodes} "

@@ -119,6 +119,16 @@ class Comparison:
         return self.verdict_together == ComparisonVerdict.SLOWER or self.counts["slower"] > 0
 
     @property
+    def is_decided(self) -> bool:
+        """Whether more launches are not needed: all rows together, or a row, have changed, or nothing has."""
+        decided = {ComparisonVerdict.SLOWER, ComparisonVerdict.FASTER}
+        if self.counts["slower"] or self.counts["faster"]:
+            return True
+        return self.verdict_together in decided or (
+            self.verdict_together == ComparisonVerdict.EQUIVALENT and not self.counts["inconclusive"]
+        )
+
+    @property
     def counts(self) -> dict[str, int]:
         """The number of rows with each of VERDICTS."""
         return {verdict: sum(row.verdict == verdict for row in self.rows) for verdict in VERDICTS}

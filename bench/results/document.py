@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.core.codes import Coded
+from bench.core.host_use import HostUse
 from bench.core.record import Header
 
 
@@ -85,6 +86,7 @@ class Summary:
     compared: str | None = None  # how much of the data was checked: "full", "sampled", or None
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
     starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
+    hosts: tuple[HostUse, ...] = ()  # CPU time of the hosts while the row was timed; empty if unknown
 
 
 @dataclass(frozen=True, slots=True)

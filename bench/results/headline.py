@@ -16,12 +16,13 @@ from bench.core.codes import Coded
 from bench.core.record import Flag, Header
 from bench.core.units import format_bytes
 from bench.results import text
+from bench.results.busy import BusyRun, busy_run
 from bench.results.document import Document, Summary
 from bench.results.messages import HeadlineCode
 
 MOST_LINES = 8
-_MOST_TRANSPORTS = MOST_LINES - 3  # the other lines: machine, trust, next
-_MOST_OPEN = 0.5  # share of the figures; if more have not converged, the advice is to measure again
+_OTHER_LINES = 3  # machine, trust, next; on a busy machine one more
+MOST_OPEN = 0.5  # share of the figures; if more have not converged, the advice is to measure again
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,15 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
     """
     if not document.headers:
         return []
-    lines = [_machine(list(document.headers.values()))]
-    lines += _transports(document.summaries)
+    busy = busy_run(document)
+    lines = [Coded.of(HeadlineCode.BUSY, several=len(busy.hosts) > 1, **busy.facts())] if busy.matters else []
+    most_transports = MOST_LINES - _OTHER_LINES - len(lines)
+    lines.append(_machine(list(document.headers.values())))
+    lines += _transports(document.summaries, most_transports)
     if document.summaries:
-        lines.append(_trust(document))
+        lines.append(_trust(document, busy))
     if run is not None:
-        lines += _advice(document, run)
+        lines += _advice(document, run, busy)
     return lines
 
 
@@ -93,7 +97,7 @@ def _range(numbers: Sequence[int]) -> str | None:
     return text.count(numbers[0], "rank") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ranks"
 
 
-def _transports(rows: Sequence[Summary]) -> list[Coded]:
+def _transports(rows: Sequence[Summary], most: int) -> list[Coded]:
     """Return a line for each transport: its best bandwidth and its smallest latency."""
     usable = [row for row in rows if row.verified is not False]
     found = []
@@ -103,10 +107,10 @@ def _transports(rows: Sequence[Summary]) -> list[Coded]:
         if best or smallest:
             both = bool(best and smallest)
             found.append(Coded.of(HeadlineCode.TRANSPORT, transport=transport, both=both, **best, **smallest))
-    if len(found) <= _MOST_TRANSPORTS:
+    if len(found) <= most:
         return found
-    rest = [line.facts["transport"] for line in found[_MOST_TRANSPORTS - 1 :]]
-    return [*found[: _MOST_TRANSPORTS - 1], Coded.of(HeadlineCode.MORE_TRANSPORTS, num=len(rest), transports=rest)]
+    rest = [line.facts["transport"] for line in found[most - 1 :]]
+    return [*found[: most - 1], Coded.of(HeadlineCode.MORE_TRANSPORTS, num=len(rest), transports=rest)]
 
 
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
@@ -161,13 +165,13 @@ def _row_words(row: Summary) -> str:
 # -- how far to trust it
 
 
-def _trust(document: Document) -> Coded:
-    """Return the line about wrong data, convergence, contradictions and launches."""
+def _trust(document: Document, busy: BusyRun) -> Coded:
+    """Return the line about wrong data, convergence, contradictions, launches and other load."""
     rows = document.summaries
     measured = [row for row in rows if not row.modelled and not row.imported]
     if not measured:
         return Coded.of(HeadlineCode.MODELLED if rows[0].modelled else HeadlineCode.IMPORTED, num=len(rows))
-    num_open = sum(_is_open(row) for row in measured)
+    num_open = sum(map(is_open, measured))
     return Coded.of(
         HeadlineCode.TRUST,
         num=len(measured),
@@ -177,10 +181,12 @@ def _trust(document: Document) -> Coded:
         num_failed=len(document.failures) or None,
         num_contradictions=len(document.conflicts) or None,
         launches=max([spread.num_launches for spread in document.spreads], default=1),
+        idle=busy.is_known and not busy.matters,
+        load_unknown=not busy.is_known,
     )
 
 
-def _is_open(row: Summary) -> bool:
+def is_open(row: Summary) -> bool:
     """Check whether the interval of a row's median is unknown, or wider than requested."""
     return bool({Flag.NOT_CONVERGED, Flag.FEW_SAMPLES, Flag.BAD_SAMPLES} & set(row.flags))
 
@@ -188,17 +194,18 @@ def _is_open(row: Summary) -> bool:
 # -- what to do next
 
 
-def _advice(document: Document, run: NamedRun) -> list[Coded]:
+def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
     """Return the advice on the next command. The first condition below that holds decides."""
     rows = document.summaries
     scenario, command = _command(run)
+    unsure = busy.matters or sum(map(is_open, rows)) > MOST_OPEN * len(rows)
     applying = {
         HeadlineCode.NEXT_WRONG: any(row.verified is False for row in rows),
         HeadlineCode.NEXT_IMPORTED: any(row.imported for row in rows),
         HeadlineCode.NEXT_FAILED: document.failures and scenario,
         HeadlineCode.NEXT_MODELLED: any(row.modelled for row in rows) and scenario,
         HeadlineCode.NEXT_SLOW: any(one.slow for one in document.standings),
-        HeadlineCode.NEXT_OPEN: sum(map(_is_open, rows)) > _MOST_OPEN * len(rows) and scenario,
+        HeadlineCode.NEXT_OPEN: unsure and scenario,
         HeadlineCode.NEXT_SINGLE: rows and not document.spreads and scenario,
         HeadlineCode.NEXT_PUBLISH: rows,
     }

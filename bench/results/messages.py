@@ -15,6 +15,7 @@ from bench.core.record import Flag
 MARKS = {
     "!": "above a hard bound",
     "c": "a rank lacked CPU time",
+    "^": "measured on a busy machine",
     "*": "not converged",
     "?": "no 95 % interval",
     "~": "drift or warm-up",
@@ -44,6 +45,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
+    Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }
 # fmt: on
@@ -58,6 +60,10 @@ class NoteCode(Code):
     FAILED = "failed", "FAILED {row}: {reason}"
     WARNING = "warning", "{text}"
     THROTTLED = "throttled", "THROTTLED {gpu} of {host}, {when:list} the rows: {reasons:list}"
+    CPUS_THROTTLED = (
+        "cpus-throttled",
+        "THROTTLED CPUs of {host}: {num:n time} during the rows (too hot)",
+    )
     SLOW_RANK = (
         "slow-rank",
         "SLOW: rank {rank} ({place}), {row}: {rate}, {behind:percent} below the median of {num}, robust z {z:.1f}",
@@ -66,6 +72,10 @@ class NoteCode(Code):
         "starved-rank",
         "STARVED: rank {rank} on {host} got {share:percent} of the CPU time that it needed (the others: "
         "{others_share:percent}) in {num:n row}: their times include waiting for it",
+    )
+    BUSY_HOST = (
+        "busy-host",
+        "BUSY {host}: {causes:list} while {num:n row} of {of} were measured",
     )
     CONTRADICTION = "contradiction", "CONTRADICTION {sentence}"
     SKIPPED = "skipped", "skipped {row}: {reason}"
@@ -102,6 +112,7 @@ SUMMARIES = {
     NoteCode.FAILED: ("FAILED: {num} rows or jobs", "the first: {row}: {reason}"),
     NoteCode.WARNING: ("{num} warnings", "the first: {text}"),
     NoteCode.THROTTLED: ("THROTTLED: {num} GPUs", "the first: {gpu} of {host}, {reasons:list}"),
+    NoteCode.BUSY_HOST: ("BUSY: {num} hosts", "the busiest: {host}, {causes:list}"),
     NoteCode.SLOW_RANK: ("SLOW: {num} ranks", "the slowest: rank {rank} ({place}), {behind:percent} below the median"),
     NoteCode.STARVED_RANK: ("STARVED: {num} ranks", "the most: rank {rank} on {host}, {share:percent}"),
     NoteCode.CONTRADICTION: ("{num} contradictions between rows", "the largest: {sentence}"),
@@ -127,6 +138,11 @@ FOLDED = {
 class HeadlineCode(OptionalPartsCode):
     """The lines of the summary that comes before a run's tables."""
 
+    BUSY = (
+        "busy",
+        "BUSY MACHINE<several?S ({num_hosts}, the busiest {host})>: {causes:list}< ({programs})>; {num} of {of} "
+        "figures were measured meanwhile",
+    )
     MACHINE = (
         "machine",
         "<imported?imported; ><modelled?MODELLED, nothing was measured; ><{num_nodes:n node}><, {instance}>"
@@ -141,7 +157,8 @@ class HeadlineCode(OptionalPartsCode):
     TRUST = (
         "trust",
         "<WRONG DATA in {num_wrong:n row}; ><FAILED: {num_failed:n row or job}; >{num_converged} of {num} figures "
-        "converged ({share:percent})<; {num_contradictions:n contradiction} between rows>; {launches:n launch}",
+        "converged ({share:percent})<; {num_contradictions:n contradiction} between rows>; {launches:n launch}"
+        "<idle?; nothing else ran><load_unknown?; it is not known what else ran>",
     )
     MODELLED = "modelled", "none of the {num} figures is measured"
     IMPORTED = "imported", "{num} figures as another tool printed them, without samples or intervals"

@@ -19,6 +19,7 @@ from bench.core.record import Flag, Header
 from bench.core.sweep import order_of
 from bench.core.units import format_size
 from bench.results import text
+from bench.results.busy import busy_run
 from bench.results.document import Conflict, Document, RankComparison, Summary
 from bench.results.gpus import MATTERS, threshold
 from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES, NoteCode
@@ -36,7 +37,7 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
     rows = document.summaries
     found = [] if rows else [Coded.of(NoteCode.NOTHING_MEASURED)]
     found += [*_invalid(rows), *failures(document.failures), *document.notes, *_ranks(document.standings)]
-    found += _starved(rows)
+    found += [*_starved(rows), *_busy(document)]
     found += [*contradictions(document.conflicts), *skips(document.skipped)]
     found += [*_bounds(rows, letters), *_flags(rows), *_overheads(document.headers.values()), *_floors(rows)]
     if not document.spreads and any(not (row.modelled or row.imported) for row in rows):
@@ -248,6 +249,18 @@ def _starved(rows: Iterable[Summary]) -> list[Coded]:
         facts = {"rank": rank, "host": host, "cpu_s": cpu_s, "needed_s": needed_s, "share": cpu_s / needed_s}
         found.append(Coded.of(NoteCode.STARVED_RANK, num=len(of_rows), others_share=others_share, **facts))
     return sorted(found, key=lambda note: float(note.facts["share"]))
+
+
+def _busy(document: Document) -> list[Coded]:
+    """Return a note on each host that was busy while rows were timed, the busiest first."""
+    busy = busy_run(document)
+    found = []
+    for host, use in busy.hosts.items():
+        num = sum(any(one.host == host and one.is_busy for one in row.hosts) for row in document.summaries)
+        causes = use.causes()
+        facts = {"causes": [cause.text for cause in causes], "codes": [cause.code for cause in causes]}
+        found.append(Coded.of(NoteCode.BUSY_HOST, host=host, num=num, of=busy.of, **facts))
+    return found
 
 
 # -- how to read the figures

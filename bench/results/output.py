@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.core import plugins, printable
 from bench.core.errors import UsageError
+from bench.results import colours, run_table
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
@@ -44,6 +45,8 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options that add columns and notes to the tables of a run."""
     words = "additional columns: wire, the rate through a node's NICs"
     parser.add_argument("--show", action="append", default=[], choices=("wire",), help=words)
+    words = "only these columns of a run's table besides the sizes, on any terminal: time,busbw"
+    parser.add_argument("--columns", type=run_table.column_titles, default=(), metavar="TITLES", help=words)
     parser.add_argument("--wide", action="append_const", dest="show", const="wide", help="all columns, on any terminal")
     words = f"all rows on the terminal; a table of more than {MOST_LINES} lines is cut to one screen, in a file never"
     parser.add_argument("--all", action="store_true", help=words)
@@ -70,7 +73,12 @@ def emit(text: str, args: argparse.Namespace) -> None:
 
     Raises UsageError when the file cannot be written.
     """
-    emit_pieces((safe(text.rstrip("\n"), args.format), "\n"), args)
+    whole = safe(text.rstrip("\n"), args.format) + "\n"
+    if args.format == "table" and args.output is None:
+        args.emitted = True
+        colours.write(whole, sys.stdout)
+    else:
+        emit_pieces((whole,), args)
 
 
 def safe(text: str, form: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -28,7 +28,8 @@ class RunReport(Report):
     `all_notes`: show all notes, not only the urgent ones. `table`: the table of the rows that were printed before; None
     if no row was printed. `most_lines`: the largest number of lines of the table; a longer table is cut to the lines
     that a reader needs first. `run`: how commands name the run, for the last line of the summary. `only_summary`: the
-    report consists of the summary only.
+    report consists of the summary only. `columns`: titles of the columns that the table of rows has besides those that
+    identify a row; empty for all.
     """
 
     document: Document
@@ -38,6 +39,7 @@ class RunReport(Report):
     most_lines: int | None = None
     run: NamedRun | None = None
     only_summary: bool = False
+    columns: Sequence[str] = ()
 
     def blocks(self) -> Iterable[Block]:
         """Yield the summary, what was run, how to read the columns, the rows, derived tables, notes."""
@@ -101,7 +103,8 @@ class RunReport(Report):
     @cached_property
     def table_of_rows(self) -> RunTable:
         """The table of the rows, with the columns and the letters of the bounds."""
-        return self.table or RunTable(Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show))
+        layout = Layout.of(self.document, wire="wire" in self.show, wide="wide" in self.show)
+        return self.table or RunTable(replace(layout, columns=self.columns))
 
     @cached_property
     def _rows(self) -> list[TableLine]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.dtypes import DTYPES
+from bench.core.errors import UsageError
 from bench.core.record import Flag
 from bench.results import text
 from bench.results.document import Document, Summary
@@ -41,6 +42,7 @@ class Layout:
     wire: bool = False
     products: bool = False
     wide: bool = False
+    columns: Sequence[str] = ()
 
     @classmethod
     def of(cls, document: Document, wire: bool = False, wide: bool = False) -> Layout:
@@ -89,6 +91,8 @@ class RunTable:
             self._columns += self._of_mode(mode)
         wrong = Column("#wrong", lambda line: text.wrong(line.by_mode.values()), width=8)
         self._columns.append(wrong)
+        if layout.columns:
+            self._columns = _only(layout.columns, self._columns)
         if layout.wide:
             self._columns = [replace(column, leave_out=0) for column in self._columns]
 
@@ -161,7 +165,29 @@ class RunTable:
 
 
 _GROUP_TITLES = ("group", "from>to")
+# fmt: off
+TITLES = (
+    "size", "count", "type", "redop", "root", "group", "from>to", "time", "ci95", "p95", "p99", "max", "avg", "min",
+    "floor", "algbw", "busbw", "wire", "bound", "TFLOP/s", "of peak", "flags", "#wrong",
+)
+# fmt: on
+_ALWAYS = ("size", *_GROUP_TITLES, "")  # the marks of flags have no title
 _IDENTIFYING = ("type", "redop", "root")
+
+
+def column_titles(words: str) -> tuple[str, ...]:
+    """Return the titles in a comma-separated list. Raises UsageError if no table has such a column."""
+    titles = tuple(title.strip() for title in words.split(",") if title.strip())
+    for title in titles:
+        if title not in TITLES:
+            raise UsageError(f"--columns {title}: no table of rows has this column; there are {', '.join(TITLES)}")
+    return titles
+
+
+def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
+    """Return the columns with these titles and those that are always shown."""
+    shown = [column for column in columns if column.title in (*titles, *_ALWAYS)]
+    return [replace(column, wide=False, leave_out=0) for column in shown]
 
 
 def _kept_if_it_differs(column: Column, lines: Sequence[TableLine]) -> Column:

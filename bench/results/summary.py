@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -98,7 +99,7 @@ class DocumentBuilder:
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,
-            summaries=_flagged(self.summaries, conflicts),
+            summaries=_flagged(by_size(self.summaries), conflicts),
             skipped=tuple(self.skipped),
             failures=tuple(self.failures),
             notes=tuple(notes),
@@ -114,8 +115,23 @@ class DocumentBuilder:
         )
 
 
+def by_size(rows: Iterable[Summary]) -> list[Summary]:
+    """Return the rows of each measured job by size: a job with a time budget measures both ends first.
+
+    Imported rows keep the order of their log.
+    """
+    of_job: dict[str, list[Summary]] = {}
+    for row in rows:
+        of_job.setdefault(row.job, []).append(row)
+    found = []
+    for job_rows in of_job.values():
+        imported = any(row.imported for row in job_rows)
+        found += job_rows if imported else sorted(job_rows, key=lambda row: row.payload_bytes)
+    return found
+
+
 def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
-    """Return a note on each GPU that was throttled when it was read before or after the rows."""
+    """Return a note on each GPU that was throttled when it was read, and on hosts whose CPUs were throttled."""
     found: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for header in headers.values():
         for host, node in header.nodes.items():
@@ -124,7 +140,13 @@ def _throttled(headers: Mapping[str, Header]) -> list[Coded]:
                     if gpu.get("throttle"):
                         name = (host, f"gpu{gpu.get('index')}", tuple(map(str, gpu["throttle"])))
                         found.setdefault(name, []).append(when)
-    return [
+    cpus: Counter[str] = Counter()
+    for header in headers.values():
+        for host, node in header.nodes.items():
+            before, after = ((node.get(when) or {}).get("num_throttled") for when in ("before", "after"))
+            cpus[host] += max(0, (after or 0) - (before or 0)) if before is not None else 0
+    notes = [Coded.of(NoteCode.CPUS_THROTTLED, host=host, num=num) for host, num in cpus.items() if num]
+    return notes + [
         Coded.of(NoteCode.THROTTLED, gpu=gpu, host=host, when=list(dict.fromkeys(when)), reasons=list(reasons))
         for (host, gpu, reasons), when in found.items()
     ]
@@ -179,6 +201,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *times.flags,
         *_disturbances(header, record, times),
         *record.flags,
+        *(Flag.BUSY_HOST,) * any(use.is_busy for use in record.hosts),
         *(Flag.CLOCK_LIMITED,) * coarse,
         *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )
@@ -245,6 +268,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         compared=record.compared,
         first_wrong=asdict(record.first_wrong) if record.first_wrong else None,
         starved=tuple(asdict(rank) for rank in record.starved),
+        hosts=record.hosts,
     )
 
 

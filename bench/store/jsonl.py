@@ -13,7 +13,9 @@ Schema history (the `schema` key of each header line):
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
   bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
-                    of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time
+                    of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
+                    `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
+                    row, added to its facts in the header as `after`
 
 A file can be read without any other file. A launch that completes an earlier one appends its own header; records belong
 to the header above them. A truncated line (the process was killed, the disk was full) is skipped with a warning. Any
@@ -35,6 +37,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
+from bench.core.host_use import HostUse
 from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, StarvedRank, WrongData
 from bench.core.remarks import CodedRemark
 from bench.store import line_schema, older
@@ -54,6 +57,8 @@ _PARTS: dict[str, type] = {
     "first_wrong": WrongData,
 }
 
+GpusAtEnd = Mapping[str, Sequence[Mapping[str, Any]]]  # by host
+HostsAtEnd = Mapping[str, Mapping[str, Any]]  # by host
 T = TypeVar("T")
 
 
@@ -90,9 +95,9 @@ class Writer:
         """Write the clocks of each host after the last row. Raises MeasurementError if the disk is full."""
         self._write({"type": "clocks", "hosts": clocks})
 
-    def end(self, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-        """Write the state of each host's GPUs after the last row. Raises MeasurementError if the disk is full."""
-        self._write({"type": "end", "gpus": gpus})
+    def end(self, gpus: GpusAtEnd, hosts: HostsAtEnd | None = None) -> None:
+        """Write the state of each host and its GPUs after the last row. Raises MeasurementError if the disk is full."""
+        self._write({"type": "end", "gpus": gpus, "hosts": hosts or {}})
 
     def _write(self, *lines: Mapping[str, Any]) -> None:
         # After a truncated line, the new lines would be unreadable, too.
@@ -167,8 +172,11 @@ def _fields(record: Record) -> dict[str, Any]:
     held = ((name, getattr(record, name)) for name in _OF_RECORD)
     told = {name: value for name, value in held if value not in (None, [], {}) or name in _ALWAYS}
     told.pop("starved")
+    told.pop("hosts")
     if record.starved:
         told["starved"] = [asdict(rank) for rank in record.starved]
+    if record.hosts:
+        told["hosts"] = [_host_use(use) for use in record.hosts]
     if record.skipped is not None:
         told["skipped"] = asdict(record.skipped)
     if record.failed is not None:
@@ -197,6 +205,10 @@ def _fields(record: Record) -> dict[str, Any]:
     return {"type": "record", **told}
 
 
+def _host_use(use: HostUse) -> dict[str, Any]:
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(use).items()}
+
+
 def _implied(samples: Samples) -> bool:
     """Whether `seconds` is the maximum of `by_rank` over ranks. It is then not written."""
     return bool(samples.by_rank) and array("d", np.max(samples.by_rank, axis=0)) == samples.seconds
@@ -221,7 +233,7 @@ def read(path: Path) -> Results:
         elif kind == "clocks":
             header = with_clocks(header, parsed["hosts"])
         elif kind == "end":
-            header = with_gpus_at_end(header, parsed["gpus"])
+            header = with_end(header, parsed["gpus"], parsed.get("hosts") or {})
         else:
             records.append(_record(parsed, path, number))
     if header is None:
@@ -251,11 +263,12 @@ def with_clocks(header: Header, clocks: Mapping[str, Mapping[str, float]]) -> He
     return replace(header, calibration={**header.calibration, "clocks": clocks})
 
 
-def with_gpus_at_end(header: Header, gpus: Mapping[str, Sequence[Mapping[str, Any]]]) -> Header:
-    """Return the header with the state of each host's GPUs after the last row."""
-    nodes = {
-        host: {**node, **({"gpus_at_end": gpus[host]} if host in gpus else {})} for host, node in header.nodes.items()
-    }
+def with_end(header: Header, gpus: GpusAtEnd, hosts: HostsAtEnd) -> Header:
+    """Return the header with the state of each host and its GPUs after the last row."""
+    nodes = {}
+    for host, node in header.nodes.items():
+        at_end = {"gpus_at_end": gpus.get(host), "after": hosts.get(host)}
+        nodes[host] = {**node, **{name: value for name, value in at_end.items() if value is not None}}
     return replace(header, nodes=nodes)
 
 
@@ -307,6 +320,7 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
         if values.get(name) is not None:
             values[name] = _made(kind, values[name])
     values["starved"] = tuple(_made(StarvedRank, rank) for rank in values.get("starved", ()))
+    values["hosts"] = tuple(_made(HostUse, use) for use in values.get("hosts", ()))
     try:
         contention = values.get("contention")
         if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):

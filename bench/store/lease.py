@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAME = "controller.lease"
+VARIABLE = "BENCH_LEASE"  # in the environment of a job: the path of the file
 LOST = "lost"
 RENEW_S = 2.0
 LAPSE_S = 8.0

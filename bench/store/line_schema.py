@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from bench.core.errors import UsageError
+from bench.core.host_use import HostUse
 from bench.core.inventory import Adapter, Gpu, NvLink, Path
 from bench.core.links import NodeLinks
 from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Skip, StarvedRank, WrongData
@@ -248,9 +249,16 @@ def _of_part(part: str) -> Shape:
     return values(inner) if found[1] == "Mapping" else each(inner)
 
 
-_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples)
+_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples, HostUse)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (NvLink, Gpu, Adapter, Path, CodedRemark, *_OF_RECORDS)}
 _REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))
+_STATE = keys(
+    load=each(number, 3, 3),
+    num_running=whole(0),
+    cpu_hz=number,
+    num_throttled=whole(0),
+    programs=each(keys(name=text, process=whole(0), cpus=number)),
+)
 _NODE = keys(
     **dict.fromkeys(("host", "product", "cpu_model", "governor", "container", "rack"), text),
     **dict.fromkeys(("gpu_driver", "gpu_cuda", "no_gpus_because", "told_by", "file"), text),
@@ -261,6 +269,8 @@ _NODE = keys(
     network_ports=each(keys(name=text, kind=text, state=text, driver=text, bytes_per_s=number, mtu_bytes=whole(0))),
     gpus=each(of(Gpu, False)),
     gpus_at_end=each(of(Gpu, False)),
+    before=_STATE,
+    after=_STATE,
     adapters=each(of(Adapter, False)),
     paths=each(of(Path, False)),
     lost=each(text),
@@ -317,7 +327,7 @@ _SAMPLES = keys(
 _CHECKS: dict[str, Shape] = {
     "header": of(Header),
     "clocks": keys(("hosts",), hosts=_CLOCKS),
-    "end": keys(("gpus",), gpus=values(each(of(Gpu, False)))),
+    "end": keys(("gpus",), gpus=values(each(of(Gpu, False))), hosts=values(_STATE)),
     "record": of(Record),
 }
 KINDS = tuple(_CHECKS)

@@ -1,4 +1,4 @@
-"""`bench lint` on files: a good run keeps all twelve rules, and each change breaks exactly its rule."""
+"""`bench lint` on files: a good run keeps all rules, and each change breaks exactly its rule."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def findings(folder: Path, capsys: Out) -> tuple[int, dict[str, Any]]:
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_a_good_run_keeps_all_twelve_rules(files: Files, tmp_path: Path, capsys: Out) -> None:
+def test_a_good_run_keeps_all_rules(files: Files, tmp_path: Path, capsys: Out) -> None:
     code, document = findings(files.write(tmp_path / "run"), capsys)
     assert [(found["rule"], found["status"]) for found in document["findings"]] == [
-        (n, "passed") for n in range(1, 13)
+        (n, "passed" if n < 15 else "not known") for n in range(1, 16)
     ], [found for found in document["findings"] if found["status"] != "passed"]
     assert code == 0 and document["schema"] == "bench.lint/1" and document["kept"] is True
 
@@ -179,7 +179,7 @@ def test_a_results_file_alone_can_be_judged(files: Files, tmp_path: Path, capsys
     assert findings(file, capsys)[0] == 0
     assert main(["lint", str(file)]) == 0
     text = capsys.readouterr().out
-    for fact in ("1 job, 16 rows", "2 ranks", "2 CPUs", "0 GPUs", "12 of 12"):
+    for fact in ("1 job, 16 rows", "2 ranks", "2 CPUs", "0 GPUs", "14 of 15"):
         assert fact in text
 
 

@@ -25,7 +25,9 @@ Out = pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("cluster", ["local", "p4d", "p5", "g6e", "p5-eks"])
+@pytest.mark.parametrize(
+    "cluster", ["local", "p4d", "g6e", *(pytest.param(name, marks=pytest.mark.slow) for name in ("p5", "p5-eks"))]
+)
 def test_every_scenario_can_be_planned_on_every_cluster(
     scenario: str, cluster: str, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:

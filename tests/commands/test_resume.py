@@ -84,6 +84,30 @@ def test_the_same_site_is_continued_and_a_cluster_that_is_gone_is_refused(
     assert main(["run", "--resume", "latest", "--no-plots", "--config", "other.yaml"]) == 0
 
 
+def test_a_row_with_wrong_data_is_measured_again_and_then_the_run_is_whole(
+    planned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [rows, failed, *_] = sorted(planned.glob("*.jsonl"))
+    _change_last_row(rows, {"verified": False, "num_wrong": 3})
+    _change_last_row(failed, {"failed": {"what": "no memory", "rank": 1, "host": "h0"}, "samples": None})
+    assert main(["run", "--resume", "latest", "--no-plots"]) == 0
+    assert "2 of 2 jobs are incomplete" in capsys.readouterr().err
+    assert main(["report", "latest", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["job"] for row in document["summaries"] if row["verified"] is False] == [rows.stem]  # still shown
+    assert [row["job"] for row in document["failures"]] == [failed.stem]
+    assert main(["run", "--resume", "latest", "--no-plots"]) == 0
+    assert "0 of 2 jobs" in capsys.readouterr().err
+
+
+def _change_last_row(file: Path, keys: dict[str, object]) -> None:
+    lines = file.read_text().splitlines()
+    [*_, last] = [number for number, line in enumerate(lines) if '"requested_bytes"' in line]
+    row = {**json.loads(lines[last]), **keys}
+    lines[last] = json.dumps({key: value for key, value in row.items() if value is not None})
+    file.write_text("\n".join(lines) + "\n")
+
+
 def test_variables_of_a_stored_plan_do_not_replace_the_agent() -> None:
     """Plans of older versions stored the launcher's variables as factors."""
     planted = {"BENCH_AGENT": "sh -c", "HYDRA_LAUNCHER_EXEC": "/tmp/agent", "NCCL_ALGO": "Tree"}

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from bench.__main__ import main
-from bench.commands import run
+from bench.commands import _progress, run
 from bench.controller.run import RunResult
 from bench.core.record import Failure
 from bench.figures import _style
@@ -102,8 +102,8 @@ def test_a_command_stays_in_one_piece_on_a_narrow_terminal(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("COLUMNS", "20")
     command = "go on with: python -m bench run --resume results/20260102-030405-local-main"
-    with run._progress() as (say, _):
-        say(command)
+    with _progress.shown() as screen:
+        screen.say(command)
     assert command in terminal.getvalue()
 
 

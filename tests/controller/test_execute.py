@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -19,8 +21,10 @@ from bench.controller.messages import OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import Coded
 from bench.core.ends import EndCode
+from bench.core.record import Header, Record
 from bench.core.secret_values import MASK
-from bench.store import heartbeat, lease, runs
+from bench.launchers.torchrun import Torchrun
+from bench.store import heartbeat, jsonl, lease, runs
 from bench.store.heartbeat import End, Heartbeat, LastWords
 from tests.controller.test_batch import job
 from tests.facts import holds
@@ -32,16 +36,16 @@ SILENCE = Coded.of(OutcomeCode.SILENCE, silent_s=9.0)
 
 
 def test_a_job_that_is_only_slow_has_a_code_of_its_own(tmp_path: Path) -> None:
-    slow = execute._explain(-15, TOO_LONG, FailureEvidence(2, BEATS), tmp_path, job("a"))
+    slow = execute._explain(-15, TOO_LONG, FailureEvidence(2, BEATS), tmp_path, job("a"), True)
     assert slow is not None and (slow.code, slow.facts["limit_s"]) == (OutcomeCode.TOO_SLOW, 95.0)
     assert holds(slow.facts["doing"], "2 of 2 ranks", DOING) and "--resume" in slow.what
-    silent = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS), tmp_path, job("a"))
+    silent = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS), tmp_path, job("a"), True)
     assert silent is not None and (silent.code, silent.facts) == (OutcomeCode.SILENCE, {"silent_s": 9.0})
 
 
 def test_a_late_job_with_a_root_cause_has_its_code(tmp_path: Path) -> None:
     raised = LastWords(End.of(EndCode.ERROR, kind="ValueError", why="no"), 1, "h0")
-    late = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS, reports=(raised,)), tmp_path, job("a"))
+    late = execute._explain(-15, SILENCE, FailureEvidence(2, BEATS, reports=(raised,)), tmp_path, job("a"), True)
     assert late is not None and (late.code, late.rank, late.host) == (EndCode.ERROR, 1, "h0")
     assert late.facts["late"] == OutcomeCode.SILENCE
 
@@ -49,14 +53,32 @@ def test_a_late_job_with_a_root_cause_has_its_code(tmp_path: Path) -> None:
 def test_a_ranks_report_comes_before_the_launchers_words_and_those_before_its_exit_code(tmp_path: Path) -> None:
     log = runs.log_file(tmp_path, "a")
     log.write_text("usage: x\nrun.py: error: unrecognized arguments: --x\n")
-    bare = execute._explain(2, None, FailureEvidence(2), tmp_path, job("a"))
+    bare = execute._explain(2, None, FailureEvidence(2), tmp_path, job("a"), True)
     assert bare is not None and bare.code == OutcomeCode.LAUNCHER_FAILED
     assert (bare.facts["exit_code"], bare.facts["log"]) == (2, str(log))
     assert "unrecognized arguments: --x" in bare.facts["saying"]
     words = LastWords(End("cannot-join", {"rank": 1}, "rank 1 cannot join"), 1, "h0")
-    reported = execute._explain(2, None, FailureEvidence(2, reports=(words,)), tmp_path, job("a"))
+    reported = execute._explain(2, None, FailureEvidence(2, reports=(words,)), tmp_path, job("a"), True)
     assert reported is not None and (reported.code, reported.rank, reported.host) == ("cannot-join", None, None)
     assert str(log) in reported.what
+
+
+def test_rows_of_an_earlier_attempt_are_no_success_of_this_one(
+    tmp_path: Path, a_record: Callable[..., Record], a_header: Callable[..., Header]
+) -> None:
+    measured = replace(job("a"), num_records=1)
+    jsonl.Writer(runs.results_file(tmp_path, "a"), a_header()).append(a_record())
+    runs.log_file(tmp_path, "a").write_text("")
+    for exit_code in (250, 0):  # 0: mpirun of Open MPI may not report that it lost a host before its ranks started
+        assert execute._explain(exit_code, None, FailureEvidence(2), tmp_path, measured, True) is None
+        failed = execute._explain(exit_code, None, FailureEvidence(2), tmp_path, measured, False)
+        assert failed is not None and failed.code == OutcomeCode.LAUNCHER_FAILED
+
+
+def test_a_launcher_that_starts_no_rank_has_failed(tmp_path: Path) -> None:
+    idle = replace(job("a"), command=("true",), num_records=1)
+    outcome = execute.run(idle, tmp_path, tmp_path, Torchrun(), 60.0, lambda seconds: None)
+    assert (outcome.exit_code, outcome.code) == (0, OutcomeCode.LAUNCHER_FAILED)
 
 
 def test_time_in_which_the_controller_did_not_run_is_no_silence(
@@ -116,6 +138,31 @@ def test_a_job_ends_when_its_controller_is_killed_and_its_lease_is_lost(tmp_path
     for process in left:
         process.kill()
     assert left == []
+
+
+def test_a_guard_that_is_killed_is_replaced_so_its_job_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_S", 0.1)
+    guards: list[subprocess.Popen[bytes]] = []
+    start = execute._guard
+
+    def start_and_keep(*words: Any) -> subprocess.Popen[bytes]:
+        guards.append(start(*words))
+        return guards[-1]
+
+    monkeypatch.setattr(execute, "_guard", start_and_keep)
+    lease_file = tmp_path / lease.NAME
+    with execute.ended_with_controller(os.getpid(), lease_file) as renew_guard:
+        wait_until(lambda: lease.read(lease_file) is not None)
+        guards[0].kill()
+        guards[0].wait()
+        lease_file.unlink()
+
+        def renewed() -> bool:
+            renew_guard()
+            return lease.read(lease_file) is not None
+
+        wait_until(renewed)
+    assert [guard.returncode for guard in guards] == [-signal.SIGKILL, 0]
 
 
 def wait_until(happened: Callable[[], bool]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from bench.controller import host_checks
 from bench.controller.host_checks import NamedNic, Wanted
 from bench.controller.messages import FindingCode
+from bench.core.host_use import HostUse
 from bench.probes.host import Facts
 
 GIB = 1 << 30
@@ -191,6 +192,11 @@ def test_what_would_stop_a_run_is_one_finding_that_refuses(
 @pytest.mark.parametrize(
     ("changed", "code", "facts"),
     [
+        (
+            {"use": HostUse("h1", 0.5, 2, used_s=0.9, stolen_s=0.0, limited_s=0.0), "programs": [{"name": "stress"}]},
+            FindingCode.BUSY,
+            {"programs": ["stress"]},
+        ),
         ({"has_rdma": True}, FindingCode.LITTLE_LOCKED_MEMORY, {"max_kib": 64}),
         ({"shm_free_bytes": 8 << 20}, FindingCode.LITTLE_SHM, {"free_mib": 8}),  # MPI also works without shared memory
     ],

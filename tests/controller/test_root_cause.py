@@ -226,6 +226,13 @@ def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> 
     assert found(alone) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
     assert root_cause.find(replace(alone, beats=terminated)) is None
     assert root_cause.find(replace(alone, beats=(BEATS[0], *terminated[1:]))) is None
+    # Open MPI ends the others at once, but says which rank was the first.
+    log = "The first process to do so was:\n\n   Process name: [prterun-h0-22126@1,1]\n   Exit code:    143\n"
+    reported = replace(alone, beats=terminated, launcher=mpirun.LAUNCHER.blamed(log))
+    assert found(reported) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
+    by_hydra = mpirun.LAUNCHER.blamed("= RANK 1 PID 41 RUNNING AT h1\n=   EXIT CODE: 143\n")
+    assert by_hydra is not None  # mpirun itself may have got the SIGTERM
+    assert root_cause.find(replace(alone, beats=terminated, launcher=by_hydra)) is None
 
 
 def test_if_all_ranks_are_gone_none_is_named() -> None:
@@ -344,7 +351,7 @@ Root Cause (first observed failure):
             ),
         ),
         (mpirun.LAUNCHER, IMPROPERLY, Blame(2, "h2", DISCONNECT)),
-        (mpirun.LAUNCHER, NONZERO, Blame(2, None, either(7))),
+        (mpirun.LAUNCHER, NONZERO, Blame(2, None, either(7), surely_first=True)),
         (
             mpirun.LAUNCHER,
             HYDRA.replace("KILLED BY SIGNAL: 9 (Killed)", "EXIT CODE: 77"),
@@ -352,8 +359,8 @@ Root Cause (first observed failure):
         ),
         (mpirun.LAUNCHER, PRTERUN, Blame(2, "h1", KILLED)),
         (mpirun.LAUNCHER, "all is well", None),
-        (torchrun.LAUNCHER, TORCHRUN, Blame(2, "h2", KILLED)),
-        (torchrun.LAUNCHER, TORCHRUN.replace("-9", "1"), Blame(2, "h2", exited(1))),
+        (torchrun.LAUNCHER, TORCHRUN, Blame(2, "h2", KILLED, surely_first=True)),
+        (torchrun.LAUNCHER, TORCHRUN.replace("-9", "1"), Blame(2, "h2", exited(1), surely_first=True)),
         (torchrun.LAUNCHER, "", None),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.core.case import (
@@ -98,6 +98,7 @@ CASES = st.fixed_dictionaries(PATTERN, optional=FIELDS).map(consistent)
 
 
 @given(CASES)
+@settings(max_examples=40)
 def test_a_printed_case_reads_back(case: Case) -> None:
     assert from_argv(to_argv(case)) == case
 

@@ -59,6 +59,20 @@ measure:
   - {patterns: [allreduce, alltoall, sendrecv, broadcast], transport: mpi, sizes: 8:64K:2, iterations: 20000}
 """
 
+BESIDE = """\
+max_seconds: 0.05
+measure:
+  - {pattern: allreduce, transport: mpi, tools: osu, like: osu, sizes: [8], iterations: 20, warmup: 2}
+"""
+# Stands in for OSU: the first rank prints a table, and the host lease's holder.
+OSU = """#!/bin/sh
+[ "$SLURM_PROCID" = 0 ] || exit 0
+grep -o '@linkbench-holder.*' /proc/net/unix >&2
+echo "# OSU MPI Allreduce Latency Test v7.4"
+echo "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"
+echo "8   1.00  0.90  1.10  20"
+"""
+
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Slurm | str]:
@@ -234,3 +248,16 @@ def test_ranks_that_do_not_see_each_other_are_refused_with_the_option_to_set(clu
     done = ran(cluster, site, [*BENCH, "run", "quick", "--cluster", "apart", "--no-plots"])
     assert done.code in (3, 4)
     assert "`mpi: pmi2`" in done.err and "`mpi: pmix`" in done.err
+
+
+@pytest.mark.slow
+def test_another_tools_job_holds_the_leases_of_its_hosts(cluster: Slurm, site: Path) -> None:
+    (site / "scenarios" / "beside.yaml").write_text(BESIDE, encoding="utf-8")
+    program = site / "osu_allreduce"
+    program.write_text(OSU, encoding="utf-8")
+    program.chmod(0o755)
+    words = [*BENCH, "run", "beside", "--cluster", "slurm-test", "--no-plots", "--tool-path", str(site)]
+    done = ran(cluster, site, words)
+    assert done.code == 0, done.err
+    [folder] = (site / "results").iterdir()
+    assert f"{folder.name}/allreduce-osu-4x1" in (folder / "allreduce-osu-4x1-osu.log").read_text()

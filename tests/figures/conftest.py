@@ -224,7 +224,12 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
 }
 
 
-@pytest.fixture(params=sorted(DOCUMENTS))
+LONG = ("modelled_p4d", "pairs_of_8")  # their kinds of rows are in other documents, too
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in sorted(DOCUMENTS)]
+)
 def a_document(request: pytest.FixtureRequest) -> Document:
     """Each synthetic document in turn."""
     return DOCUMENTS[request.param]()

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from bench.core.host_use import BusyCause, HostUse
 from bench.core.links import NodeLinks
 from bench.core.record import Header, Record, Samples
 from bench.gate.gate_input import GateInput
 from bench.gate.messages import FaultCode, PublicationRule
 from bench.gate.publication import FindingStatus, PublicationFinding, findings
 from bench.results import summary
-from bench.results.document import Document
+from bench.results.document import Conflict, Document
 from bench.store import jsonl
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -54,7 +55,8 @@ def broken(*jobs: Job, **given: Any) -> dict[int, list[tuple[FaultCode, dict[str
 
 def test_a_measured_job_keeps_every_rule() -> None:
     statuses = {number: finding.status for number, finding in found(measured()).items()}
-    assert statuses == dict.fromkeys(range(1, 13), FindingStatus.PASSED)
+    expected = dict.fromkeys(range(1, 16), FindingStatus.PASSED)
+    assert statuses == expected | {15: FindingStatus.NOT_KNOWN}, "it was measured before hosts were recorded"
 
 
 def test_a_skipped_row_needs_a_reason() -> None:
@@ -194,7 +196,13 @@ def test_modelled_rows_are_marked_and_have_no_timing(a_header: Make, a_record: M
         for mode in ("isolated", "pipelined")
     )
     statuses = {number: finding.status for number, finding in found((JOB, header, records)).items()}
-    assert {number for number, status in statuses.items() if status == FindingStatus.NOT_APPLICABLE} == {6, 8, 10}
+    assert {number for number, status in statuses.items() if status == FindingStatus.NOT_APPLICABLE} == {
+        6,
+        8,
+        10,
+        13,
+        15,
+    }
     assert set(statuses.values()) == {FindingStatus.PASSED, FindingStatus.NOT_APPLICABLE}
     unmarked = tuple(replace(record, modelled=False) for record in records)
     assert (FaultCode.MODELLED_UNMARKED, {}) in broken((JOB, header, unmarked))[5]
@@ -208,6 +216,42 @@ def test_a_run_without_rows_is_judged_only_as_a_run() -> None:
     assert statuses[3] == FindingStatus.NOT_APPLICABLE
 
 
+def _on_hosts(used_s: float, num: int) -> Job:
+    """The measured job, whose first `num` rows were timed while a host's programs used so much CPU time."""
+    job, header, records = measured()
+    quiet = HostUse("vm", 1.0, 2, used_s=2.0, stolen_s=0.0, limited_s=0.0, ours_s=1.97, num_ranks=2)
+    rows = []
+    for place, record in enumerate(records):
+        rows.append(replace(record, hosts=(replace(quiet, used_s=used_s) if place < num else quiet,)))
+    return job, header, tuple(rows)
+
+
+@pytest.mark.parametrize(("used_s", "num"), [(2.9, 99), (2.9, 1)], ids=["all rows", "a row"])
+def test_a_busy_machine_is_not_fit_to_publish(used_s: float, num: int) -> None:
+    job = _on_hosts(used_s, num)
+    [(code, facts)] = broken(job)[15]
+    assert (code, facts["host"], facts["codes"]) == (FaultCode.BUSY_MACHINE, "vm", [BusyCause.OTHERS])
+    assert (facts["num"], facts["of"]) == (min(num, len(job[2])), len(job[2]))
+
+
+def test_an_idle_machine_is_fit_to_publish() -> None:
+    assert found(_on_hosts(2.0, 99))[15].status == FindingStatus.PASSED
+
+
+def test_most_figures_must_have_converged() -> None:
+    job, header, records = measured()
+    late = tuple(replace(record, stop_reason="max_time") for record in records)
+    [(code, facts)] = broken((job, header, late))[13]
+    assert (code, facts) == (FaultCode.MOST_NOT_CONVERGED, {"num_converged": 0, "of": len(records)})
+
+
+def test_contradictions_are_not_fit_to_publish() -> None:
+    row = {"job": JOB, "mode": "isolated", "payload_bytes": 8, "group": "world"}
+    conflict = Conflict("pipelined <= isolated", "x", row, row, 1.5, "pipelined-slower-than-isolated")
+    document = replace(summary.document([measured()]), conflicts=(conflict,))
+    assert [code for code, _ in broken(measured(), document=document)[14]] == [FaultCode.ROWS_CONTRADICT]
+
+
 def test_every_rule_has_a_check_and_a_number() -> None:
-    assert [rule.number for rule in PublicationRule] == list(range(1, 13))
+    assert [rule.number for rule in PublicationRule] == list(range(1, 16))
     assert not findings(GateInput("run", summary.document([measured()])), ())

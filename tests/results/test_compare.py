@@ -187,11 +187,11 @@ def test_runs_of_the_same_thing_are_called_different_in_at_most_5_of_100_compari
 ) -> None:
     rng = np.random.default_rng(20)
     found = []
-    for _ in range(300):
+    for _ in range(200):
         base, new = (np.log(launches(rng, num, rows, sigma, shared)) for _ in range(2))
         found.append(joint_test(base, new, 0.05).p <= 0.05)  # every verdict of slower or faster needs this
-    # 300 comparisons at exactly 5 % exceed this bound once in 1,000 times
-    assert np.mean(found) <= 0.05 + 3.1 * math.sqrt(0.05 * 0.95 / 300)
+    # 200 comparisons at exactly 5 % exceed this bound once in 1,000 times
+    assert np.mean(found) <= 0.05 + 3.1 * math.sqrt(0.05 * 0.95 / 200)
 
 
 def test_no_row_is_named_unless_the_joint_test_finds_a_change(a_run: Make) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from bench.core.host_use import BusyCause, HostUse
 from bench.core.record import Flag
+from bench.results import notes
 from bench.results.document import Document
 from bench.results.headline import MOST_LINES, NamedRun, headline
-from bench.results.messages import HeadlineCode
+from bench.results.messages import HeadlineCode, NoteCode
 
 Make = Callable[..., Any]
 RUN = NamedRun("results/x", "latency", "p4d")
@@ -68,6 +70,47 @@ def test_the_advice_follows_what_is_wrong(a_document: Document, a_summary: Make)
     assert advice(of_rows(a_document, row), NamedRun("a.jsonl")) == HeadlineCode.NEXT_PUBLISH, "no scenario is known"
     [single] = facts_of(of_rows(a_document, row), HeadlineCode.NEXT_SINGLE)
     assert single["command"] == "linkbench run latency --cluster p4d"
+
+
+def _use(share: float) -> HostUse:
+    """The use of a host of 2 CPUs; other programs used this share."""
+    return HostUse("h", 1.0, 2, used_s=1.0 + 2 * share, stolen_s=0.0, limited_s=0.0, ours_s=1.0, num_ranks=2)
+
+
+def _row(make: Make, use: HostUse) -> Any:
+    return make(hosts=(use,), flags=(Flag.BUSY_HOST,) * use.is_busy)
+
+
+def test_a_busy_machine_comes_first(a_document: Document, a_summary: Make) -> None:
+    idle, busy = _row(a_summary, _use(0.02)), _row(a_summary, _use(0.5))
+    rows = of_rows(a_document, idle, busy, busy)
+    first = headline(rows, RUN)[0]
+    assert first.code == HeadlineCode.BUSY
+    assert (first.facts["host"], first.facts["num"], first.facts["of"]) == ("h", 2, 3)
+    assert first.facts["codes"] == [BusyCause.OTHERS]
+    assert advice(rows) == HeadlineCode.NEXT_OPEN
+    assert [note.facts["num"] for note in notes.notes(rows, {}) if note.code == NoteCode.BUSY_HOST] == [2]
+    most = [a_summary(transport=f"t{number}") for number in range(9)]
+    assert len(headline(of_rows(a_document, busy, *most), RUN)) == MOST_LINES
+
+
+def test_the_busy_programs_are_named(a_document: Document, a_summary: Make) -> None:
+    [header] = a_document.headers.values()
+    nodes = {"h": {"after": {"programs": [{"name": "stress", "process": 7, "cpus": 1.2}]}}}
+    named = replace(a_document, headers={header.job: replace(header, nodes=nodes)})
+    assert headline(of_rows(named, _row(a_summary, _use(0.5))), RUN)[0].facts["programs"] == "stress"
+
+
+def test_an_idle_machine_and_an_unknown_one(a_document: Document, a_summary: Make) -> None:
+    idle, busy = _row(a_summary, _use(0.02)), _row(a_summary, _use(0.5))
+    rows = {"idle": (idle,), "few": (busy, *[idle] * 99), "unknown": (a_summary(),)}
+    trusts = {name: facts_of(of_rows(a_document, *some), HeadlineCode.TRUST)[0] for name, some in rows.items()}
+    assert {name: (trust["idle"], trust["load_unknown"]) for name, trust in trusts.items()} == {
+        "idle": (True, False),
+        "few": (True, False),
+        "unknown": (False, True),
+    }
+    assert not facts_of(of_rows(a_document, *rows["few"]), HeadlineCode.BUSY)
 
 
 def test_no_command_is_advised_for_rows_without_a_run(a_document: Document) -> None:

@@ -137,7 +137,7 @@ def test_intervals_over_residuals_cover_the_truth() -> None:
     assert all(0.92 <= share <= 0.985 for share in covered(500, 1, own=0.03, common=0.0))
 
 
-@pytest.mark.parametrize("launches", [3, 5, 10])
+@pytest.mark.parametrize("launches", [3, 5, pytest.param(10, marks=pytest.mark.slow)])
 def test_intervals_over_launches_cover_the_truth_though_all_sizes_of_a_launch_err_together(launches: int) -> None:
     assert all(0.93 <= share <= 0.999 for share in covered(300, launches, own=0.02, common=0.05))
 

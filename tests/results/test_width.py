@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from bench.core.errors import UsageError
 from bench.results.document import Document
 from bench.results.formats import table
 from bench.results.run_report import RunReport
+from bench.results.run_table import TITLES, Layout, RunTable, column_titles
+from tests import pseudo_terminal
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 [REFERENCE] = (ROOT / "results" / "reference").glob("main_*")
@@ -52,29 +50,29 @@ def test_a_column_that_tells_lines_apart_stays(a_document: Document) -> None:
     assert "type" in titles(table.render(RunReport(differing), 80))
 
 
+def test_only_the_columns_that_were_named_and_those_that_name_a_row(a_document: Document) -> None:
+    text = table.render(RunReport(a_document, columns=("busbw", "p99")), 60)
+    assert [line.split() for line in text.splitlines() if line.endswith("busbw")] == [["#", "size", "p99", "busbw"]]
+
+
+def test_every_column_can_be_named(a_document: Document) -> None:
+    layouts = (Layout(("isolated", "pipelined"), wire=True), Layout(("pipelined",), grouped=True, products=True))
+    imported = Layout(("pipelined",), grouped=True, imported=True)
+    found = {
+        column.title
+        for layout in (*layouts, imported, Layout(("isolated",), like="osu"))
+        for column in RunTable(layout).table(()).columns
+    }
+    assert found - {""} == set(TITLES)
+    assert column_titles("time, busbw,") == ("time", "busbw")
+    with pytest.raises(UsageError, match="no-such"):
+        column_titles("time,no-such")
+
+
 @pytest.mark.parametrize("width", [80, pytest.param(100, marks=pytest.mark.slow)])
 def test_a_real_terminal_has_lines_that_fit_and_a_pipe_has_all(width: int) -> None:
     words = (sys.executable, "-m", "bench", "report", str(REFERENCE))
-    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-    with subprocess.Popen(words, cwd=ROOT, env=env, stdout=theirs, stderr=subprocess.DEVNULL):
-        os.close(theirs)
-        text = _all_of(ours)
+    text = pseudo_terminal.shown(words, width, {"NO_COLOR": "1"}, stderr=subprocess.DEVNULL).text
     assert longest(text) <= width
-    piped = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=True).stdout
+    piped = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(titles(text)) < set(titles(piped))
-
-
-def _all_of(terminal: int) -> str:
-    pieces = []
-    while True:
-        try:
-            piece = os.read(terminal, 1 << 16)
-        except OSError:  # Linux ends a pseudo-terminal whose other end is closed by an error
-            break
-        if not piece:
-            break
-        pieces.append(piece)
-    os.close(terminal)
-    return b"".join(pieces).decode().replace("\r\n", "\n")

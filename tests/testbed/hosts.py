@@ -50,6 +50,11 @@ for command in (0x1F, 0x24, 0x2C):  # ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO
     fcntl.ioctl(socket.socket(), 0x8946, request)
 """
 
+
+class SuspendedError(ConnectionError):
+    """A host is suspended, so its daemon does not answer."""
+
+
 Direction = Literal["both", "egress", "ingress"]
 
 
@@ -181,7 +186,9 @@ class Testbed:
     def popen(
         self, host: str, words: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> Remote:
-        """Start a command on a host, in a login's environment and `env`."""
+        """Start a command on a host, in a login's environment and `env`. Raises SuspendedError."""
+        if Path(f"/proc/{self._inits[host]}/stat").read_text().rpartition(")")[2].split()[0] == "T":
+            raise SuspendedError(host)
         request = {"command": f"exec {shlex.join(words)}", "env": dict(env or {}), "cwd": str(cwd) if cwd else None}
         self._num_remotes += 1
         remote = Remote(self.shared, host, request, self.shared / f"{host}-{self._num_remotes}")

@@ -30,7 +30,7 @@ from typing import Any
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.store import jsonl
 from tests.testbed import faults, nemesis_faults, nemesis_invariants
-from tests.testbed.hosts import _ROOTLESS, Remote, Testbed
+from tests.testbed.hosts import _ROOTLESS, Remote, SuspendedError, Testbed
 from tests.testbed.nemesis_faults import KINDS, PORT, Active, Drawn, NotNowError
 from tests.testbed.nemesis_invariants import INVARIANTS, Observed
 
@@ -227,7 +227,7 @@ class Faults:
         active = Active(drawn, self.now_s)
         try:
             KINDS[drawn.kind].begin(self._scene, active)
-        except NotNowError as error:
+        except (NotNowError, SuspendedError) as error:
             self.missed[drawn.kind] = str(error)
             self._again_s[drawn.kind] = self.now_s + _AGAIN_S
             return
@@ -282,6 +282,7 @@ def attempt(plan: Plan, keep: Path | None = None) -> dict[str, Any]:
         "hosts": plan.num_hosts,
         "faults": [asdict(drawn) | _times(faults_of_run, drawn) for drawn in plan.drawn],
         "code": observed.code,
+        "error": observed.error[-500:] if observed.code != EXIT_DONE else "",
         "outcomes": {
             job: {name: outcome.get(name) for name in ("code", "rank", "host", "what", "facts")}
             for job, outcome in observed.outcomes.items()

@@ -484,7 +484,7 @@ KINDS = {
     "controller-terminated": Kind(
         "the controller is terminated", "nobody", _to_controller(signal.SIGTERM), fatal=True, moments=_BOTH
     ),
-    "guard-killed": Kind("the guard is killed", "nobody", _kill_guard, fatal=True),
+    "guard-killed": Kind("the guard is killed", "nobody", _kill_guard),
     "second-controller": Kind(
         "a second run on the same hosts", "all", _second, _end_second, slows=True, moments=_BOTH
     ),

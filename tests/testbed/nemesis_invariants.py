@@ -60,14 +60,14 @@ class Observed:
 def rows_are_right(run: Observed) -> list[str]:
     """No row is wrong, doubled, or claims more samples than it has; nothing measured before the end is lost."""
     problems = [problem for job, record in _records(run.final_attempts) for problem in _wrong(run, job, record)]
-    counts = Counter(_key(job, record) for job, record in _records(run.final_attempts) if record.samples is not None)
+    counts = Counter(_key(job, record) for job, record in _records(run.final_attempts) if _is_there(record))
     problems += [f"{key} was measured {num} times" for key, num in counts.items() if num > 1]
     for document in (run.document, run.resumed_document):
         problems += _overstated(run, document)
     if run.second_measured:
         problems.append("two runs measured on the same hosts at the same time")
     if run.resumed and not run.kinds & {"run-removed", "torn-line"}:
-        before = {_key(job, record) for job, record in _records(run.attempts) if record.samples is not None}
+        before = {_key(job, record) for job, record in _records(run.attempts) if _is_there(record)}
         problems += [f"{key} was lost by --resume" for key in sorted(before - set(counts))]
     if run.code == EXIT_DONE and not run.kinds & {"torn-line"} and (missing := missing_rows(run, run.attempts)):
         problems.append(f"exit code 0 without {missing}")
@@ -106,8 +106,8 @@ def no_innocent_is_named(run: Observed) -> list[str]:
 
 
 def resume_makes_it_whole(run: Observed) -> list[str]:
-    """After the faults, `--resume` measures all that is missing."""
-    # Wrong data stay in the files and in the report, also after the row was measured again.
+    """After the faults, `--resume` measures all that is missing or has wrong data."""
+    # Wrong data stay in the files and in the report, but the exit code is that of the newest measurements.
     wrong = "wrong-data" in run.kinds and any(
         record.verified is False or record.failed is not None for _, record in _records(run.final_attempts)
     )
@@ -115,8 +115,7 @@ def resume_makes_it_whole(run: Observed) -> list[str]:
     problems = [f"rows are missing at the end: {missing}"] if missing else []
     if not run.resumed:
         return problems
-    allowed = (EXIT_MEASUREMENT,) if wrong else (EXIT_DONE,)
-    if run.resumed_code not in allowed:
+    if run.resumed_code != EXIT_DONE:
         problems.append(f"--resume ended with {run.resumed_code}: {run.resumed_error}")
     elif run.resumed_document.get("failures") and not wrong:
         problems.append(f"failures remain: {run.resumed_document['failures']}")
@@ -177,8 +176,13 @@ def _key(job: str, record: Record) -> tuple[str, str, str, int]:
 
 def missing_rows(run: Observed, attempts: Mapping[str, Sequence[Attempt]]) -> list[tuple[str, int]]:
     """The expected rows that the results files lack."""
-    there = {(job, record.payload_bytes) for job, record in _records(attempts) if record.samples is not None}
+    there = {(job, record.payload_bytes) for job, record in _records(attempts) if _is_there(record)}
     return sorted(run.expected_rows - there)
+
+
+def _is_there(record: Record) -> bool:
+    """Whether a row was measured with right data."""
+    return record.samples is not None and record.verified is not False
 
 
 def _wrong(run: Observed, job: str, record: Record) -> Iterator[str]:
@@ -204,7 +208,8 @@ def _wrong(run: Observed, job: str, record: Record) -> Iterator[str]:
 
 def _overstated(run: Observed, document: Mapping[str, Any]) -> Iterator[str]:
     """Rows of a document that are there twice, or with more samples than their file has."""
-    rows = [(row["job"].partition("#")[0], row["payload_bytes"]) for row in document.get("summaries", ())]
+    right = [row for row in document.get("summaries", ()) if row.get("verified") is not False]
+    rows = [(row["job"].partition("#")[0], row["payload_bytes"]) for row in right]
     for row, num in Counter(rows).items():
         if num > 1:
             yield f"{row} is {num} times in the document"

@@ -23,7 +23,7 @@ LAUNCHERS = {"gloo": "torchrun", "mpi": "mpirun"}
 class Run:
     """A run over two hosts with one rank each. 5,000 iterations take some seconds."""
 
-    def __init__(self, bed: Testbed, transport: str, iterations: int) -> None:
+    def __init__(self, bed: Testbed, transport: str, iterations: int, **cluster: Any) -> None:
         self.bed = bed
         row = {"pattern": "allreduce", "transport": transport, "sizes": [8], "mode": "isolated"}
         self.folder = site.make(
@@ -33,6 +33,7 @@ class Run:
             ranks_per_node=1,
             launcher=LAUNCHERS[transport],
             env=faults._SHARING,
+            **cluster,
         )
         words = [*site.BENCH, "run", "it", "--cluster", "bed", "--no-plots", "--deadline", "8s"]
         self.controller: Remote = bed.popen("h0", words, env={"PYTHONPATH": str(site.ROOT)}, cwd=self.folder)
@@ -100,3 +101,15 @@ def test_a_host_that_stays_out_of_reach_is_named(testbed: Callable[..., Testbed]
     outcome = run.outcome()
     assert (outcome["code"], outcome["host"]) == (OutcomeCode.HOST_UNREACHABLE, "h1")
     run.wait(lambda: not [found for found in run.bed.processes("BENCH_JOB") if found.host == "h1"], 15)
+
+
+@pytest.mark.slow
+def test_ranks_of_mpich_do_not_need_the_connection(testbed: Callable[..., Testbed]) -> None:
+    run = Run(testbed(2), "mpi", 100_000)
+    run.kill_agents("h1")
+    time.sleep(1)
+    assert not run.agents("h1") and run.controller.poll() is None, run.controller.err
+    assert run.controller.wait(100) == 0, run.controller.err
+    outcome = run.outcome()
+    assert (outcome["exit_code"], outcome["what"], outcome["remarks"]) == (0, None, [])
+    run.wait(lambda: not run.bed.processes("BENCH_JOB"), 10)

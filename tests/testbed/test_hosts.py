@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed import agent, site
-from tests.testbed.hosts import Testbed
+from tests.testbed.hosts import SuspendedError, Testbed
 
 pytestmark = pytest.mark.netns
 MiB = 1 << 20
@@ -152,6 +152,8 @@ def test_a_suspended_host_answers_after_it_wakes(testbed: Make) -> None:
     bed.suspend("h0")
     with pytest.raises(TimeoutError):
         connect(bed, timeout_s=0.3)
+    with pytest.raises(SuspendedError):
+        bed.popen("h0", ["true"])
     bed.wake("h0")
     connect(bed, timeout_s=10)
 

@@ -115,3 +115,14 @@ def test_a_stopped_controller_keeps_its_job(testbed: Callable[..., Testbed]) -> 
     assert lease.read(run.beats(lease.NAME)[0]) != lease.LOST
     run.controller.signal(signal.SIGCONT)
     assert run.kill() < WITHIN_S + SLACK_S
+
+
+@pytest.mark.slow
+def test_a_killed_guard_is_replaced_and_the_job_goes_on(testbed: Callable[..., Testbed]) -> None:
+    run = Run(testbed(2), "mpi")
+    [first] = run.guards()
+    os.kill(first.number, signal.SIGKILL)
+    time.sleep(1.5 * WITHIN_S)
+    [second] = run.guards()
+    assert second.number != first.number and run.controller.poll() is None, run.controller.err
+    assert run.kill() < WITHIN_S + SLACK_S

@@ -51,6 +51,12 @@ KILLED = observed(struck=[("rank-killed", VICTIM)], code=EXIT_MEASUREMENT, outco
 RESUMED = replace(
     KILLED, attempts=written(row()), resumed=True, resumed_code=0, resumed_attempts=written(row(), row(LARGE))
 )
+WRONG = replace(
+    RESUMED,
+    struck=[("wrong-data", VICTIM)],
+    attempts=written(row(verified=False), row(LARGE)),
+    resumed_attempts=written(row(verified=False), row(LARGE), row()),
+)
 SUMMARY = {"job": JOB, "payload_bytes": 8, "num_samples": 3}
 VIOLATED = {
     "a row with wrong data": ("rows", observed(attempts=written(row(verified=False), row(LARGE)))),
@@ -75,13 +81,14 @@ VIOLATED = {
     "an innocent link": ("named", replace(KILLED, outcomes=failed(facts={"links": [["h0", "h2"]]}))),
     "candidates without the culprit": ("named", replace(KILLED, outcomes=failed(facts={"rank_numbers": [0, 2]}))),
     "a row that is missing at the end": ("resume", replace(RESUMED, resumed_attempts=written(row()))),
+    "wrong data that are not measured again": ("resume", replace(WRONG, resumed_attempts=WRONG.attempts)),
     "a --resume that fails": ("resume", replace(RESUMED, resumed_code=EXIT_MEASUREMENT)),
     "failures that remain": ("resume", replace(RESUMED, resumed_document={"failures": [{"what": "it failed"}]})),
 }
 
 
 @pytest.mark.beside
-@pytest.mark.parametrize("run", [HEALTHY, KILLED, RESUMED, replace(KILLED, outcomes=failed())])
+@pytest.mark.parametrize("run", [HEALTHY, KILLED, RESUMED, WRONG, replace(KILLED, outcomes=failed())])
 def test_all_invariants_hold_for_a_healthy_run_and_for_a_fault_that_is_named_or_unknown(run: Observed) -> None:
     assert {name: check(run) for name, check in INVARIANTS.items()} == {name: [] for name in INVARIANTS}
 

@@ -1,0 +1,108 @@
+"""Show a run on a terminal while it goes on: each row as it is measured, and a bar with the time that is left.
+
+Without a terminal nothing but plain lines is printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.commands._say import say
+from bench.controller.progress import Follow, Progress, ignore
+from bench.controller.run import Say
+from bench.core import printable
+from bench.core.record import Flag
+from bench.core.units import format_bytes, format_duration
+from bench.results import text
+from bench.results.colours import styled
+from bench.store.row_events import RowEvent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_MOST_ROWS = 500  # of all jobs together: of longer runs only the bar is shown
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Where a run is shown. `say`: print a line that stays; `tick`: replace the state; `follow`: show the progress."""
+
+    say: Say
+    tick: Say
+    follow: Follow
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[Screen]:
+    """Yield the screen of a run: rows and a bar if stderr is a terminal, else only the lines."""
+    if not sys.stderr.isatty():
+        yield Screen(say, _nothing, ignore)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True, highlight=False, markup=False, force_terminal=True, no_color=_no_colour())
+    columns = (TextColumn("{task.fields[state]}", markup=False), BarColumn(20), TextColumn("{task.fields[left]}"))
+    # Without a thread that redraws the bar: it would use CPU time while the ranks measure.
+    with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        screen = _Terminal(console, bar, bar.add_task("", total=1, state="", left=""))
+        yield Screen(screen.say, screen.tick, screen.follow)
+
+
+def _nothing(state: str) -> None:
+    pass
+
+
+def _no_colour() -> bool | None:
+    return bool(os.environ.get("NO_COLOR")) or None
+
+
+class _Terminal:
+    def __init__(self, console: Console, bar: Bar, task: TaskID) -> None:
+        self._console, self._bar, self._task = console, bar, task
+        self._state = ""
+        self._reasons: set[tuple[str, str]] = set()
+
+    def say(self, sentence: str) -> None:
+        # Soft wrap: a command that users copy must not be broken.
+        self._console.print(styled(printable.line(sentence)), soft_wrap=True)
+
+    def tick(self, state: str) -> None:
+        if state != self._state:  # once a second
+            self._state = state
+            self._bar.update(self._task, state=printable.line(state))
+            self._bar.refresh()
+
+    def follow(self, progress: Progress) -> None:
+        for row in progress.rows if progress.num_rows <= _MOST_ROWS else ():
+            reason = (progress.job, row.reason)
+            if not row.reason or reason not in self._reasons:  # rows for which no time is left have the same reason
+                self._console.print(styled(row_line(row)), soft_wrap=True)
+            self._reasons.add(reason)
+        rows = f"{progress.num_done:,} of {progress.num_rows:,} rows"
+        left = f"{rows}, about {format_duration(progress.left_s)} left"
+        self._bar.update(self._task, completed=progress.num_done, total=max(1, progress.num_rows), left=left)
+
+
+def row_line(row: RowEvent) -> str:
+    """Return the line of a row: its size and mode, and its figures or why it has none."""
+    name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
+    if row.reason:
+        return printable.line(f"  {name} {'FAILED' if row.failed else 'skipped'}: {row.reason}")
+    if Flag.INVALID in row.flags:
+        return f"  {name} INVALID: wrong data"
+    if row.median_s is None:
+        return f"  {name} no figure"
+    groups = f"  slowest of {row.num_groups} groups" if row.num_groups > 1 else ""
+    rate = "" if row.busbw_bytes_per_s is None else f"{text.gigabytes(row.busbw_bytes_per_s):>7} GB/s"
+    share = "" if row.bound_fraction is None else f"{text.percent(row.bound_fraction):>6} % of bound"
+    marks = text.marks(row.flags)
+    return f"  {name} {text.microseconds(row.median_s):>8} us {rate}{share} {marks[:2]}{groups}".rstrip()

@@ -1,0 +1,106 @@
+"""How busy a host is apart from a job's own ranks: other programs, other virtual machines, a CPU limit.
+
+The load average is not used: it counts the job's own ranks, and in a container it is the load of the whole machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from bench.core.codes import Code, Coded
+
+# Shares of the CPU time of a host above which it is busy. On idle machines they are below 0.03 (docs/metrics.md).
+OTHERS_SHARE = 0.10
+STOLEN_SHARE = 0.10
+LIMITED_SHARE = 0.10  # of the ranks' time
+# The kernel counts CPU time in steps of 10 ms, and samples it 100 to 1000 times a second.
+_LEAST_S = 0.05
+
+
+class BusyCause(Code):
+    """What used a host apart from a job's ranks."""
+
+    OTHERS = "other-programs", "other programs used {cpus:.2g} of {num_cpus} CPUs"
+    STOLEN = "stolen", "the hypervisor gave {share:percent} of the CPU time to other machines"
+    LIMITED = "cpu-limit", "a CPU limit stopped the ranks for {share:percent} of the time"
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """CPU time of one host in an interval of `wall_s` seconds, summed over the `num_cpus` CPUs that ranks may use.
+
+    `used_s`: of all programs, without interrupts; `ours_s`: of the job's `num_ranks` ranks there. `stolen_s`: the
+    hypervisor ran other machines although a program was ready. `limited_s`: the CPU limit of the ranks' control group
+    stopped them.
+    """
+
+    host: str
+    wall_s: float
+    num_cpus: int
+    used_s: float
+    stolen_s: float
+    limited_s: float
+    ours_s: float = 0.0
+    num_ranks: int = 0
+
+    @property
+    def others_s(self) -> float:
+        """CPU time of programs that are not ranks of the job."""
+        return max(0.0, self.used_s - self.ours_s)
+
+    @property
+    def others_share(self) -> float | None:
+        """Share of the CPUs that other programs used, if it matters; else None."""
+        return _share(self.others_s, self.wall_s * self.num_cpus, OTHERS_SHARE)
+
+    @property
+    def stolen_share(self) -> float | None:
+        """Share of the CPU time that the hypervisor gave to other machines, if it matters; else None."""
+        return _share(self.stolen_s, self.wall_s * self.num_cpus, STOLEN_SHARE)
+
+    @property
+    def limited_share(self) -> float | None:
+        """Share of the ranks' time in which their CPU limit stopped them, if it matters; else None."""
+        return _share(self.limited_s, self.wall_s * max(1, self.num_ranks), LIMITED_SHARE)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something other than the job's ranks used a share of the host that matters."""
+        return any(share is not None for share in (self.others_share, self.stolen_share, self.limited_share))
+
+    def causes(self) -> list[Coded]:
+        """Return what made the host busy; nothing if it was not busy."""
+        causes = []
+        if self.others_share is not None:
+            cpus = self.others_share * self.num_cpus
+            causes.append(Coded.of(BusyCause.OTHERS, cpus=cpus, num_cpus=self.num_cpus))
+        if self.stolen_share is not None:
+            causes.append(Coded.of(BusyCause.STOLEN, share=self.stolen_share))
+        if self.limited_share is not None:
+            causes.append(Coded.of(BusyCause.LIMITED, share=self.limited_share))
+        return causes
+
+
+def together(uses: Iterable[HostUse]) -> dict[str, HostUse]:
+    """Return the use of each host over all of these intervals together, by host."""
+    found: dict[str, HostUse] = {}
+    for use in uses:
+        earlier = found.get(use.host)
+        if earlier is None:
+            found[use.host] = use
+            continue
+        sums = {name: value + getattr(earlier, name) for name, value in asdict(use).items() if name.endswith("_s")}
+        found[use.host] = HostUse(
+            host=use.host,
+            num_cpus=max(use.num_cpus, earlier.num_cpus),
+            num_ranks=max(use.num_ranks, earlier.num_ranks),
+            **sums,
+        )
+    return found
+
+
+def _share(part_s: float, whole_s: float, least_share: float) -> float | None:
+    if part_s < _LEAST_S or whole_s <= 0 or part_s < least_share * whole_s:
+        return None
+    return min(1.0, part_s / whole_s)

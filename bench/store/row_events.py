@@ -1,0 +1,70 @@
+"""Events of measured rows, from rank 0 to a controller that shows them while the job runs.
+
+Rank 0 appends one short line of JSON for each row to a file beside the heartbeats. The results file has the samples;
+to read them again would cost the controller CPU time that the ranks need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.store import line_schema
+
+_NAME = "rows.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """One row: one size in one mode. Of several groups it has the figures of the slowest, and their number.
+
+    `reason`: why it has no figures, if it was skipped or has failed.
+    """
+
+    pattern: str
+    payload_bytes: int
+    mode: str
+    num_groups: int = 1
+    median_s: float | None = None
+    busbw_bytes_per_s: float | None = None
+    bound_fraction: float | None = None
+    flags: tuple[str, ...] = ()
+    failed: bool = False
+    reason: str = ""
+
+
+def append(folder: Path, event: RowEvent) -> None:
+    """Append an event. A full disk does not stop the measurement: the results file reports it."""
+    with contextlib.suppress(OSError), (folder / _NAME).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(event)) + "\n")
+
+
+class RowEventReader:
+    """Reads the events of one job, each once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._offset = folder / _NAME, 0
+
+    def new(self) -> list[RowEvent]:
+        """Return the events since the last call. Incomplete lines are read by a later call."""
+        try:
+            if self._path.stat().st_size == self._offset:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return []
+        self._offset += len(whole) + len(newline)
+        return list(_parsed(whole.splitlines()))
+
+
+def _parsed(lines: Iterable[bytes]) -> Iterable[RowEvent]:
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            fields = json.loads(line)
+            if line_schema.of(RowEvent)(fields) is None:
+                yield RowEvent(**{**fields, "flags": tuple(fields["flags"])})
