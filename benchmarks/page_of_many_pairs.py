@@ -48,9 +48,9 @@ def document(side: int) -> Document:
         for dst in range(side):
             if src != dst:
                 median = SIZE / 45e9 * float(noise[src, dst])
-                place = {"src": src, "dst": dst, "group": f"{src}-{dst}"}
-                rates = dict.fromkeys(("algbw_bytes_per_s", "busbw_bytes_per_s"), SIZE / median)
-                rows.append(replace(template, median_s=median, **place, **rates))
+                rate, group = SIZE / median, f"{src}-{dst}"
+                row = replace(template, src=src, dst=dst, group=group, median_s=median)
+                rows.append(replace(row, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate))
     return Document(DOCUMENT_SCHEMA, {"pairs-nccl": header}, tuple(rows))
 
 

@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from bench.core.codes import Coded
 from bench.core.record import Flag
 from bench.core.units import format_size
 from bench.page import blocks
 from bench.page.markup import Markup, element
+from bench.page.messages import PageCode
 from bench.results import curves, text
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
@@ -47,16 +49,14 @@ class Rung:
         return work / row.ci_high_s, work / row.ci_low_s
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Coded:
         """What limits this rung: its bound, or what is between the rate and the bound."""
-        row = self.row
-        if row.bound_fraction is None:
-            return "no bound is known"
-        if row.bound_kind != "hard":
-            return f"{text.percent(row.bound_fraction)} % of {row.bound_name}, a reference"
-        if row.bound_fraction >= _LEAST_SHARE:
-            return f"limited by {row.bound_name}"
-        return f"far below {row.bound_name}: software, size or a fault"
+        share, bound = self.row.bound_fraction, self.row.bound_name
+        if share is None:
+            return Coded.of(PageCode.NO_BOUND)
+        if self.row.bound_kind != "hard":
+            return Coded.of(PageCode.OF_REFERENCE, share=share, bound=bound)
+        return Coded.of(PageCode.LIMITED if share >= _LEAST_SHARE else PageCode.FAR_BELOW, bound=bound)
 
 
 def rungs(document: Document) -> list[Rung]:
@@ -81,7 +81,7 @@ def draw(document: Document) -> Markup:
         Column("ci95", _interval, unit="(GB/s)"),
         Column("bound", lambda rung: text.gigabytes(rung.row.bound_bytes_per_s), unit="(GB/s)"),
         Column("of bound", lambda rung: text.percent(rung.row.bound_fraction), unit="(%)"),
-        Column("what limits it", lambda rung: rung.reason, right=False),
+        Column("what limits it", lambda rung: rung.reason.text, right=False),
     )
     values = blocks.table(Table(columns, found), "ladder: the fastest row of each pattern and transport")
     return element("figure", _picture(found), _legend(), blocks.details("Values", values), class_="wide")

@@ -13,3 +13,8 @@ class PageCode(Code):
         "this page holds {num} rows of {jobs:list 3} in steps of 0.1 %, without intervals, extremes and samples: the "
         "results files have them",
     )
+
+    NO_BOUND = "rung-no-bound", "no bound is known"
+    OF_REFERENCE = "rung-of-reference", "{share:percent} of {bound}, a reference"
+    LIMITED = "rung-limited", "limited by {bound}"
+    FAR_BELOW = "rung-far-below", "far below {bound}: software, size or a fault"

@@ -38,7 +38,7 @@ function openToPrint() {
 
 // -- the map of pairs
 
-// Colours of a pair beside the median of all pairs, from much worse to much better (blue to red avoids red with green).
+// Colours of a pair beside the median of the pairs of its kind, from much worse to much better (blue to red avoids red with green).
 const STEPS = [
   [0.5, "#67001f", "below 50 % of the median"],
   [0.8, "#d6604d", "50 to 80 %"],
@@ -86,12 +86,15 @@ async function grid(map, rows) {
   return cells;
 }
 
-function share(map, value) {
-  return map.more ? value / map.middle : map.middle / value;
+// A pair is compared with the pairs of its kind (bench/page/pair_map.py: _kind_of), because their links are the same.
+function share(map, value, from, to) {
+  const [a, b] = [map.order[from], map.order[to]];
+  const kind = map.hosts[a] === map.hosts[b] ? 0 : map.racks[a] === map.racks[b] ? 1 : 2;
+  return map.more ? value / map.middles[kind] : map.middles[kind] / value;
 }
 
-function colour(map, value) {
-  return Number.isNaN(value) ? UNKNOWN : STEPS.find(([most]) => share(map, value) < most)[1];
+function colour(map, value, from, to) {
+  return Number.isNaN(value) ? UNKNOWN : STEPS.find(([most]) => share(map, value, from, to) < most)[1];
 }
 
 // All cells at once, a pixel each: one fillRect per cell takes seconds.
@@ -101,7 +104,7 @@ function image(map, cells) {
   const pixels = new Uint32Array(side * side);
   const inks = new Map();
   for (let cell = 0; cell < cells.length; cell += 1) {
-    const ink = colour(map, cells[cell]);
+    const ink = colour(map, cells[cell], Math.floor(cell / side), cell % side);
     if (!inks.has(ink)) inks.set(ink, 0xff000000 | parseInt(ink.slice(5, 7) + ink.slice(3, 5) + ink.slice(1, 3), 16));
     pixels[cell] = inks.get(ink);
   }
@@ -120,7 +123,7 @@ async function drawMap(canvas, data) {
   let chosen = [0, Math.min(1, side - 1)];
 
   const paint = (from, to) => {
-    context.fillStyle = colour(map, cells[from * side + to]);
+    context.fillStyle = colour(map, cells[from * side + to], from, to);
     context.fillRect(to * size, from * size, size, size);
   };
   context.imageSmoothingEnabled = false;
@@ -131,7 +134,7 @@ async function drawMap(canvas, data) {
     const [a, b] = [map.order[from], map.order[to]];
     const what = Number.isNaN(value)
       ? "not measured"
-      : `${value.toPrecision(4)} ${map.unit}, ${(100 * share(map, value)).toFixed(1)} % of the median`;
+      : `${value.toPrecision(4)} ${map.unit}, ${(100 * share(map, value, from, to)).toFixed(1)} % of the median of such pairs`;
     says.textContent = `rank ${a} (${map.hosts[a]}) to rank ${b} (${map.hosts[b]}): ${what}`;
   };
   const choose = (from, to) => {

@@ -13,6 +13,7 @@ import numpy as np
 from bench.core.printable import printable
 from bench.core.record import Header, known
 from bench.diagnose import pair_evidence
+from bench.diagnose.places import Places
 from bench.page import blocks
 from bench.page.markup import Markup, element, joined
 from bench.results import curves, text
@@ -21,11 +22,12 @@ from bench.results.table import Column, Table
 
 _HOW = "Point at a cell, or move with the arrow keys. Rows send, columns receive."
 _MOST_WORST = 20
+_KINDS = ("pairs inside a host", "pairs between hosts of a rack", "pairs between racks")
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A pair in the table of the worst. `share`: its value / the median of all pairs; below 1 is worse."""
+    """A pair in the table of the worst. `share`: its value / the median of the pairs of its kind; below 1 is worse."""
 
     source: str
     target: str
@@ -68,7 +70,10 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
     names = [f"rank {rank} ({places.hosts[rank]})" for rank in range(len(order))]
     title = f"{header.pattern} over {header.transport}: {what} of {curves.size_words(first.payload_bytes)}"
     values = np.array([_value(row, rated) for row in rows])
-    middle = float(np.median(values))
+    kinds = np.array([_kind_of(places, row) for row in rows])
+    middles = [
+        float(np.median(values[kinds == kind])) if (kinds == kind).any() else None for kind in range(len(_KINDS))
+    ]
     # What the script needs to fill the canvas; the values are in the rows of the data.
     settings = {
         "rows": index,
@@ -77,11 +82,12 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
         "column": "busbw_bytes_per_s" if rated else "median_s",
         "scale": 1e-9 if rated else 1e6,
         "unit": unit,
-        "middle": middle,
+        "middles": middles,
         "more": rated,
         "both": first.direction == "two-way" or not rated,
         "order": order,
         "hosts": [printable(host) for host in places.hosts],
+        "racks": [printable(places.racks.get(host, "")) for host in places.hosts],
     }
     accused = pair_evidence.slow_parts(header, rows)
     remarks = [f"slow part: {one.kind} {one.name}: {'; '.join(code.text for code in one.findings)}" for one in accused]
@@ -96,34 +102,43 @@ def _map(header: Header, rows: Sequence[Summary], index: int, number: int) -> Ma
         aria_describedby=f"{name}-says",
         data_map=json.dumps(settings, separators=(",", ":")),
     )
-    scale = element("p", f"median of all pairs: {middle:.4g} {unit}", class_="remarks")
+    medians = [
+        f"{name}: {middle:.4g} {unit}" for name, middle in zip(_KINDS, middles, strict=True) if middle is not None
+    ]
+    scale = element("p", f"medians, with which pairs are compared: {'; '.join(medians)}", class_="remarks")
     return element(
         "figure",
         element("h3", title),
         canvas,
-        element(
-            "p", "Point at a cell, or move with the arrow keys.", id=f"{name}-says", class_="says", aria_live="polite"
-        ),
+        element("p", _HOW, id=f"{name}-says", class_="says", aria_live="polite"),
         element("ul", class_="legend", data_legend=name),
         scale,
         element("ul", *(element("li", remark) for remark in remarks)) if remarks else "",
-        blocks.table(_worst(rows, values, middle, names, rated)),
+        blocks.table(_worst(rows, values, np.array([middles[kind] for kind in kinds]), names, rated)),
         class_="map",
     )
 
 
-def _worst(rows: Sequence[Summary], values: Any, middle: float, names: Sequence[str], rated: bool) -> Table:
-    order = np.argsort(values if rated else -values, kind="stable")[:_MOST_WORST]
+def _kind_of(places: Places, row: Summary) -> int:
+    """Return the index of the pair's kind in _KINDS."""
+    source, target = places.hosts[row.src or 0], places.hosts[row.dst or 0]
+    if source == target:
+        return 0
+    return 1 if places.racks.get(source, "") == places.racks.get(target, "") else 2
+
+
+def _worst(rows: Sequence[Summary], values: Any, middles: Any, names: Sequence[str], rated: bool) -> Table:
+    """Return the pairs that are worst beside the median of their kind."""
+    shares = values / middles if rated else middles / values
     worst = []
-    for index in order.tolist():
-        row, value = rows[index], float(values[index])
-        share = value / middle if rated else middle / value
-        worst.append(_Pair(names[row.src or 0], names[row.dst or 0], value, share))
+    for index in np.argsort(shares, kind="stable")[:_MOST_WORST].tolist():
+        row = rows[index]
+        worst.append(_Pair(names[row.src or 0], names[row.dst or 0], float(values[index]), float(shares[index])))
     columns = (
         Column("from", lambda pair: pair.source, right=False),
         Column("to", lambda pair: pair.target, right=False),
         Column("busbw" if rated else "time", lambda pair: f"{pair.value:.4g}", unit="(GB/s)" if rated else "(us)"),
-        Column("of median", lambda pair: text.percent(pair.share), unit="(%)"),
+        Column("of median of such pairs", lambda pair: text.percent(pair.share), unit="(%)"),
     )
     return Table(columns, worst, f"the {len(worst)} worst of {len(rows)} pairs")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -24,7 +25,8 @@ def write(html: str, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page, printed = Path(folder, "page.html"), Path(folder, "page.pdf")
         page.write_text(html, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer", f"--user-data-dir={folder}"]
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to start as root with its sandbox
+        options = ["--headless", *sandbox, "--disable-gpu", "--no-pdf-header-footer", f"--user-data-dir={folder}"]
         command = [program, *options, "--virtual-time-budget=5000", f"--print-to-pdf={printed}", page.as_uri()]
         try:
             subprocess.run(command, capture_output=True, timeout=_MOST_S, check=False)
