@@ -150,7 +150,7 @@ def _pair(row: Summary, src: int, dst: int, median: float) -> Summary:
     return replace(place, payload_bytes=1 << 20, median_s=median, algbw_bytes_per_s=rate, busbw_bytes_per_s=rate)
 
 
-@pytest.mark.parametrize("side", [8, 80])
+@pytest.mark.parametrize("side", [8, pytest.param(80, marks=pytest.mark.slow)])
 def test_rows_of_many_pairs_come_back_within_a_step(side: int, tmp_path: Path) -> None:
     document = many_pairs(side)
     (tmp_path / "p.html").write_text(page.html(document, NamedRun("pairs")), encoding="utf-8")
