@@ -14,7 +14,6 @@ from bench.gate.nodes import NodeStatus, NodeVerdict
 from bench.gate.publication import FindingStatus, PublicationFinding
 from bench.gate.remeasured import Superseded
 from bench.gate.rules import RATES, Demand, GateFault
-from bench.results import notes
 from bench.results.document import Document, Summary
 from bench.results.text import NOTHING, count
 
@@ -248,7 +247,7 @@ def looked_at(document: Document) -> list[str]:
         for host, facts in header.nodes.items():
             cpus, gpus = facts.get("num_cpus") or 0, len(facts.get("gpus") or ())
             used[f"{host}: {count(ranks[host], 'rank')} on {count(cpus, 'CPU')} and {count(gpus, 'GPU')}"] = None
-    return [*lines, *used, *notes.texts(notes.contradictions(document.conflicts))]
+    return [*lines, *used]
 
 
 def finding_sentences(finding: PublicationFinding) -> dict[str, list[GateFault]]:

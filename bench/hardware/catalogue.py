@@ -25,7 +25,7 @@ _VENDOR = re.compile(r"^(NVIDIA |Tesla |GeForce |Quadro )+")
 class Price:
     """On-demand price of an instance in US dollars per hour.
 
-    `source` and `date` say where and when it was read (ISO; None: undated).
+    `source`: where the price is stated. `date`: the date of the price (ISO), None if undated.
     """
 
     usd_per_hour: float

@@ -1,1 +1,1 @@
-"""Facts about this machine. The probes only read; they change no setting."""
+"""Probes read facts about this machine. They change no setting."""

@@ -1,4 +1,6 @@
-"""One GPU as NVML describes it. Any query may fail, for example with an old library, in a sandbox or on another board.
+"""Read all that NVML reports about one GPU.
+
+Any query may fail, for example with an old library, in a sandbox or on some boards.
 
 Names and arguments are those of nvidia-ml-py. Renamed functions are tried under both names.
 """
@@ -17,8 +19,8 @@ from bench.probes import pci
 # Values of nvml.h. pynvml names most of them, but its NVML_P2P_CAPS_INDEX_READ is a tuple because of a stray comma.
 _SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR, _UNCORRECTED, _AGGREGATE = 1, 2, 0, 1, 1
 _NODE_WORDS, _NODE_SCOPE = 16, 0  # a mask of 1024 memory nodes
-_LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED, MB/s of the link that `scopeId` names, before its coding
-_MAX_LINKS = 18  # up to NVLink 4; newer libraries define a constant
+_LINK_SPEED = 164  # NVML_FI_DEV_NVLINK_GET_SPEED: MB/s of the link that `scopeId` names, before line coding
+_MAX_LINKS = 18  # most links of a GPU up to NVLink 4; newer libraries define a constant
 _ULL = 3  # value type: the union's member to read
 _AT_LINK_END = {0: None, 1: "cpu", 2: "switch"}  # a GPU is reported by its PCI address instead
 # GB/s of data per link and direction: V100 25, A100 25, H100 25 (its 26.56 are before line coding), B200 50.
@@ -31,7 +33,7 @@ _CARRIES = {
     6: ("4.0", 25),
     7: ("5.0", 50),
 }
-_THROTTLE = {  # bit 0, an idle GPU, is no reason to doubt a figure
+_THROTTLE = {  # without bit 0 (an idle GPU), which is no reason to doubt a figure
     0x002: "applications clocks setting",
     0x004: "sw power cap",
     0x008: "hw slowdown",
@@ -43,11 +45,11 @@ _THROTTLE = {  # bit 0, an idle GPU, is no reason to doubt a figure
     0x200: "board limit",
     0x400: "reliability",
 }
-_FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0: this GPU has none
+_FABRIC = {1: "not started", 2: "in progress", 3: "completed"}  # 0 means that this GPU has no fabric
 
 
 def ask(nvml: ModuleType, question: str, *about: Any) -> Any:
-    """Return the answer to a question; None if this driver, board or version of the library has none."""
+    """Return NVML's answer to a question. None if this driver, board or version of the library has no answer."""
     try:
         return getattr(nvml, question)(*about)
     except (nvml.NVMLError, AttributeError, ctypes.ArgumentError, UnicodeDecodeError):
@@ -60,7 +62,10 @@ def text(value: str | bytes | None) -> str | None:
 
 
 def gpu(nvml: ModuleType, index: int, handle: Any, root: Path, *, under_load: bool) -> Gpu:
-    """All that NVML reports about one GPU. `peer` of an NVLink is a PCI address if it is not known to be a switch."""
+    """Return all that NVML reports about one GPU.
+
+    The `peer` of an NVLink is a PCI address unless NVML names the kind of peer, such as a switch.
+    """
     bus = text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))
     address = pci.address(bus)
     most = ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle)
@@ -115,7 +120,7 @@ def conditions(nvml: ModuleType, handle: Any) -> dict[str, Any]:
 
 
 def _either(nvml: ModuleType, handle: Any, *questions: str) -> Any:
-    """Return the answer to the first question that has one."""
+    """Return the answer to the first of these questions that has an answer."""
     return next((answer for name in questions if (answer := ask(nvml, name, handle)) is not None), None)
 
 
@@ -144,7 +149,7 @@ def _believable(
 ) -> tuple[int | None, int | None]:
     """Return the slot's generation and lanes.
 
-    (None, None) if the slot reports less than its link has now: a hypervisor then made the values up.
+    (None, None) if the slot reports less than its link has now, because a hypervisor then made the values up.
     """
     for claim, fact in zip(slot, (generation, lanes), strict=True):
         if claim is not None and fact is not None and claim < fact:
@@ -153,7 +158,7 @@ def _believable(
 
 
 def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
-    """All NVLinks of the board, including those that nothing is connected to."""
+    """Return all NVLinks of the board, including NVLinks to which nothing is connected."""
     asked = range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", _MAX_LINKS))
     states = {index: ask(nvml, "nvmlDeviceGetNvLinkState", handle, index) for index in asked}
     active = [index for index, state in states.items() if state]
@@ -169,7 +174,10 @@ def _links(nvml: ModuleType, handle: Any) -> tuple[NvLink, ...]:
 
 
 def _rate(reported: float | None, version: int | None) -> tuple[float | None, str | None]:
-    """Bytes per second and direction. The driver reports the signalling rate; data is limited by the NVLink version."""
+    """Return the bytes per second and direction, and the source of this rate.
+
+    The driver reports the signalling rate. The NVLink version limits how much of this rate is data.
+    """
     name, carried = _CARRIES.get(version or 0, (None, None))
     if carried is not None and (reported is None or reported >= carried * 1e9):
         return carried * 1e9, f"NVLink {name}"
@@ -177,7 +185,10 @@ def _rate(reported: float | None, version: int | None) -> tuple[float | None, st
 
 
 def _speeds(nvml: ModuleType, handle: Any, links: Sequence[int]) -> dict[int, float]:
-    """Link -> bytes per second and direction from the driver, in one query."""
+    """Return, for each link, the bytes per second and direction that the driver reports.
+
+    All links are asked for in one query.
+    """
     reported = ask(nvml, "nvmlDeviceGetFieldValues", handle, [(_LINK_SPEED, link) for link in links]) if links else None
     found = {}
     for link, value in zip(links, reported or (), strict=False):
@@ -197,7 +208,7 @@ def _peer(nvml: ModuleType, handle: Any, link: int) -> str | None:
 
 
 def _fabric(nvml: ModuleType, handle: Any) -> str | None:
-    """Whether and how this GPU joined the NVSwitch fabric."""
+    """Return the state in which this GPU joins the NVSwitch fabric. None if it is unknown or if there is no fabric."""
     for question, structure in (
         ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
         ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),

@@ -1,4 +1,4 @@
-"""The paths between the GPUs of a node from NVML, in the terms of `nvidia-smi topo -m` and `topo -p2p r`."""
+"""Read the paths between the GPUs of a node from NVML, in the terms of `nvidia-smi topo -m` and `topo -p2p r`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_ACCESS = {  # nvmlGpuP2PStatus_t; 0 means access, 6 means unknown
 
 
 def named(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """Return these GPUs with NVLink peers named `gpu3`, if the peer is among them."""
+    """Return these GPUs with the NVLink peers that are among them named as GPUs, such as `gpu3`."""
     found = tuple(gpus)
     name_of = {pci.address(each.pci_bus): f"gpu{each.index}" for each in found}
     return tuple(replace(each, nvlinks=tuple(_with_name(link, name_of) for link in each.nvlinks)) for each in found)
@@ -54,7 +54,7 @@ def _path(nvml: ModuleType, a: Gpu, b: Gpu, of_a: Any, of_b: Any) -> Path | None
 def num_nvlinks(a: Gpu, b: Gpu) -> int:
     """Return the number of active NVLinks between two GPUs.
 
-    Without direct NVLinks, it is the smaller number of links to switches.
+    Without direct NVLinks, it is the number of links to switches of the GPU that has fewer of them.
     """
     direct = sum(1 for link in a.nvlinks if link.active and link.peer == f"gpu{b.index}")
     return direct or min(_to_switch(a), _to_switch(b))
@@ -65,7 +65,10 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def _of_unknown_end(gpu: Gpu) -> int:
-    """Count the active NVLinks whose other end a virtual machine hides: no GPU, switch or CPU of this node."""
+    """Count the active NVLinks whose other end is no known GPU, switch or CPU of this node.
+
+    A virtual machine may hide it.
+    """
     ends = (link.peer for link in gpu.nvlinks if link.active)
     return sum(1 for end in ends if end is None or not end.startswith(("gpu", "switch", "cpu")))
 

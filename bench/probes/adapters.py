@@ -11,9 +11,9 @@ from bench.probes.sysfs import ROOT, node_of, number, read
 
 
 def adapters(root: Path = ROOT) -> tuple[Adapter, ...]:
-    """Ports of RDMA devices (InfiniBand, RoCE, EFA) and of other Ethernet devices, by name.
+    """Return the ports of RDMA devices (InfiniBand, RoCE, EFA) and of other Ethernet devices, by name.
 
-    The first port has the device's name, `mlx5_0`; others are `mlx5_0:2`.
+    The first port has the name of its device, such as `mlx5_0`. The second port is then `mlx5_0:2`.
     """
     fabric = [_fabric(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
     known = {adapter.pci_bus for adapter in fabric} - {None}
@@ -54,7 +54,7 @@ def _ethernet(path: Path) -> Adapter:
 
 
 def _pci_bus(path: Path) -> str | None:
-    """Return the innermost PCI device above this device: a virtio device is below its PCI device."""
+    """Return the nearest PCI device at or above this device. A virtio device, for example, is below its PCI device."""
     device = path / "device"
     found = [each for part in device.resolve().parts if (each := pci.address(part))] if device.exists() else []
     return found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Benchmarks of other programs that run on this host. Only those that use a CPU are reported as measuring."""
+"""Find other programs' benchmarks that run on this host. Only benchmarks that use a CPU are reported as measuring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROGRAMS = re.compile(
     r"|osu_[a-z_]+|ib_(atomic|read|send|write)_(bw|lat)|raw_ethernet_(bw|lat)|IMB-[A-Z0-9]+|nvbandwidth"
 )
 _SAMPLE_S = 0.5
-_LEAST_CPU = 0.2  # of one CPU: a program that waits for its peers disturbs nothing
+_LEAST_CPU = 0.2  # share of one CPU; a program that only waits for its peers uses less and disturbs nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class ForeignBenchmark:
 
 
 def running(job_id: str) -> list[ForeignBenchmark]:
-    """Benchmarks on this host that do not belong to the job. Takes 0.5 s if there are any."""
+    """Return the benchmarks on this host that do not belong to the job. This takes 0.5 s if there are any."""
     before = {}
     for process in psutil.process_iter():
         try:
             if _PROGRAMS.fullmatch(process.name()) and process.pid != os.getpid() and not _is_ours(process, job_id):
                 before[process] = _cpu_s(process)
-        except psutil.Error:  # it has ended
+        except psutil.Error:  # the process has ended
             continue
     if not before:
         return []

@@ -1,4 +1,6 @@
-"""CPU time of processes, and the time that their threads waited for a CPU, as the Linux kernel counts them."""
+"""Read the CPU time of processes, and the time for which their threads waited for a CPU, as the Linux kernel counts
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, rea
 class CpuMeter:
     """Measures the CPU use of this process from the meter's construction to `use`. A reading takes 10 us per thread.
 
-    Without /proc/PID/schedstat (other systems, some sandboxes) the time waited for a CPU is 0.
+    Without /proc/PID/schedstat (other systems, some sandboxes), the time that threads waited for a CPU is reported as
+    0.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,10 @@ def _threads(process: int | str) -> _Threads:
 
 
 def _between(before: _Threads, after: _Threads) -> tuple[float, float]:
-    """Seconds (on a CPU, waited) of all threads. Threads that ended in between are missing."""
+    """Return the seconds that all threads were on a CPU, and the seconds that they waited for one.
+
+    Threads that ended in between are missing.
+    """
     cpu_ns = waited_ns = 0
     for thread, (on_cpu, waited) in after.items():
         cpu_before, waited_before = before.get(thread, (0, 0))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bench.core.secret_values import masked
 
-# Only these variables are kept: others are private.
+# Only these variables are kept, because others are private.
 _PREFIXES = (
     "NCCL_",
     "TORCH_NCCL_",

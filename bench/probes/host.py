@@ -35,11 +35,13 @@ _USE_S = 0.5  # how long to measure what else uses the CPUs: the kernel counts i
 
 @dataclass(frozen=True, slots=True)
 class HostQuestion:
-    """A question for facts. `results`: the run's folder, where the controller has put an empty file `nonce`.
+    """A question for a host's facts.
+
+    `results`: the folder of results, in which the controller has put an empty file with the name `nonce`.
 
     `mpirun`: the command that starts the ranks, if they use one. `port`: the rendezvous port, for the host that will
-    listen there. `node`: also return the facts of the hardware. `among`: the first and the last
-    port that the run may use, if it has a range.
+    listen there. `node`: also return the facts of the hardware. `among`: the first and the last port that the run may
+    use, if variables limit them.
     """
 
     hosts: tuple[str, ...] = ()
@@ -60,16 +62,16 @@ class Facts:
     boot_id: str | None
     software: Mapping[str, str]
     source: str
-    mpi: str | None  # the version of its mpirun; None if not asked or missing
-    addresses: Mapping[str, list[str] | str]  # by name: addresses, or the error
+    mpi: str | None  # the version of the host's mpirun; None if not asked for or missing
+    addresses: Mapping[str, list[str] | str]  # for each name: its addresses, or the error as text
     own_addresses: list[str] | str
     free_port: int
     port_taken: str | None
-    results_shared: bool | None  # does it see the controller's folder? None: not asked
+    results_shared: bool | None  # whether the host sees the controller's folder; None if not asked for
     results_problem: str | None  # why that folder cannot be written
     results_free_bytes: int | None
     num_gpus: int
-    memory_bytes: int | None  # available without swapping
+    memory_bytes: int | None  # memory that is available without swapping
     shm_free_bytes: int | None
     max_files: int | None
     max_locked_bytes: int | None
@@ -84,16 +86,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """The printed line."""
+    """The report that is printed as one line."""
 
     facts: Facts
     schema: str = SCHEMA
 
 
 def main(argv: Sequence[str]) -> int:
-    """Answer the question.
+    """Print the answer to the question in `argv`.
 
-    An alarm ends this process if it takes too long: the controller or a name server may be gone.
+    An alarm ends this process if it takes too long, because the controller or a name server may be gone.
     """
     asked: dict[str, Any] = json.loads(argv[1])
     signal.alarm(math.ceil(asked["limit_s"]) + 1)
@@ -159,7 +161,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Free bytes for ordinary users on the file system of a folder."""
+    """Return the free bytes for ordinary users on the file system of a folder."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -167,7 +169,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def _not_writable(folder: Path) -> str | None:
-    """Return the error of a test write: only writing reveals quotas, read-only mounts and full disks."""
+    """Return the error of a test write, or None. Only writing reveals quotas, read-only mounts and full disks."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".bench-") as file:
             file.write(b"\0" * _TRIED_BYTES)
@@ -179,7 +181,10 @@ def _not_writable(folder: Path) -> str | None:
 
 
 def _mpi(mpirun: str | None) -> str | None:
-    """`MPICH 5.0.2` or `Open MPI 5.0.11` from `mpirun --version`; the first line of that output for any other MPI."""
+    """Return the MPI as `mpirun --version` names it, such as `MPICH 5.0.2` or `Open MPI 5.0.11`.
+
+    For any other MPI, return the first line of that output.
+    """
     if mpirun is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):

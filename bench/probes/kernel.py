@@ -1,4 +1,4 @@
-"""Settings of kernel, driver and hypervisor that slow or redirect copies of GPUs and adapters.
+"""Read settings of kernel, driver and hypervisor that slow or redirect copies of GPUs and adapters.
 
 Every function takes the root of /sys and /proc, so that recorded trees can be read. Unknown values are None.
 """
@@ -13,13 +13,16 @@ from pathlib import Path
 
 from bench.probes.sysfs import ROOT, read
 
-_DMABUF_SINCE = (5, 12)  # kernel; NVIDIA's GPUDirect RDMA documentation asks for the open modules as well
+_DMABUF_SINCE = (5, 12)  # oldest kernel; NVIDIA's GPUDirect RDMA documentation asks for the open modules as well
 _FABRIC_MANAGER = "nv-fabricmanage"  # the kernel keeps 15 characters of a process's name
 _FIRST_PROCESSES = ("systemd", "init", "launchd", "runit", "openrc-init")
 
 
 def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | None:
-    """`on`, `passthrough` or `off` for these devices, in this kernel (not in the host of a virtual machine)."""
+    """Return the state of the IOMMU for these devices:
+
+    `on`, `passthrough` or `off`. It is that of this kernel, not of a virtual machine's host.
+    """
     types = {_group_type(address, root) for address in pci_addresses} - {None}
     if not types:
         types = {read(path) for path in (root / "sys/kernel/iommu_groups").glob("*/type")} - {None}
@@ -37,7 +40,7 @@ def iommu(pci_addresses: Iterable[str | None] = (), root: Path = ROOT) -> str | 
 
 
 def peer_memory(root: Path = ROOT) -> bool | None:
-    """Is the module for adapter access to GPU memory loaded (nvidia_peermem, in old drivers nv_peer_mem)?"""
+    """Check whether the module for adapter access to GPU memory is loaded (nvidia_peermem, formerly nv_peer_mem)."""
     modules = root / "sys/module"
     if not modules.is_dir():
         return None
@@ -45,7 +48,10 @@ def peer_memory(root: Path = ROOT) -> bool | None:
 
 
 def verbs(root: Path = ROOT) -> bool | None:
-    """Do the device files of RDMA devices exist? Containers often show the host's adapters in /sys without them."""
+    """Check whether the device files of RDMA devices exist.
+
+    Containers often show the host's adapters in /sys but lack these files.
+    """
     dev = root / "dev"
     return any((dev / "infiniband").glob("uverbs*")) if dev.is_dir() else None
 
@@ -59,7 +65,7 @@ def driver_flavour(root: Path = ROOT) -> str | None:
 
 
 def dmabuf(root: Path = ROOT) -> bool | None:
-    """Can adapters access GPU memory without an extra module, as far as kernel and driver decide it?"""
+    """Check whether kernel and driver let adapters access GPU memory without an extra module (dma-buf)."""
     found = re.match(r"(\d+)\.(\d+)", read(root / "proc/sys/kernel/osrelease") or "")
     flavour = driver_flavour(root)
     if (found and (int(found[1]), int(found[2])) < _DMABUF_SINCE) or flavour == "proprietary":
@@ -68,7 +74,7 @@ def dmabuf(root: Path = ROOT) -> bool | None:
 
 
 def max_locked_bytes() -> int | str | None:
-    """Memory that this process may lock for RDMA: bytes, or `unlimited`."""
+    """Return how much memory this process may lock for RDMA: bytes, or `unlimited`."""
     try:
         soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     except (OSError, ValueError):
@@ -77,7 +83,7 @@ def max_locked_bytes() -> int | str | None:
 
 
 def shared_memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Total and free bytes of /dev/shm, which NCCL and MPI use between processes."""
+    """Return the total and the free bytes of /dev/shm, which NCCL and MPI use between processes."""
     try:
         reported = os.statvfs(root / "dev/shm")
     except OSError:
@@ -88,7 +94,7 @@ def shared_memory_bytes(root: Path = ROOT) -> tuple[int | None, int | None]:
 def virtual_machine(root: Path = ROOT) -> bool | None:
     """Check whether this kernel runs in a virtual machine.
 
-    x86 processors report it; elsewhere the vendor's name shows it.
+    x86 processors report this. On other processors, the name of the machine's vendor shows it.
     """
     flags = re.search(r"^flags\s*:(.*)$", read(root / "proc/cpuinfo") or "", re.MULTILINE)
     if flags:

@@ -1,9 +1,10 @@
 """Test the links of this host to other hosts: `python -m bench.probes.links QUESTION` prints one line of JSON.
 
-QUESTION is a `LinkRound` as JSON. All hosts of a round run this at about the same time: each listens, connects to the
-others, and sends 64 KiB each way and single packets of several sizes. Each reports what arrived, so a lost direction
-shows although no connection can be made. Peers prove with the secret of the round, which is in the environment, that
-they belong to it; nobody else gets more than 16 random bytes.
+QUESTION is a `LinkRound` as JSON. All hosts of a round run this program at about the same time. Each host listens,
+connects to the others, and sends 64 KiB over each connection and single packets of several sizes. Each host reports
+what arrived, so that a direction in which packets are lost is seen even if no connection can be made. Peers prove that
+they belong to the round with its secret, which is in the environment. Other programs that connect get no more than 16
+random bytes.
 
 The result is no measurement of the network. It states which links pass packets, up to which size, and the offsets of
 wall clocks.
@@ -34,24 +35,25 @@ from bench.probes import netlink, ports
 
 SCHEMA = "bench.links-report/1"
 NUM_BYTES = 64 << 10  # sent each way on every connection
-_SIZES = (9000, 4000, 2000, 1500, 1450, 1400, 1280, 576)  # of packets, in addition to the largest that the device takes
+# bytes of the packets, in addition to the largest that the device takes
+_SIZES = (9000, 4000, 2000, 1500, 1450, 1400, 1280, 576)
 _LARGEST_PACKET = 65535
 _NONCE_BYTES = 16
 _MOST_MESSAGE_BYTES = 4096
 _RETRY_S, _POLL_S = 0.05, 0.02
 _MOST_THREADS, _MOST_CALLERS = 128, 512
 _RESEND_S = 0.2
-# Packets are sent again for so long after a connection's end, and awaited a little longer, since either may be lost.
+# After a connection's end, packets are sent again for _SETTLE_S and awaited for _AWAIT_S, because any may be lost.
 _SETTLE_S, _AWAIT_S = 1.2, 1.6
-_HEADERS_BYTES = {socket.AF_INET: 28, socket.AF_INET6: 48}  # IP and UDP
+_HEADERS_BYTES = {socket.AF_INET: 28, socket.AF_INET6: 48}  # headers of IP and UDP together
 _NEVER_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 3), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3)}
 _PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
-_HALF_OPEN = "03"  # SYN_RECV in /proc/net/tcp: a packet came, and our answer has none yet
+_HALF_OPEN = "03"  # SYN_RECV in /proc/net/tcp: a peer's packet came, but nothing came after our answer
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address or a name of a peer, which listens on one of `ports`. The result has the same `kind`."""
+    """An address or a name of a peer, which listens on one of `ports`. `kind`: copied into the result of the test."""
 
     host: str
     address: str
@@ -70,7 +72,7 @@ class LinkRound:
     limit_s: float
 
     def to_plain(self) -> dict[str, Any]:
-        """As plain data; dataclasses.asdict takes ten times as long for many targets."""
+        """Return the round as plain data. For many targets, dataclasses.asdict takes ten times as long."""
         targets = [{"host": t.host, "address": t.address, "ports": t.ports, "kind": t.kind} for t in self.targets]
         given = {"me": self.me, "ports": self.ports, "callers": self.callers, "limit_s": self.limit_s}
         return {**given, "targets": targets}
@@ -80,9 +82,10 @@ class LinkRound:
 class PeerCall:
     """The test of a peer's address from here. `error` is None if the peer accepted a connection.
 
-    `answered`: whether any packet came back, also a refusal. `answered_by`: the host that answered, by its own word.
-    `received_bytes`: of its 64 KiB. `clock_offset_s`: its clock minus this host's, accurate to half of `round_trip_s`.
-    `sizes`: packets that were sent, in bytes. `mtu`: of the path, as this host's kernel knows it.
+    `answered`: whether any packet came back, even a refusal. `answered_by`: the name that the answering host gave for
+    itself. `received_bytes`: how many of the peer's 64 KiB arrived here. `clock_offset_s`: the peer's clock minus this
+    host's, accurate to half of `round_trip_s`. `sizes`: sizes of the packets that were sent, in bytes. `mtu`: the
+    path's MTU in bytes, as this host's kernel knows it.
     """
 
     host: str
@@ -102,7 +105,10 @@ class PeerCall:
 
 @dataclass(slots=True)
 class Arrival:
-    """What arrived here from a host that tried one of this host's addresses. `received_bytes`: of its 64 KiB."""
+    """What arrived here from a host that tried one of this host's addresses.
+
+    `received_bytes`: how many of that host's 64 KiB arrived.
+    """
 
     host: str
     address: str
@@ -113,9 +119,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class LinkReport:
-    """A host's report of a round. `half_open`: addresses whose packets came, but never an answer to ours.
+    """A host's report of a round. `half_open`: addresses from which packets came, but no reply to this host's answers.
 
-    `neighbours`: the MAC address that this host uses for an address. `port`: None if no port was free.
+    `neighbours`: for each address, the MAC address that this host uses. `port`: where this host listened, or None if no
+    port was free.
     """
 
     port: int | None
@@ -131,7 +138,8 @@ def main(argv: Sequence[str]) -> int:
     """Take part in a round. An alarm ends this process if it takes too long."""
     asked = parse_round(json.loads(argv[1]))
     signal.alarm(math.ceil(asked.limit_s) + 2)
-    secret = os.environ.get(SECRET_VARIABLE, "").encode() or os.urandom(16)  # without it, this host meets nobody
+    # without a secret, this host cannot meet its peers
+    secret = os.environ.get(SECRET_VARIABLE, "").encode() or os.urandom(16)
     answer: dict[str, Any] = {"schema": SCHEMA, "report": None, "problem": None}
     try:
         answer["report"] = asdict(take_part(asked, secret))
@@ -142,7 +150,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def last_report(out: str) -> LinkReport | str | None:
-    """Return the report in a program's output, or its problem; None without either.
+    """Return the report in a program's output, or the problem that it names. None if there is neither.
 
     A login may print other lines first.
     """
@@ -220,7 +228,10 @@ class _Part:
         self.acknowledged: dict[int, set[int]] = {number: set() for number in range(len(self.calls))}
 
     def is_settled(self) -> bool:
-        """Whether nothing more is expected: all callers are done, and packets arrived or had their time."""
+        """Check whether nothing more is expected:
+
+        all callers are done, and each packet has arrived or its time is over.
+        """
         now = time.monotonic()
         for number, call in enumerate(self.calls):
             if set(call.sizes) - self.acknowledged[number] and now - self.call_ended_at[number] < _SETTLE_S:
@@ -247,7 +258,7 @@ class _Part:
             call.port = candidates[attempt % len(candidates)]
             attempt += 1
             try:
-                # a port of several may be silent: a firewall may drop what goes to a closed one
+                # one of several ports may not answer, because a firewall may drop packets to a closed port
                 wait_s = left if len(candidates) == 1 else min(left, 2.0)
                 with socket.create_connection((call.address, call.port), timeout=wait_s) as connection:
                     call.answered = True
@@ -339,7 +350,9 @@ class _Part:
 
 
 class _Datagrams:
-    """Single packets of several sizes that no router may divide, to every target; and what arrives of the others'."""
+    """Sends single packets of several sizes, which no router may divide, to every target, and notes which packets of
+    the other hosts arrive.
+    """
 
     def __init__(self, part: _Part, port: int) -> None:
         self._part = part
@@ -355,7 +368,7 @@ class _Datagrams:
             each.close()
 
     def run(self) -> None:
-        """Send, send again what nobody acknowledged, and note what arrives, until the round is over."""
+        """Send packets, send those again that are not acknowledged, and note what arrives, until the round is over."""
         poll = select.poll()
         by_number = {each.fileno(): each for each in (*self._servers, *self._senders)}
         for number in by_number:
@@ -417,7 +430,10 @@ class _Datagrams:
 
 
 def _resolved(targets: tuple[Target, ...]) -> Iterator[tuple[Target, str]]:
-    """Each target with each of its addresses. A name that cannot be resolved is tried as it is, for its error."""
+    """Yield each target with each of its addresses.
+
+    A name that cannot be resolved is yielded as the address, so that connecting reports the error.
+    """
     found = ports.resolve([target.address for target in targets])
     seen: set[tuple[str, str]] = set()
     for target in targets:
@@ -446,7 +462,7 @@ def _first_free(candidates: tuple[int, ...]) -> socket.socket:
 
 
 def _udp_server(family: socket.AddressFamily, port: int) -> Iterator[socket.socket]:
-    """Yield a socket for packets to this port; nothing if another program has the port."""
+    """Yield a socket for packets to this port. Yields nothing if another program has the port."""
     server = socket.socket(family, socket.SOCK_DGRAM)
     try:
         if family == socket.AF_INET6:
@@ -461,7 +477,7 @@ def _udp_server(family: socket.AddressFamily, port: int) -> Iterator[socket.sock
 
 
 def _received(connection: socket.socket, num_bytes: int) -> bytes:
-    """Exactly so many bytes. Raises ConnectionError if the peer closes before."""
+    """Return exactly `num_bytes` received bytes. Raises ConnectionError if the peer closes the connection before."""
     data = b""
     while len(data) < num_bytes:
         part = connection.recv(num_bytes - len(data))
@@ -493,7 +509,7 @@ def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
 
 
 def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
-    """Addresses that opened a connection to this port, and to which our answer has not come through."""
+    """Yield the addresses that began to open a connection to this port but did not reply to our answer."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in (net / name).read_text(encoding="ascii").splitlines()[1:]:

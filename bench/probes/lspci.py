@@ -1,4 +1,4 @@
-"""`lspci -vvv`: the links of GPUs and of the bridges above them, from PCI configuration space.
+"""Read `lspci -vvv`: the links of GPUs and of the bridges above them, from PCI configuration space.
 
 The text is complete only if root wrote it; otherwise capabilities show `<access denied>`.
 """
@@ -23,10 +23,12 @@ _LINK = r"Speed ([\d.]+GT/s|unknown)(?: \((\w+)\))?, Width (x\d+)(?: \((\w+)\))?
 
 @dataclass(frozen=True, slots=True)
 class PciFunction:
-    """The block of one device. `generation` and `lanes` are the current ones, `max_*` those that this end supports.
+    """The block of one device.
 
-    `buses`: first and last bus behind a bridge. `redirects`: does it redirect transfers between peers through the host
-    (ACS)? None if the block does not show it.
+    `generation` and `lanes` describe the current link. `max_*` are the values that this end of the link supports.
+
+    `buses`: first and last bus behind a bridge. `redirects`: whether the bridge redirects transfers between peers
+    through the host (ACS). None if the block does not show this.
     """
 
     address: str
@@ -62,7 +64,7 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """NVIDIA GPUs in address order, and the paths between those whose bridges are in the text."""
+    """Return NVIDIA GPUs in address order, and the paths between the GPUs whose bridges are in the text."""
     found = devices(text)
     cards = [device for device in found.values() if device.kind in _GPU and "NVIDIA" in device.name]
     gpus = tuple(_gpu(index, card, above(card, found)) for index, card in enumerate(cards))
@@ -79,7 +81,7 @@ def inventory(text: str) -> Inventory:
 
 
 def devices(text: str) -> dict[str, PciFunction]:
-    """Address -> device, in the order of the text."""
+    """Return the devices by address, in the order of the text."""
     begins = list(_DEVICE.finditer(text))
     ends = [begin.start() for begin in begins[1:]] + [len(text)]
     blocks = (_device(begin, text[begin.end() : end]) for begin, end in zip(begins, ends, strict=True))
@@ -102,7 +104,9 @@ def above(device: PciFunction, found: Mapping[str, PciFunction]) -> tuple[PciFun
 
 
 def _between(a: PciFunction, b: PciFunction, found: Mapping[str, PciFunction]) -> str | None:
-    """Return the path in the terms of `nvidia-smi topo -m`; None if the bridges above them are not in the text."""
+    """Return the path in the terms of `nvidia-smi topo -m`; None if the bridges above the two devices are not in the
+    text.
+    """
     of_a, of_b = above(a, found), above(b, found)
     common = sum(1 for x, y in zip(of_a, of_b, strict=False) if x is y)
     if common:

@@ -1,4 +1,4 @@
-"""The facts of one host, as in the header of a results file."""
+"""Collect the facts of one host, as the header of a results file has them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _CGROUP = "sys/fs/cgroup"
 
 
 def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
-    """Plain data for JSON: names, counts, bytes, bytes per second; None is unknown. docs/facts.md lists the keys.
+    """Return the facts as plain data for JSON:
 
-    `num_cpus`: logical CPUs that this process may use. `cpu_quota`: CPUs granted by a container. `under_load`: data
-    crosses the links of all GPUs now.
+    names, counts, bytes, bytes per second. None is unknown. docs/facts.md lists the keys.
+
+    `under_load`: whether data crosses the links of all GPUs now. In the facts, `num_cpus` is the number of logical CPUs
+    that this process may use, and `cpu_quota` the number of CPUs that a container grants.
     """
     found = nvml.gpus(root, under_load=under_load)
     return {
@@ -48,7 +50,7 @@ def facts(root: Path = ROOT, *, under_load: bool = False) -> dict[str, Any]:
 
 
 def _devices(found: nvml.NvmlInventory, root: Path) -> dict[str, Any]:
-    """`gpus`, `adapters`, `paths`: the parts of `core.inventory.Inventory`, as lists and dicts."""
+    """Return `gpus`, `adapters` and `paths`: the parts of `core.inventory.Inventory`, as lists and dicts."""
     inventory = topology.of_machine(found, root)
     return {
         "gpus": [_plain(asdict(gpu)) for gpu in inventory.gpus],
@@ -83,12 +85,15 @@ def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
 
 
 def usable_cpus() -> int:
-    """Logical CPUs in this process's affinity mask."""
+    """Return the number of logical CPUs in this process's affinity mask."""
     return len(os.sched_getaffinity(0))
 
 
 def available_memory_bytes(root: Path = ROOT) -> int | None:
-    """Memory available without swapping: the kernel's estimate, or the rest of a container's limit if that is less."""
+    """Return the memory that is available without swapping, in bytes.
+
+    It is the kernel's estimate, or the rest of a container's limit if that is less.
+    """
     free = sysfs.memory_bytes(root, "MemAvailable")
     left = _left_of_limit(root)
     known = [num_bytes for num_bytes in (free, left) if num_bytes is not None]
@@ -96,7 +101,10 @@ def available_memory_bytes(root: Path = ROOT) -> int | None:
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """CPUs granted by control groups (version 2: cpu.max, version 1: cfs quota); None: no limit."""
+    """Return how many CPUs control groups grant (version 2: cpu.max, version 1: cfs quota).
+
+    None if there is no limit.
+    """
     granted = []
     for group in control_groups(root, ""):
         granted.append(sysfs.read(group / "cpu.max") or "")
@@ -116,7 +124,10 @@ def container(root: Path = ROOT) -> str | None:
 
 
 def _left_of_limit(root: Path) -> int | None:
-    """Free bytes below the tightest memory limit of this process, not counting file pages that can be dropped."""
+    """Return the bytes that are left below the tightest memory limit of this process.
+
+    File pages that can be dropped do not count as used.
+    """
     left = []
     for controller, limit, used, dropped in (
         ("", "memory.max", "memory.current", "inactive_file"),

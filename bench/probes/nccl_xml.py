@@ -32,12 +32,12 @@ class _Device:
 
 
 def recognises(text: str) -> bool:
-    """Is this a topology or graph file?"""
+    """Check whether a text is a topology or graph file."""
     return re.search(r"<(?:system|graphs)\s+version=", text) is not None and "<nvidia_smi_log" not in text
 
 
 def inventory(text: str) -> Inventory:
-    """GPUs in rank order (in file order if the file has no ranks), adapters, and all paths between them."""
+    """Return the GPUs in rank order (or file order if there are no ranks), the adapters, and all paths between them."""
     root = _parse(text)
     if root is None:
         return Inventory(lost=("the XML does not end as it should",), nvlinks_told=False)
@@ -108,7 +108,7 @@ def _of_system(root: ElementTree.Element) -> Inventory:
 
 
 def _leaves(root: ElementTree.Element) -> Iterator[tuple[str, tuple[str, ...], ElementTree.Element]]:
-    """(NUMA node, addresses of the switches above, device), in file order."""
+    """Yield (NUMA node, addresses of the switches above, device) for each device, in file order."""
     for cpu in root.iter("cpu"):
         waiting: list[tuple[tuple[str, ...], ElementTree.Element]] = [((), child) for child in reversed(cpu)]
         while waiting:
@@ -154,7 +154,7 @@ def _node(cpu: str) -> int | None:
 def _adapters(element: ElementTree.Element, address: str | None, cpu: str) -> Iterator[Adapter]:
     """Yield the network adapters of a device, with names and rates.
 
-    If none is listed, yield the device, named by its address.
+    If the device lists no adapter, yield the device itself, named by its address.
     """
     kind = "infiniband" if element.get("class", "").startswith(_INFINIBAND_CLASS) else "ethernet"
     if element.get("vendor") == _AMAZON and element.get("device", "").startswith("0xefa"):
@@ -187,7 +187,10 @@ def _links(
 
 
 def _between(a: _Device, b: _Device, links: dict[int, tuple[NvLink, ...]]) -> str:
-    """Return the path in the terms of `nvidia-smi topo -m`. Between two processors it is SYS."""
+    """Return the path between two devices in the terms of `nvidia-smi topo -m`.
+
+    Between devices of two processors it is SYS.
+    """
     if a.name.startswith("gpu") and b.name.startswith("gpu"):
         of_a, of_b = links[int(a.name[3:])], links[int(b.name[3:])]
         direct = sum(1 for link in of_a if link.peer == b.name)

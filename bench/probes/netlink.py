@@ -1,7 +1,7 @@
-"""This host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
+"""Read this host's network devices, addresses and neighbours, as its kernel reports them (rtnetlink(7)).
 
-/sys may show the devices of another network namespace, as in some containers; netlink shows those of this process. A
-kernel that does not answer has no devices here.
+In some containers, /sys shows the devices of another network namespace. Netlink shows the devices of this process's
+namespace. If the kernel does not answer, no devices are returned.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _KNOWN_STATES = 0x02 | 0x04 | 0x08 | 0x10 | 0x80  # reachable, stale, delay, pro
 class Device:
     """A network device that is up, except loopback. `addresses`: its global addresses, such as 10.0.0.2/24.
 
-    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them. `unplugged`: up without
-    a carrier; a bridge has no cable.
+    `duplicates`: IPv6 addresses that the kernel did not use because another machine has them. `unplugged`: whether the
+    device is up without a carrier. A bridge is never unplugged, because it has no cable.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Device:
 
 
 def devices() -> tuple[Device, ...]:
-    """All devices of this host that are up, except loopback."""
+    """Return all network devices of this host that are up, except loopback."""
     addresses: dict[int, list[str]] = {}
     duplicates: dict[int, list[str]] = {}
     for body in _dump(_GET_ADDRESSES, struct.pack("=BBBBI", 0, 0, 0, 0, 0)):
@@ -100,7 +100,7 @@ def _is_temporary(family: int, flags: int) -> bool:
 
 
 def _dump(kind: int, body: bytes) -> Iterator[bytes]:
-    """Yield the bodies of the kernel's answers to one request; nothing if the kernel does not answer."""
+    """Yield the bodies of the kernel's answers to one request. Yields nothing if the kernel does not answer."""
     with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
         kernel.settimeout(_TIMEOUT_S)
         kernel.send(struct.pack("=IHHII", 16 + len(body), kind, _DUMP, 1, 0) + body)

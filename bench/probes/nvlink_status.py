@@ -19,16 +19,19 @@ _GPU = re.compile(r"(?:^|\s)GPU (\d{1,4}): (\S.*?)(?: \(UUID: ?([\w-]+)\)?)?\s*$
 _LINK = re.compile(r"(?:^|\s)Link (\d{1,3}): (?:(\d+(?:\.\d+)?) ([GM])B/s|<?(inactive|active|disabled)>?)\s*$", re.I)
 _ALL_INACTIVE = re.compile(r"all links are in-?active", re.I)
 _MOST_GPUS, _MOST_LINKS = 1024, 64
-_ALL_DOWN = NvLink(0, active=False)  # in place of the links of a GPU whose links are all inactive
+_ALL_DOWN = NvLink(0, active=False)  # stands for the links of a GPU whose links are all inactive
 
 
 def is_part(line: str) -> bool:
-    """Is this a line of the format? A heading alone proves nothing: `nvidia-smi -L` prints the same."""
+    """Check whether a line belongs to this format.
+
+    A heading does not prove this, because `nvidia-smi -L` prints the same.
+    """
     return _LINK.search(line) is not None or _ALL_INACTIVE.search(line) is not None
 
 
 def is_heading(line: str) -> bool:
-    """Is this the heading of a GPU?"""
+    """Check whether a line is the heading of a GPU."""
     return _GPU.search(line) is not None
 
 
@@ -40,7 +43,7 @@ def recognises(text: str) -> bool:
 def inventory(text: str) -> Inventory:
     """Return the GPUs with their links.
 
-    A GPU with only inactive links is assumed to have as many as another GPU of the text.
+    A GPU with only inactive links is assumed to have as many links as another GPU of the text.
 
     A GPU that is described twice keeps its first description. `lost` names links without a heading.
     """
@@ -64,7 +67,7 @@ def inventory(text: str) -> Inventory:
 
 
 def _blocks(text: str) -> Iterator[tuple[re.Match[str] | None, list[str]]]:
-    """Each heading with the lines below it; first the lines above all headings."""
+    """Yield each heading with the lines below it. The first pair has no heading, and the lines above all headings."""
     heading: re.Match[str] | None = None
     lines: list[str] = []
     for line in _lines(text):
@@ -90,7 +93,7 @@ def _nvlinks(lines: list[str]) -> tuple[NvLink, ...]:
 
 
 def _nvlink(found: re.Match[str]) -> NvLink:
-    """One link. A line with a rate is an active link."""
+    """Return one link. A line with a rate is an active link."""
     index = int(found[1])
     if found[2]:
         rate = float(found[2]) * (1e9 if found[3].upper() == "G" else 1e6)

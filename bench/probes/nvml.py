@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, from the driver's own library (NVML)."""
+"""Read the NVIDIA GPUs of this machine from the driver's own library (NVML)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ON_BUS = "; {} NVIDIA GPUs are on the PCI bus: their driver is not loaded here"
 
 @dataclass(frozen=True, slots=True)
 class NvmlInventory:
-    """The GPUs, their paths and the driver's versions; or the reason why there are no GPUs."""
+    """The GPUs, the paths between them and the driver's versions, or the reason why there are no GPUs."""
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
@@ -34,7 +34,7 @@ class NvmlInventory:
 
 
 def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> int:
-    """Return the number of GPUs for CUDA programs: those of the driver that CUDA_VISIBLE_DEVICES allows.
+    """Return the number of GPUs that CUDA programs see: the driver's GPUs that CUDA_VISIBLE_DEVICES allows.
 
     Without NVML (some containers have CUDA only, and a sandbox may deny NVML) the device files are counted.
     """
@@ -50,13 +50,13 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
 
 @contextlib.contextmanager
 def held_open() -> Iterator[None]:
-    """Keep NVML open: if no other process uses the driver, each opening takes seconds."""
+    """Keep NVML open. If no other process uses the driver, each opening of NVML would take seconds."""
     with _library():
         yield
 
 
 def has_device(root: Path = Path("/")) -> bool:
-    """Do device files of the driver exist? This check is cheap and imports nothing.
+    """Check whether device files of the driver exist. This is fast and imports nothing.
 
     WSL has a device file of another name.
     """
@@ -65,9 +65,11 @@ def has_device(root: Path = Path("/")) -> bool:
 
 
 def gpus(root: Path = ROOT, *, under_load: bool = False) -> NvmlInventory:
-    """All GPUs of the driver, whatever CUDA_VISIBLE_DEVICES is; without GPUs, the reason why there are none.
+    """Return all GPUs of the driver, whatever CUDA_VISIBLE_DEVICES is.
 
-    `under_load`: the caller guarantees that data crosses the links to the host now (idle links slow down).
+    Without GPUs, the result has the reason why there are none.
+
+    `under_load`: whether the caller guarantees that data crosses the links to the host now. Idle links slow down.
     """
     with _library() as nvml:
         if isinstance(nvml, str):
@@ -105,7 +107,7 @@ def conditions(root: Path = ROOT) -> list[dict[str, Any]]:
 
 
 def _handles(nvml: ModuleType) -> dict[int, Any]:
-    """Index -> handle of the GPUs that answer. A GPU that was lost from the bus does not answer."""
+    """Return the handles of the GPUs that answer, by index. A GPU that was lost from the bus does not answer."""
     asked = {
         index: ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0)
     }
@@ -118,7 +120,7 @@ def _cuda(version: int | None) -> str | None:
 
 @contextlib.contextmanager
 def _library() -> Iterator[ModuleType | str]:
-    """NVML, initialised; or the reason why it cannot be."""
+    """Yield NVML, initialised, or the reason why it cannot be initialised."""
     try:
         import pynvml
     except ImportError:

@@ -15,7 +15,7 @@ from bench.probes.sysfs import ROOT, node_of, read
 
 _DEVICES = "sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_GENERATION_OF = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # GT/s and lane, PCI-SIG
+_GENERATION_OF = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}  # generation by GT/s per lane (PCI-SIG)
 # Vendors of emulated bridges, whose values are not real: QEMU, VMware, VirtualBox, Hyper-V.
 _MADE_UP = {"0x1b36", "0x15ad", "0x80ee", "0x1414"}
 
@@ -28,7 +28,7 @@ _REDIRECTS = 0b101100  # P2P request redirect, P2P completion redirect, P2P egre
 
 @dataclass(frozen=True, slots=True)
 class PciPath:
-    """A device's address, host bridge, and the bridges between, outermost first."""
+    """A device's address, its host bridge, and the bridges between these two, outermost first."""
 
     address: str
     host_bridge: str
@@ -43,13 +43,19 @@ def address(reported: str | None) -> str | None:
 
 
 def generation(speed: str | None) -> int | None:
-    """`32.0 GT/s PCIe`, `32GT/s` -> 5; None for `Unknown` and other speeds."""
+    """Return the PCIe generation of a speed: 5 for `32.0 GT/s PCIe` or `32GT/s`.
+
+    None for `Unknown` and other speeds.
+    """
     found = re.match(r"([\d.]+)\s*GT/s", speed or "")
     return None if found is None else _GENERATION_OF.get(float(found[1]))
 
 
 def lanes(width: str | None) -> int | None:
-    """`16`, `x16`, `16x` -> 16; None for 0 and 255, which mean no link."""
+    """Return the lanes of a width: 16 for `16`, `x16` or `16x`.
+
+    None for 0 and 255, which mean that there is no link.
+    """
     found = re.fullmatch(r"x?(\d+)x?", (width or "").strip())
     count = int(found[1]) if found else 0
     return count if 0 < count <= 32 else None
@@ -71,8 +77,9 @@ def place(at: str | None, root: Path = ROOT) -> PciPath | None:
 def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str | None:
     """Return the path between two devices in the terms of `nvidia-smi topo -m`; None if it is unknown.
 
-    PIX: one switch (at most one bridge on each side below the common one); PXB: several; PHB: the host bridge; NODE:
-    several host bridges of a NUMA node; SYS: the link between processors. `num_nodes`: NUMA nodes of the machine.
+    PIX: through one switch (at most one bridge on each side below the common bridge). PXB: through several switches.
+    PHB: through the host bridge. NODE: through several host bridges of a NUMA node. SYS: through the link between
+    processors. `num_nodes`: number of NUMA nodes of the machine.
     """
     if a is None or b is None:
         return None
@@ -87,7 +94,10 @@ def between(a: PciPath | None, b: PciPath | None, num_nodes: int | None) -> str 
 
 
 def slot(at: str | None, root: Path = ROOT) -> tuple[int | None, int | None]:
-    """Maximum generation and lanes of the bridge above a device; unknown for an emulated bridge."""
+    """Return the maximum generation and lanes of the bridge above a device.
+
+    They are unknown (None) for an emulated bridge.
+    """
     where = place(at, root)
     if where is None or not where.bridges:
         return None, None
@@ -122,7 +132,10 @@ def redirects(at: str | None, root: Path = ROOT) -> bool | None:
 
 
 def _redirected(config: bytes) -> bool | None:
-    """None if the extended configuration is missing; only root may read it."""
+    """Return whether this bridge redirects.
+
+    None if the extended configuration, which only root may read, is missing.
+    """
     if len(config) <= _EXTENDED + 4:
         return None
     at, seen = _EXTENDED, set[int]()

@@ -1,4 +1,4 @@
-"""TCP ports of this host, and the addresses of other hosts' names."""
+"""Find free TCP ports of this host, and the addresses of hosts' names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def resolve(names: Sequence[str]) -> dict[str, list[str] | str]:
 
 
 def free_port(among: Sequence[int] | None = None) -> int:
-    """Return a TCP port that is free now: one of (first, last) if possible, else one that the kernel chooses."""
+    """Return a TCP port that is free now.
+
+    `among`: the first and the last port to choose from. If none of these is free, the kernel chooses the port.
+    """
     if among:
         first, last = among
         for port in random.sample(range(first, last + 1), min(_MOST_TRIED, last + 1 - first)):
@@ -35,7 +38,7 @@ def free_port(among: Sequence[int] | None = None) -> int:
 
 
 def taken(port: int) -> str | None:
-    """Why this port cannot be opened for listening; None if it can."""
+    """Return why this port cannot be opened for listening, or None if it can."""
     try:
         listener(port).close()
     except OSError as error:

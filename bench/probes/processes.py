@@ -1,7 +1,7 @@
-"""Processes of our jobs, found by an inherited variable. No other module ends processes.
+"""Find and end the processes of a job by an environment variable that they inherit.
 
 `python -m bench.probes.processes look|stacks|end JOB [HOST:PROCESS ...]` works on its host and prints a JSON object.
-`stacks` asks the ranks among the processes for their stacks (SIGUSR1), and measures their CPU use.
+`stacks` asks the ranks among the processes for their stacks (SIGUSR1), and measures the ranks' CPU use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.probes import cpu_time
 JOB_VARIABLE = "BENCH_JOB"
 _TERM_GRACE_S = 2.0
 _KILL_GRACE_S = 2.0
-_CPU_S = 1.0  # ten periods of a CPU quota
+_CPU_S = 1.0  # as long as ten periods of a CPU quota
 
 
 def of_job(job_id: str) -> tuple[psutil.Process, ...]:
@@ -52,7 +52,10 @@ def end_job(job_id: str) -> tuple[int, ...]:
 
 
 def end(processes: Iterable[psutil.Process]) -> None:
-    """TERM, then KILL. Processes are identified by id and start time, so a reused id is safe."""
+    """Send TERM, then KILL, to processes.
+
+    A process is identified by its id and start time, so that no other process with a reused id is ended.
+    """
     alive = list(processes)
     for signal_all, grace_s in ((psutil.Process.terminate, _TERM_GRACE_S), (psutil.Process.kill, _KILL_GRACE_S)):
         for process in alive:
@@ -62,7 +65,10 @@ def end(processes: Iterable[psutil.Process]) -> None:
 
 
 def look(job_id: str) -> dict[str, Any]:
-    """{"host", "processes": {process id: state}}; the states are psutil's: 'stopped', 'sleeping', 'zombie', ..."""
+    """Return {"host", "processes": {process id: state}}.
+
+    The states are psutil's: 'stopped', 'sleeping', 'zombie', ...
+    """
     states = {}
     for process in of_job(job_id):
         with contextlib.suppress(psutil.Error):
@@ -86,12 +92,12 @@ def _others() -> Iterator[psutil.Process]:
 def _job_of(process: psutil.Process) -> str | None:
     try:
         return process.environ().get(JOB_VARIABLE)
-    except (psutil.Error, OSError):  # it has ended, or belongs to another user
+    except (psutil.Error, OSError):  # the process has ended, or belongs to another user
         return None
 
 
 def answer(verb: str, job_id: str, ranks: Iterable[str] = ()) -> dict[str, Any]:
-    """Answer the controller. `ranks`: HOST:PROCESS of every rank; only those of this host are used.
+    """Answer the controller. `ranks`: HOST:PROCESS of every rank. Only ranks of this host are used.
 
     The answer is that of `look`. With `stacks` it also has "cpu": {process id: fields of CpuUse} of the ranks.
     """

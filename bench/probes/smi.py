@@ -1,4 +1,4 @@
-"""`nvidia-smi -q`, as text and as XML (`-x`): the driver's report about each GPU at that moment.
+"""Read `nvidia-smi -q`, as text or as XML (`-x`): the driver's report about each GPU at that moment.
 
 The two forms name fields differently. Both become flat tables of `section/subsection/name`, in lower case.
 """
@@ -57,7 +57,7 @@ _REASONS = re.compile(r"clocks[_ ](?:event|throttle)[_ ]reasons/(?:.*/)?(?:clock
 
 
 def recognises(text: str) -> bool:
-    """Is this a report of `nvidia-smi -q`, as text or as XML?"""
+    """Check whether a text is a report of `nvidia-smi -q`, as text or as XML."""
     return (
         "<nvidia_smi_log" in text or "==NVSMI LOG==" in text or re.search(r"^Attached GPUs +:", text, re.M) is not None
     )
@@ -76,7 +76,7 @@ def inventory(text: str) -> Inventory:
 
 
 def versions(text: str) -> dict[str, str]:
-    """`gpu_driver` and `gpu_cuda` from the head of the text."""
+    """Return the versions `gpu_driver` and `gpu_cuda` from the head of the text."""
     reported = {}
     for key, tag, name in (
         ("gpu_driver", "driver_version", "Driver Version"),
@@ -124,7 +124,7 @@ def _gpu(index: int, table: Mapping[str, str]) -> Gpu:
 
 
 def _of_xml(text: str) -> Iterator[dict[str, str]]:
-    """One table for each complete `<gpu>`."""
+    """Yield one table for each complete `<gpu>`."""
     for block in re.finditer(r"<gpu id=.*?</gpu>", text, re.DOTALL):
         try:
             yield dict(_leaves(ElementTree.fromstring(block[0]), ()))
@@ -142,7 +142,7 @@ def _leaves(element: ElementTree.Element, above: tuple[str, ...]) -> Iterator[tu
 
 
 def _of_text(text: str) -> Iterator[dict[str, str]]:
-    """Sections by indentation, four blanks per level."""
+    """Yield one table for each GPU. Sections follow from the indentation, four blanks per level."""
     table: dict[str, str] | None = None
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
@@ -164,7 +164,7 @@ def _of_text(text: str) -> Iterator[dict[str, str]]:
 
 
 def _throttle(table: Mapping[str, str]) -> Iterator[str]:
-    """Throttle reasons by the names of NVML's bits; `idle` is left out."""
+    """Yield the throttle reasons by the names of NVML's bits. The reason `idle` is left out."""
     for name, value in table.items():
         found = _REASONS.fullmatch(name)
         if found and value == "Active" and found[1] not in ("gpu_idle", "idle"):
@@ -172,7 +172,7 @@ def _throttle(table: Mapping[str, str]) -> Iterator[str]:
 
 
 def _uncorrected(table: Mapping[str, str]) -> int | None:
-    """Uncorrectable errors of memory and caches over the GPU's lifetime."""
+    """Return the number of uncorrectable errors of memory and caches over the GPU's lifetime."""
     reported = [
         _whole(value)
         for name, value in table.items()

@@ -1,4 +1,4 @@
-"""CPUs, caches, NUMA nodes and network ports, from /sys and /proc.
+"""Read CPUs, caches, NUMA nodes and network ports from /sys and /proc.
 
 Every function takes the root of these trees, so that recorded trees can be read. Missing values are None.
 """
@@ -41,7 +41,10 @@ class Port:
 
 
 def last_level_cache_bytes(root: Path = ROOT) -> int | None:
-    """Size of the last-level cache of CPU 0, with all others assumed equal; shared caches count once."""
+    """Return the total size of the last-level caches, in bytes.
+
+    All are assumed to be equal to CPU 0's. A cache that CPUs share counts once.
+    """
     levels = {}
     for index in (root / _CPUS / "cpu0/cache").glob("index*"):
         level, size = number(index / "level"), _size(read(index / "size"))
@@ -53,7 +56,7 @@ def last_level_cache_bytes(root: Path = ROOT) -> int | None:
 def cores(cpus: Iterable[int], root: Path = ROOT) -> list[tuple[int, ...]]:
     """Return these CPUs as physical cores (tuples of hardware threads), socket by socket.
 
-    If unknown, each CPU is a core.
+    If the cores are unknown, each CPU counts as a core.
     """
     found: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(cpus):
@@ -88,7 +91,10 @@ def num_sockets(root: Path = ROOT) -> int | None:
 
 
 def governor(root: Path = ROOT) -> str | None:
-    """CPU 0's frequency governor: `performance`, `powersave`, ...; None if the kernel does not control it (clouds)."""
+    """Return CPU 0's frequency governor:
+
+    `performance`, `powersave`, ... None if the kernel does not control the frequency, as in clouds.
+    """
     return read(root / _CPUS / "cpu0/cpufreq/scaling_governor")
 
 
@@ -119,7 +125,7 @@ def numa_nodes(root: Path = ROOT) -> tuple[NumaNode, ...]:
 
 
 def ports(root: Path = ROOT) -> tuple[Port, ...]:
-    """Network interfaces (without loopback) and InfiniBand-like ports, by name."""
+    """Return network interfaces (without loopback) and InfiniBand-like ports, by name."""
     network = [_interface(path) for path in (root / "sys/class/net").glob("*") if path.name != "lo"]
     fabric = [_fabric_port(path) for path in (root / "sys/class/infiniband").glob("*/ports/*")]
     return tuple(sorted((*network, *fabric), key=lambda port: port.name))
@@ -140,7 +146,7 @@ def clock(root: Path = ROOT) -> str | None:
     boot = read(root / "proc/sys/kernel/random/boot_id")
     try:
         namespace = str((root / "proc/self/ns/time").readlink())
-    except OSError:  # Linux before 5.6 has none
+    except OSError:  # Linux before 5.6 has no time namespaces
         namespace = "time:[one]"
     return None if boot is None else f"{boot} {namespace}"
 
@@ -154,7 +160,7 @@ def read(path: Path) -> str | None:
 
 
 def node_of(device: Path) -> int | None:
-    """Return the NUMA node of a device."""
+    """Return the NUMA node of a device. None if the firmware does not tell it."""
     node = number(device / "numa_node")  # -1: unknown to the firmware
     return node if node is not None and node >= 0 else None
 

@@ -1,4 +1,4 @@
-"""The tables of `nvidia-smi topo -m` and `topo -p2p`, from recorded texts.
+"""Read the tables of `nvidia-smi topo -m` and `topo -p2p` from recorded texts.
 
 Copies through editors, web pages and terminals replace or lose tabs, keep colours, and truncate ends. A cell is used
 only if its column is certain. Any other cell is reported as lost and never shifted to another column.
@@ -34,7 +34,7 @@ _NO_ACCESS = {"n", "a"}  # tables of `topo -p2p` for NVLink and atomics, which d
 class TopoTable:
     """One table.
 
-    `cells`: the cells that could be read, by names of row and column; `rest`: the words after a row's cells.
+    `cells`: the cells that could be read, by names of row and column. `rest`: for each row, the words after its cells.
 
     `rows`: the names of all rows, readable or not.
     """
@@ -61,7 +61,7 @@ def recognises(text: str) -> bool:
 
 
 def inventory(text: str) -> Inventory:
-    """GPUs by number, adapters by their names in the legend, and the paths between them."""
+    """Return the GPUs by number, the adapters by their names in the legend, and the paths between them."""
     found = list(tables(text))
     ways = next((table for table in found if table.words == _WAY), None)
     access = [table for table in found if table.words == _ACCESS]
@@ -87,7 +87,7 @@ def inventory(text: str) -> Inventory:
 
 
 def tables(text: str) -> Iterator[TopoTable]:
-    """All tables in the order of the text, without prompts and legends."""
+    """Yield all tables in the order of the text, without prompts and legends."""
     table, command = None, None
     whole = re.sub(r"NV\d*\Z", "?", _COLOUR.sub("", text))  # NV1 at the end of a text may be a truncated NV18
     for line in whole.splitlines():
@@ -122,7 +122,7 @@ def _all_numbered(word: str) -> bool:
 
 
 def _take(table: TopoTable, line: str) -> None:
-    """Add one row to the table: its cells up to the last certain one."""
+    """Add one row to the table. Only cells up to the last certain cell are added."""
     parts = line.strip().split("\t")
     fields = [word for part in parts for word in part.split() or [""]]
     name, reported = fields[0], fields[1:]
@@ -131,7 +131,7 @@ def _take(table: TopoTable, line: str) -> None:
     cells, rest = _cells(reported, len(table.names), table.words)
     own, known = table.names.index(name), len(cells)
     if known < len(table.names) or (rest and re.fullmatch(table.words, rest[0])):
-        known = own + 1  # the row has too few cells, or too many: only those up to its own X are certain
+        known = own + 1  # the row has too few or too many cells, so that only the cells up to its own X are certain
         table.lost.append(f"row {name}: {len(cells)} cells for {len(table.names)} columns")
     if len(cells) <= own or cells[own] != "X" or cells.count("X") != 1:
         table.lost.append(f"row {name}: its own column is not where it should be")
@@ -160,7 +160,7 @@ def _is_access(reported: Iterable[str]) -> bool:
 
 
 def _allowed(tables_of_access: Iterable[TopoTable], a: str, b: str) -> tuple[bool | None, NoAccess | None]:
-    """Whether two GPUs have access to each other, and why not.
+    """Return whether two GPUs have access to each other, and why not if they have none.
 
     If the command is unknown, "no" may refer to NVLink only; treat it as unknown.
     """

@@ -1,4 +1,4 @@
-"""The devices of a node and the paths between them: of this machine, or from a recorded text."""
+"""Find the devices of a node and the paths between them, on this machine or in a recorded text."""
 
 from __future__ import annotations
 

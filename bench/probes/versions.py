@@ -1,4 +1,4 @@
-"""Versions of the suite and its commit, of Python, installed libraries, kernel and system."""
+"""Find the versions of the suite and its commit, of Python, installed libraries, kernel and system."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GIT_WAIT_S = 5.0
 
 
 def versions() -> dict[str, str]:
-    """Name -> version of the suite, its libraries and this system. No library is imported."""
+    """Return the versions of the suite, its libraries and this system, by name. No library is imported."""
     reported = commit(Path(bench.__file__).resolve().parent.parent)
     found: dict[str, str | None] = {**software(), "commit": reported}
     if reported is None:  # without git or a checkout of this suite, a hash identifies the files

@@ -1,4 +1,4 @@
-"""Calibration: rates of the machine without the library, and overhead of the library without communication.
+"""Calibrate: measure rates of the machine without the library, and the overhead of the library without communication.
 
 `memcpy`: [[bytes, bytes per second], ...], one rank's copy rate while all ranks copy (the slowest rank's best of 5).
 `message_s`: the least time of an 8-byte message between ranks 0 and 1 (half the time of a ping-pong).
@@ -31,7 +31,7 @@ from bench.results import stats
 
 _COPY_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24)
 _COPY_REPEATS = 5
-_COPY_LEAST_S = 20e-6  # shorter copies are repeated, so the cost of reading the clock stays small
+_COPY_LEAST_S = 20e-6  # shorter copies are repeated, so that the share of the time for reading the clock stays small
 _SOFTWARE_BYTES, _SOFTWARE_BATCHES, _SOFTWARE_CALLS = 8, 5, 50
 _SKEWS, _SLOW_SYNC_S, _SKEWS_WHEN_SLOW = 400, 50e-6, 40
 _PING_BYTES, _PINGS, _MORE_PINGS, _QUICK_S = 8, 10, 200, 1e-3
@@ -55,7 +55,7 @@ def calibrate(transport: Transport, world: World, pattern: Pattern, clocks: Cloc
 
 
 def _copy_rate(transport: Transport, num_bytes: int) -> float:
-    """Copy rate of this rank while all ranks copy. Bytes per second."""
+    """Return the copy rate of this rank while all ranks copy, in bytes per second."""
     source, target = np.ones(num_bytes, np.uint8), np.ones(num_bytes, np.uint8)
     transport.sync()
     best_s, repeats = float("inf"), 1
@@ -83,7 +83,8 @@ def _message_s(transport: Transport, world: World) -> float | None:
         buffers = transport.allocate(_PING_BYTES, _PING_BYTES, 1)
         compiled = transport.compile(steps[rank], pair, buffers, Reduction("uint8", "sum"), False)
     message_s = None
-    for pings in (_PINGS, _MORE_PINGS):  # the first, short round warms up; it suffices if ranks share a CPU
+    # the first, short round is the warm-up; its result is used if ranks share a CPU
+    for pings in (_PINGS, _MORE_PINGS):
         gathered = transport.channel.gather(transport.time_each(compiled, pings).seconds)
         if gathered is not None:
             message_s = float(min(map(max, zip(gathered[0], gathered[1], strict=True)))) / 2
@@ -93,7 +94,7 @@ def _message_s(transport: Transport, world: World) -> float | None:
 
 
 def _software_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Seconds of one operation that moves no data between ranks; None if the library has no such call."""
+    """Return the seconds of one operation that moves no data between ranks. None if the library has no such call."""
     rank, num_ranks = transport.place.rank, max(world.num_ranks, 2)
     shape = Shape(num_ranks, _SOFTWARE_BYTES * num_ranks)
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
@@ -120,7 +121,9 @@ def _software_s(transport: Transport, world: World, pattern: Pattern) -> float |
 
 
 def _enqueue_s(transport: Transport, world: World, pattern: Pattern) -> float | None:
-    """Host seconds to issue one operation, on all ranks; None if it cannot be measured or does not apply.
+    """Return the host's seconds to issue one operation, on all ranks.
+
+    None if this cannot be measured or does not apply.
 
     The calls of a batch do not wait for each other, so the number of ranks does not matter.
     """
@@ -157,7 +160,10 @@ def _of_one_rank(operation: str) -> Collective:
 
 
 def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float]:
-    """Start skew: how far apart the ranks leave the synchronisation before an isolated call, on rank 0. Seconds."""
+    """Return the start skew on rank 0, in seconds:
+
+    how far apart the ranks leave the synchronisation before an isolated call.
+    """
     if world.num_ranks == 1 or transport.clock != "host" or transport.sync_method == "none":
         return {}
     if clocks.several:
@@ -187,7 +193,9 @@ def _skew(transport: Transport, world: World, clocks: Clocks) -> dict[str, float
 
 
 def _on_one_clock(gathered: list[list[int]], clocks: Clocks) -> tuple[list[list[float]], list[float]]:
-    """Each rank's readings (ns) as seconds on rank 0's clock since rank 0's first reading, and their largest errors."""
+    """Return each rank's readings as seconds on rank 0's clock since rank 0's first reading, and the largest errors of
+    the readings. The given readings are in nanoseconds.
+    """
     begin = gathered[0][0]
     times, bounds_s = [], []
     for rank, readings in enumerate(gathered):

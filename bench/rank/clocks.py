@@ -20,7 +20,7 @@ from bench.results.clocks import Clock, Offset, RoundTrip, is_enough, offset_of,
 
 _BYTES = 8
 _LEAST, _MOST = 10, 100  # least and most round trips of a burst
-_AT_LEAST, _MOST_S = 3, 0.5  # least round trips of a slow burst, and its most seconds
+_AT_LEAST, _MOST_S = 3, 0.5  # fewest round trips of a slow burst, and the longest duration of a burst in seconds
 _EVERY_S = 60.0  # clocks drift with their temperature, which changes within minutes
 
 T = TypeVar("T")
@@ -28,12 +28,15 @@ Readings = list[tuple[int, ...]]  # nanoseconds: (sent, back) on the reference, 
 
 
 class Clocks:
-    """The clocks of a run. All ranks take part and know which rank reads which clock; rank 0 knows the offsets."""
+    """The clocks of a run. All ranks take part and know which rank reads which clock. Only rank 0 knows the offsets."""
 
     def __init__(
         self, transport: Transport, hosts: Sequence[str], read_ns: Callable[[], int] = perf_counter_ns
     ) -> None:
-        """Gather which clock each rank reads. `hosts`: the host of every rank; `read_ns`: reads this rank's clock."""
+        """Gather which clock each rank reads.
+
+        `hosts`: the host of every rank. `read_ns`: a function that reads this rank's clock.
+        """
         self._transport, self._hosts, self.read_ns = transport, hosts, read_ns
         own = sysfs.clock() or f"of rank {transport.place.rank}"
         read = transport.channel.share(own)
@@ -44,11 +47,14 @@ class Clocks:
 
     @property
     def several(self) -> bool:
-        """Whether there are several clocks that can be compared: the library must complete operations on the host."""
+        """Whether there are several clocks and the library can compare them.
+
+        For this, it must complete operations on the host.
+        """
         return len(self._leaders) > 1 and self._transport.clock == "host"
 
     def is_same(self, first: int, second: int) -> bool:
-        """Whether two ranks read the same clock."""
+        """Check whether two ranks read the same clock."""
         return self._clock_of[first] == self._clock_of[second]
 
     def compare(self) -> None:
@@ -71,11 +77,11 @@ class Clocks:
                 self._offsets[self._clock_of[client]].append(offset)
 
     def of(self, rank: int) -> Clock:
-        """How a rank's clock relates to rank 0's, from all offsets so far."""
+        """Return how a rank's clock relates to rank 0's clock, from all offsets measured so far."""
         return Clock(tuple(self._offsets[self._clock_of[rank]]))
 
     def comparing_between(self, rows: Iterator[T]) -> Iterator[T]:
-        """Pass the rows through, and compare the clocks once a minute between rows and after the last row."""
+        """Yield the rows unchanged, and compare the clocks once a minute between rows and after the last row."""
         last_s = time.monotonic()
         for row in rows:
             yield row
@@ -86,10 +92,12 @@ class Clocks:
             self.compare()
 
     def offsets(self) -> dict[str, dict[str, float]]:
-        """Offset and drift of each clock, by the host of the first rank that reads it; {} if there is only one clock.
+        """Return the offset and drift of each clock, by the host of the first rank that reads the clock.
 
-        `offset_s` and `bound_s` are from the latest comparison, which was at `at_s` on the reference clock; `drift`:
-        seconds per second.
+        {} if there is only one clock.
+
+        `offset_s` and `bound_s` are from the latest comparison, which was at `at_s` on the reference clock. `drift` is
+        in seconds per second.
         """
         found = {}
         for leader in self._leaders[1:]:
@@ -112,7 +120,8 @@ class Clocks:
         """Return this rank's readings of a burst of round trips in a `pair` (reference, client); [] if the rank has no
         pair.
 
-        The reference rank marks its last message, because only this rank knows how long the burst takes.
+        The reference rank marks the last message of the burst, because only the reference rank decides when the burst
+        ends.
         """
         if pair is None:
             return []

@@ -1,9 +1,9 @@
-"""Rows under contention: interleaved blocks of samples without and with aggressors within one launch.
+"""Measure rows under contention: interleaved blocks of samples without and with aggressors within one launch.
 
-The overlap is certain without a common clock. In a disturbed block the aggressors finish one call before they enter the
-barrier, and the victims start when all ranks have entered it. The aggressors repeat their call until all victims have
-entered the barrier at the end of the block. The first aggressor broadcasts that moment while the aggressors send. In an
-undisturbed block the aggressors sleep.
+Victims and aggressors run at the same time for certain, although they have no common clock. In a disturbed block the
+aggressors finish one call before they enter the barrier, and the victims start when all ranks have entered it. The
+aggressors repeat their call until all victims have entered the barrier at the end of the block. The first aggressor
+broadcasts that moment while the aggressors send. In an undisturbed block the aggressors sleep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.rank.messages import RankRefusal
 from bench.rank.rows import PlannedRow
 from bench.rank.verify import Verifier, Wrong
 
-_CHUNK_S = 0.01  # how long aggressors call between two checks whether to stop
+_CHUNK_S = 0.01  # how long aggressors repeat their call between two checks whether to stop
 _MOST_CHUNK = 1024
 _ALONE_S = 0.1  # duration of the measurement of the aggressors' rate without victims
 _POLL_S, _SLEEP_S = 1e-4, 1e-3  # polling intervals: of a victim that is about to start, of a sleeping aggressor
@@ -54,8 +54,8 @@ class _Program:
 class _Block:
     """One rank's result of a block.
 
-    A victim has the seconds of its samples; an aggressor its number of calls, the seconds inside them, and the seconds
-    of the whole block.
+    A victim has the seconds of its samples. An aggressor has the number of its calls, the seconds inside these calls,
+    and the seconds of the whole block.
     """
 
     seconds: tuple[float, ...] = ()
@@ -83,7 +83,7 @@ class ContentionSampler:
 
     @property
     def aggressors(self) -> tuple[int, ...]:
-        """The world ranks of the aggressors."""
+        """The aggressors, as ranks of the world."""
         return self._parts.aggressors.ranks
 
     def record(self, taken: sampling.Taken, k: int, operations: int) -> Contention:
@@ -130,7 +130,7 @@ class ContentionSampler:
                 for side in (alone, disturbed) if num_pairs % 2 == 0 else (disturbed, alone):
                     side.add(self._block(sampler, batch, per_block, aggressive=side is disturbed))
                 num_pairs += 1
-                if num_pairs % 2:  # odd: the last timed call, which is checked, was disturbed
+                if num_pairs % 2:  # an odd number, so that the last timed call, which is checked, was disturbed
                     pairs = zip(alone.taken.slowest(), disturbed.taken.slowest(), strict=True)
                     stop = interleaved_blocks.stop(
                         self._case, row, pairs, per_block, num_pairs, time.monotonic() - began, 2
@@ -142,7 +142,7 @@ class ContentionSampler:
         return sampling.Taken(warmup, disturbed.shares(), batch, loop, reason, contest)
 
     def _block(self, sampler: sampling.Sampler, batch: int, num: int, *, aggressive: bool) -> list[_Block] | None:
-        """One block on every rank. Returns each rank's result, on rank 0."""
+        """Run one block on every rank. Returns each rank's result on rank 0."""
         self._channel.broadcast(None)  # no rank begins before all have ended the previous block
         if self._program is not None and aggressive:
             return self._channel.gather(self._disturb(self._program))
@@ -175,8 +175,9 @@ class ContentionSampler:
         return done if done.calls else more
 
     def _prepared(self) -> _Program | None:
-        """Return the aggressors' buffers and calls, which are checked once before they disturb a victim; None on other
-        ranks.
+        """Return the aggressors' buffers and calls.
+
+        They are checked once before they disturb a victim. None on other ranks.
         """
         group = self._parts.aggressors
         member = group.ranks.index(self._rank) if self._rank in group.ranks else 0
@@ -211,7 +212,10 @@ class ContentionSampler:
         return _Program(compiled, buffers, verifier)
 
     def _by_themselves(self) -> tuple[float, float]:
-        """(seconds per call, calls per second) of the aggressors while the victims sleep; equal on all ranks."""
+        """Return the seconds per call and the calls per second of the aggressors while the victims sleep.
+
+        Both are equal on all ranks.
+        """
         call_s, rate = 0.0, 0.0
         if self._program is not None:
             self._program.run(3)
@@ -236,7 +240,7 @@ class _Side:
         self._first = False
 
     def shares(self) -> tuple[GatheredSamples, ...]:
-        """Each group's samples, on rank 0."""
+        """Return each group's samples, on rank 0."""
         return self.taken.shares() if self._first else ()
 
     def add(self, blocks: list[_Block] | None) -> None:

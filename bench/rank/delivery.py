@@ -1,4 +1,4 @@
-"""Output of rank 0: each row as soon as it is measured, whole documents at the end.
+"""Write the output of rank 0: each row as soon as it is measured, and whole documents at the end.
 
 Results go to stdout, everything else to stderr.
 """
@@ -37,7 +37,7 @@ def deliver(
     clocks_at_end: Callable[[], Clocks] = dict,
     after: HostsAfterRows | None = None,
 ) -> int:
-    """On rank 0, write and print each row as soon as it is measured. Returns the exit code.
+    """Write and print each row on rank 0 as soon as it is measured. Returns the exit code.
 
     `clocks_at_end` is called after the last row; `after` then has the state of the hosts.
     """
@@ -50,7 +50,7 @@ def deliver(
     if printer is None:
         for note in header.notes:
             say(f"# {note}")
-    # A document needs every row; a table that is printed row by row keeps only the rows that its last lines need.
+    # A document needs every row. A table that is printed row by row keeps only the rows that its last lines need.
     builder = summary.DocumentBuilder(_MOST_HELD if printer else None)
     try:
         for row in rows:
@@ -113,7 +113,7 @@ def _at_end(header: Header, clocks: Clocks, after: HostsAfterRows | None, writer
 
 
 def _exit_code(document: Document) -> int:
-    """4 for wrong data or a failed row, 3 if every row was skipped, else 0."""
+    """Return the exit code: 4 for wrong data or a failed row, 3 if every row was skipped, else 0."""
     wrong = [row for row in document.summaries if row.verified is False]
     if wrong:
         first = wrong[0].first_wrong["text"] if wrong[0].first_wrong else "unknown position"
@@ -147,7 +147,10 @@ class _TablePrinter:
         self._print(self._table.before(header))
 
     def show(self, row: Sequence[Summary]) -> None:
-        """Keep the row until its size is complete, then print it; a size with too many rows is printed in parts."""
+        """Keep the row until all rows of its size are there, then print them.
+
+        A size with too many rows is printed in parts.
+        """
         if self._pending and row and row[0].payload_bytes != self._pending[0].payload_bytes:
             self._flush()
         self._pending += row

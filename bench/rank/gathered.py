@@ -1,4 +1,4 @@
-"""Seconds of every rank for one row, gathered on rank 0 (docs/metrics.md).
+"""Gather the seconds of every rank for one row on rank 0 (docs/metrics.md).
 
 The slowest rank's seconds of each sample are always kept. All ranks' seconds are kept while they fit into the row's
 limit. If they exceed it, only each rank's sum and the number of times it was the slowest are kept.
@@ -35,11 +35,11 @@ class Gathered:
     """The samples of all groups of a row, added chunk by chunk."""
 
     def __init__(self, groups: Round, room: int) -> None:
-        """`room`: how many values (samples x ranks) may be kept."""
+        """Begin without samples. `room`: how many values (samples x ranks) may be kept."""
         self._groups, self._room = [_OfGroup(group) for group in groups], room
 
     def add(self, seconds: Sequence[Sequence[float]]) -> None:
-        """Add one chunk: the seconds of each world rank, the same number of values for all ranks of a group."""
+        """Add one chunk: the seconds of each rank of the world. All ranks of a group have the same number of values."""
         for own in self._groups:
             own.add(seconds)
         if self.num_values > self._room:
@@ -48,7 +48,7 @@ class Gathered:
 
     @property
     def num_values(self) -> int:
-        """Samples x ranks, summed over all groups."""
+        """The number of samples x ranks, summed over all groups."""
         return sum(len(own.slowest) * len(own.ranks) for own in self._groups)
 
     def slowest(self) -> list[array[float]]:

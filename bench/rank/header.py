@@ -1,4 +1,4 @@
-"""What a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
+"""Collect what a results file says about the machine: the header line, and the GPUs' conditions after the last row."""
 
 from __future__ import annotations
 
@@ -102,7 +102,10 @@ _PER_RANK = {
 
 
 def described(case: Case, pattern: Pattern, world: World, job: str) -> dict[str, Any]:
-    """Header fields that measured and modelled runs share. `argv`: the command that a user would type."""
+    """Return the header fields that measured and modelled runs share.
+
+    The field `argv` is the command that a user would type.
+    """
     name, *options = to_argv(case)
     return {
         "job": job,
@@ -151,9 +154,9 @@ def _settings(case: Case, transport: Transport, binding: str) -> dict[str, Any]:
 
 
 def links_of(case: Case, world: World) -> dict[str, Any]:
-    """Return the links that bound a run:
+    """Return the links that bound a run, or {} if they are unknown.
 
-    those of the instance type, except for rates that the case gives; {} if unknown.
+    They are the links of the instance type, except for rates that the case gives.
     """
     its = traits(case.transport)
     one_per_gpu = its.on_gpu or its.modelled
@@ -175,7 +178,7 @@ class HostsAfterRows:
         self.hosts: dict[str, dict[str, Any]] = {}  # by host: host_use.state, and the busiest other `programs`
 
     def reading_after(self, rows: Iterator[T]) -> Iterator[T]:
-        """Pass the rows through. After the last row, the first rank of each host reads its state."""
+        """Yield the rows unchanged. After the last row, the first rank of each host reads the host's state."""
         yield from rows
         on_gpu = self._transport.clock == "device" or self._transport.available_bytes() is not None
         if on_gpu:

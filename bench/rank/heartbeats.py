@@ -1,4 +1,7 @@
-"""A rank's heartbeats: what it does, how it ended, its stacks. Threads end a rank without progress or controller."""
+"""Write a rank's heartbeats:
+
+what the rank does, how it ended, its stacks. Threads end a rank that makes no progress or whose controller is gone.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,11 @@ from bench.store import heartbeat, lease
 from bench.store.heartbeat import End
 
 _BETWEEN_BEATS_S, _BETWEEN_RANKS_S = 0.2, 1e-3  # a shared file system takes about a thousand small files a second
-_PENDING_S = 1.0  # longer than a chunk of samples, so timed loops write no heartbeat in another thread
+_PENDING_S = 1.0  # longer than a chunk of samples, so that no other thread writes a heartbeat during a timed loop
 _LOCK_S = 1.0  # a thread may hang in the file system while it has the lock
 _ALL_REPORT_S = 1.0  # time for the other ranks of a paused machine to report their pause, too
-_READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # between two reads of the controller's lease
-_NO_LEASE_S = 15.0  # a lease that has not appeared by then is not visible on this host
+_READ_S, _READ_PER_HOST_S = 1.0, 4e-3  # time between two reads of the controller's lease
+_NO_LEASE_S = 15.0  # a lease that has not appeared after this time is not visible on this host
 
 
 @contextlib.contextmanager
@@ -85,7 +88,10 @@ def _watch(beat: HeartbeatWriter, deadline_s: float, done: threading.Event, repo
 
 
 def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """How a pause that is longer than the deadline ends this rank. A shorter pause is no silence of the rank."""
+    """Return how a pause ends this rank, or None if the pause is not longer than the deadline.
+
+    A shorter pause does not count as time without a heartbeat.
+    """
     if pause is None:
         return None
     if pause.paused_s > deadline_s:
@@ -97,7 +103,7 @@ def _after_pause(pause: Pause | None, beat: HeartbeatWriter, deadline_s: float) 
 
 
 def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
-    """How too long a time without a heartbeat ends this rank."""
+    """Return how a too long time without a heartbeat ends this rank, or None."""
     silent_s = time.monotonic() - beat.when
     if beat.within_s is not None and silent_s > beat.within_s:
         return End.of(EndCode.NOT_FINISHED, doing=beat.doing, within_s=beat.within_s)
@@ -107,7 +113,7 @@ def _silent(beat: HeartbeatWriter, deadline_s: float) -> End | None:
 
 
 def _write_pending(beat: HeartbeatWriter, done: threading.Event) -> None:
-    """Write heartbeats that came too soon after the last one, if no other follows.
+    """Write each heartbeat that came too soon after the last one, unless a newer heartbeat follows.
 
     A thread of its own, because a file system that hangs must not keep the watchdog from its work.
     """
@@ -153,7 +159,7 @@ def wait_for_loss(path: Path, me: RankInfo, has_ended: Callable[[float], bool]) 
 
 
 def end_of(error: BaseException) -> End:
-    """How an error ended a rank: with the error's own code, or a code for its kind of error."""
+    """Return how an error ended a rank, with the error's own code or the code for this kind of error."""
     if isinstance(error, AbsentError):
         return End.of(EndCode.PEERS_ABSENT, waited_s=error.waited_s)
     if isinstance(error, BenchError):
@@ -179,7 +185,7 @@ class HeartbeatWriter:
         self._pending_s = max(min(_PENDING_S, deadline_s / 4), self._between_s)
         self.doing, self.when, self._written = heartbeat.STARTING, time.monotonic(), 0.0
         self._lock, self._pending, self._ended = threading.Lock(), False, False
-        self._work_clock: int | None = None  # counts the CPU time of the thread that does local work
+        self._work_clock: int | None = None  # a clock of the CPU time of the thread that does local work
         self._work_s = 0.0
         if folder is not None:
             with contextlib.suppress(OSError):  # without a shared file system, each host has its own files
@@ -187,7 +193,7 @@ class HeartbeatWriter:
                 # The file stays open: C code must be able to write the stacks in any state of this process.
                 stacks = heartbeat.stack_file(folder, me.rank).open("w")
                 faulthandler.register(signal.SIGUSR1, stacks)
-                faulthandler.enable(stacks)  # a crash, too
+                faulthandler.enable(stacks)  # also write the stacks in a crash
         self(heartbeat.STARTING)
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
@@ -201,7 +207,10 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Context of work that needs no other rank, such as filling large buffers: its CPU time counts as progress."""
+        """Return a context for work that needs no other rank, such as filling large buffers.
+
+        CPU time of this work counts as progress.
+        """
         self._work_clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             yield
@@ -219,7 +228,7 @@ class HeartbeatWriter:
             self._work_s, self.when, self._pending = used_s, time.monotonic(), True
 
     def write_pending(self) -> None:
-        """Write the newest heartbeat if it was not written, and no other was written for a second."""
+        """Write the newest heartbeat if it was not written and no heartbeat was written in the last second."""
         if self._pending and time.monotonic() - self._written > self._pending_s:
             self._write(None)
 

@@ -1,4 +1,6 @@
-"""The lease of a host: one benchmark at a time measures there. The first rank of each host takes it.
+"""Hold the lease of a host, so that one benchmark at a time measures there.
+
+The first rank of each host takes the lease.
 
 The lease is an abstract Unix socket with a fixed name. It exists once per network namespace, so all users of a host see
 it, and it ends with its process. It has no file that a user could plant, protect or leave behind. A second socket has
@@ -22,11 +24,11 @@ from bench.probes.processes import JOB_VARIABLE
 from bench.rank import delivery
 from bench.rank.messages import RankRefusal, RankRemark
 
-# Benchmarks with different names do not notice each other: tests of several working copies may share a machine.
+# Benchmarks with different names do not notice each other, so that tests of several working copies can share a machine.
 NAME_VARIABLE = "BENCH_HOST_LEASE"
 _LEASE, _HOLDER = "linkbench-host", "linkbench-holder"
-_WAIT_S, _POLL_S = 5.0, 0.2  # for ranks of an earlier job that are just ending
-_MOST_BYTES = 100  # of an abstract name; the kernel takes 107
+_WAIT_S, _POLL_S = 5.0, 0.2  # how long to wait for ranks of an earlier job that are just ending
+_MOST_BYTES = 100  # most bytes of an abstract name that are used; the kernel allows 107
 _UNIX_SOCKETS = Path("/proc/net/unix")
 
 
@@ -59,7 +61,7 @@ def held(me: RankInfo, share: bool) -> Iterator[None]:
 
 
 def _check_foreign() -> None:
-    """Refuse if another program's benchmark measures here; print a note if one only waits."""
+    """Raise RefusedError if another program's benchmark measures here. Print a note if such a benchmark only waits."""
     for found in benchmarks.running(os.environ.get(JOB_VARIABLE, "")):
         facts = {"program": found.program, "pid": found.process, "user": found.user}
         if found.measures:
@@ -74,7 +76,7 @@ def _refused(**facts: object) -> RefusedError:
 
 
 def _bound(name: str) -> socket.socket | None:
-    """Return a socket with this abstract name; None if the name is taken."""
+    """Return a socket with this abstract name. None if the name is taken."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         bound.bind(b"\0" + name.encode()[:_MOST_BYTES])
@@ -91,7 +93,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _holder(name: str) -> dict[str, str]:
-    """Facts of the lease's holder, as it signed them, and a text that names it."""
+    """Return the facts that the lease's holder gave about itself, and a text that names the holder."""
     prefix = f"@{_HOLDER}/{name}/"
     with contextlib.suppress(OSError):
         for line in _UNIX_SOCKETS.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""Interleaved blocks of samples of several kinds within a row: the length of a block, and when to stop."""
+"""Choose the length of interleaved blocks of samples of several kinds within a row, and decide when to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.results import stats
 from bench.results.paired_ratio import block_ratios
 
 _LEAST_BLOCK_S = 0.02  # much longer than the disturbance takes to start and end
-_BLOCKS = 40  # blocks of one kind that fit into a row's time
+_BLOCKS = 40  # how many blocks of one kind fit into a row's time
 _MOST_PER_BLOCK = 1000
 # Blocks of a kind: 21 with autocorrelation 0.5 are worth the 6 independent ones that an interval needs.
 _LEAST, _MOST = 21, 101
@@ -34,12 +34,12 @@ def stop(
     elapsed_s: float,
     num_kinds: int,
 ) -> str | None:
-    """Why a row is finished; None to continue.
+    """Return why a row is finished, or None to continue.
 
     A row is finished when every pair's ratio is known precisely enough.
 
-    Rank 0 decides. `pairs`: (samples without, samples with the disturbance). The time limit is `num_kinds` times
-    `row.max_s`: each kind of block may take as long as an ordinary row.
+    Rank 0 decides. `pairs`: for each group, the samples without and the samples with the disturbance. The time limit is
+    `num_kinds` times `row.max_s`: each kind of block may take as long as an ordinary row.
     """
     if case.iterations is not None:
         return StopReason.FIXED if num_blocks * num_in_block >= case.iterations else None

@@ -1,4 +1,7 @@
-"""The rounds of a ladder. Rank 0 chooses each round from the results of the earlier rounds, while the ranks wait."""
+"""Run the rounds of a ladder.
+
+Rank 0 chooses each round from the results of the earlier rounds, while the ranks wait.
+"""
 
 from __future__ import annotations
 

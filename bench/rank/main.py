@@ -53,7 +53,8 @@ _ALONE = RankInfo(0, 1, 0, 1, "direct")
 _DEADLINE_S = 300.0
 _LAST_WORDS_S = 1.0  # time for the launcher to pass on this rank's last output before the abort drops it
 _WATCHDOG_S = 2.0
-_RANK_0_FIRST_S = 10.0  # time for rank 0, perhaps on a busy machine, to report an error that all ranks found
+# how long other ranks let rank 0, perhaps on a busy machine, report an error that all ranks found
+_RANK_0_FIRST_S = 10.0
 
 
 @dataclass(slots=True)
@@ -76,11 +77,11 @@ class _Process:
         self.print_words(words)
 
     def print_words(self, words: LastWords) -> None:
-        """Print this rank's last message; with code and facts if a controller reads it."""
+        """Print this rank's last message. If a controller reads it, also print code and facts."""
         delivery.say(error_line(words) if self.has_controller else f"{ERROR_LINE}{words.end.text}")
 
     def abort(self, code: int) -> NoReturn:
-        """End the whole job at once; a normal exit might wait for the other ranks inside the library."""
+        """End the whole job at once. A normal exit might wait for the other ranks inside the library."""
         sys.stdout.flush()
         time.sleep(_LAST_WORDS_S)
         if self.transport is not None:
@@ -105,11 +106,12 @@ def run_pattern(name: str, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _failed(error: BaseException, process: _Process) -> int:
-    """Report an error. Returns the exit code if the transport was not yet open; else aborts the job.
+    """Report an error. Returns the exit code if the transport was not yet open. Otherwise, aborts the job.
 
-    Rank 0 reports an error that all ranks find; the first rank of a host reports an error of that host; a rank reports
-    an error that only it has (`of_one_rank`). If only one rank ended, the others would wait forever, so it aborts all
-    of them. If a rank is refused before it met the others, they time out, or their launcher ends them.
+    Rank 0 reports an error that all ranks find. The first rank of a host reports an error of that host. An error of a
+    single rank (`of_one_rank`) is reported by that rank. If only one rank ended, the others would wait forever, so this
+    rank aborts them all. If a rank is refused before it has met the others, the others time out, or their launcher ends
+    them.
     """
     if isinstance(error, SystemExit) and process.transport is None:  # --help
         raise error
@@ -142,7 +144,7 @@ def _refused(error: BenchError, process: _Process) -> int:
         time.sleep(_RANK_0_FIRST_S)
         process.report(end, named=True)
     elif me.local_rank == 0 or getattr(error, "of_one_rank", False):
-        # For example a library missing on this host only, or a broken GPU.
+        # Only this rank has the error: for example a library that is missing on this host only, or a broken GPU.
         process.report(end, named=True)
     if process.transport is not None:
         process.abort(error.exit_code)

@@ -42,14 +42,15 @@ from bench.rank.rows import (
 )
 from bench.rank.verify import Verifier, Wrong
 
-_KEPT_VALUES = 2_000_000  # seconds of single ranks that a file keeps; with more samples, only the slowest rank's
+# values of single ranks that a file keeps; with more samples, it keeps only the slowest rank's
+_KEPT_VALUES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of its host or GPU.
+    """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of the rank's host or GPU.
 
-    `own_cache`: no other rank shares that cache, as on a GPU.
+    `own_cache`: whether no other rank shares that cache, as on a GPU.
     """
 
     case: Case
@@ -61,7 +62,7 @@ class Setting:
     available_bytes: int  # memory that this rank may use
     beat: Callable[[str], None]
     own_cache: bool = False
-    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # of work that needs no other rank
+    working: Callable[[], AbstractContextManager[Any]] = nullcontext  # a context for work that needs no other rank
     cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
 
 
@@ -202,9 +203,9 @@ class Measurer:
         return tuple(records)
 
     def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
-        """Return the group's ranks that lacked CPU time while a row was timed. `uses`:
+        """Return the group's ranks that lacked CPU time while a row was timed.
 
-        the CPU use of every rank of the world.
+        `uses`: the CPU use of every rank of the world.
         """
         found = shortages({rank: uses[rank] for rank in group.ranks}, self._transport.spins)
         return tuple(
@@ -233,7 +234,10 @@ class Measurer:
         return self._records.skipped(row, reason, self._case.in_place) if self._rank == 0 else ()
 
     def _agreed(self, reason: Reason | None) -> Reason | None:
-        """Return the first reason that any rank has, equal on all ranks. A failure takes precedence over a skip."""
+        """Return the first reason that any rank has, or None.
+
+        The result is equal on all ranks. A failure takes precedence over a skip.
+        """
         reasons = [other for other in self._channel.share(reason) if other is not None]
         reasons.sort(key=lambda other: not isinstance(other, Failure))
         return reasons[0] if reasons else None
@@ -255,7 +259,8 @@ class Measurer:
     ) -> tuple[Buffers | None, Reason | None]:
         """Allocate this rank's buffers.
 
-        Too little free memory skips the row; if allocation fails despite enough memory, the row fails.
+        If there is too little free memory, the row is skipped. If allocation fails despite enough memory, the row
+        fails.
         """
         send_bytes, recv_bytes = self._s.pattern.buffers(row.shape, member)
         if in_place:
@@ -291,7 +296,7 @@ class Measurer:
         wrong = Wrong(0)
         if prepared:
             prepared.compiled.calls[0]()
-        self._transport.sync()  # once all senders have finished, messages without a reply have arrived as well
+        self._transport.sync()  # after all senders have finished, messages that need no reply have arrived, too
         if prepared:
             with self._s.working():
                 wrong = prepared.verifier.check(prepared.buffers, 0, variation)

@@ -1,4 +1,4 @@
-"""A run of the `model` transport: one process simulates all ranks on a fabric, with a virtual clock and no checks."""
+"""Run the `model` transport: one process simulates all ranks on a fabric, with a virtual clock and no checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def header_and_rows(case: Case, job: str) -> tuple[Header, Iterator[tuple[Record, ...]]]:
-    """Header and rows of a modelled case. Raises UsageError if the case names no instance type."""
+    """Return the header and the rows of a modelled case. Raises UsageError if the case names no instance type."""
     if not case.instance:
         raise UsageError.of(RankRefusal.MODEL_INSTANCE)
     if not traits(case.transport).modelled:
@@ -120,7 +120,9 @@ def _row(
 def _against(
     case: Case, model: FabricModel, groups: Round, steps: tuple[MemberSteps, ...], aggressors: Group, operations: int
 ) -> tuple[list[float], list[Contention]]:
-    """Seconds of each group with aggressors, and the contention record with the seconds without aggressors."""
+    """Return the seconds of each group with aggressors, and the contention records, which have the seconds without
+    aggressors.
+    """
     other, shape = shape_of_aggressors(case, len(aggressors.ranks))
     theirs = tuple(other.steps(shape, member) for member in range(shape.num_ranks))
     alone_s, disturbed_s = model.contend(groups, steps, aggressors, theirs)
@@ -140,7 +142,10 @@ def _against(
 
 
 def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
-    """Why the fabric cannot simulate a pattern. It has only the links between ranks; it does not simulate GPUs."""
+    """Return why the fabric cannot simulate a pattern, or None.
+
+    The fabric has only the links between ranks and does not simulate GPUs.
+    """
     if pattern.overlaps:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):

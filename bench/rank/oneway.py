@@ -1,4 +1,7 @@
-"""Samples of one-way messages: each time starts on one rank and ends on another, whose clocks are compared."""
+"""Take samples of one-way messages.
+
+Each time starts on one rank and ends on another, and the clocks of both are compared.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,9 @@ class OneWaySampler:
         return self._clocks.exchanged(self._pair) if different else []
 
     def _stamps(self, num: int) -> list[int]:
-        """Nanoseconds: the start of each message on the sender's clock, or its arrival on the receiver's clock."""
+        """Return, in nanoseconds, the start of each message on the sender's clock, or the arrival on the receiver's
+        clock.
+        """
         if self._pair is None or self._compiled is None:
             return []
         compiled, ready, read_ns = self._compiled, self._ready, self._clocks.read_ns
@@ -74,7 +79,7 @@ class OneWaySampler:
         return stamps
 
     def _seconds(self, group: Group, sender: Any, receiver: Any) -> list[float]:
-        """Seconds of each message, on the sender's clock."""
+        """Return the seconds of each message, on the sender's clock."""
         (before, began, after), (near, ended, later) = sender, receiver
         if not before:
             return [(end - begin) * 1e-9 for begin, end in zip(began, ended, strict=True)]

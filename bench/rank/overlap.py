@@ -1,4 +1,4 @@
-"""Rows of a collective that overlaps matrix products: interleaved blocks of three kinds within one launch.
+"""Measure rows of a collective that overlaps matrix products: interleaved blocks of three kinds within one launch.
 
 All bursts are released and timed in the same way (transport.Overlapping), so the ratio of two blocks shows only how the
 collective and the products slow each other down. The products of a burst outlast the collective. Only the products that
@@ -70,7 +70,7 @@ class OverlapSampler:
     """Takes samples of rows in which a collective overlaps matrix products. All ranks take the same steps."""
 
     def __init__(self, case: Case, transport: Transport) -> None:
-        """Allocate nothing yet. The transport must be able to overlap (rows.no_overlap_reason)."""
+        """Prepare without allocating memory. The transport must be able to overlap (rows.no_overlap_reason)."""
         assert isinstance(transport, Overlapping)
         self._overlapping: Overlapping = transport
         self._case, self._transport = case, transport
@@ -142,7 +142,7 @@ class OverlapSampler:
         return made.verifier.check(made.buffers, made.compiled.last_set, 0) if made else Wrong(0)
 
     def _chosen(self, collective_s: float) -> _Products:
-        """Matrices of such a size that their product takes about 1 / _PART of the time of a sample's collective."""
+        """Return matrices whose product takes about 1 / _PART of the time of a sample's collective."""
         most = _MOST_ORDER[self._transport.clock]
         products = self._made(_PROBE_ORDER)
         for _ in range(_TRIES):  # large matrices are multiplied at a higher rate than small ones
@@ -156,7 +156,7 @@ class OverlapSampler:
     def _plan(
         self, compiled: Compiled | None, products: _Products, num_calls: int, call_s: float
     ) -> tuple[_Plan, float]:
-        """(plan with enough products to outlast the slowed collective, seconds of a sample)."""
+        """Return a plan with enough products to outlast the slowed collective, and the seconds of a sample."""
         product_s = self._product_s(products)
         num = max(3, min(_MOST_PRODUCTS, math.ceil(_OUTLAST * num_calls * call_s / max(product_s, 1e-9))))
         plan = _Plan(num_calls, num, 1)
@@ -179,7 +179,7 @@ class OverlapSampler:
                 plan = replace(plan, num_products=min(_MOST_PRODUCTS, 2 * plan.num_products))
 
     def _block(self, kind: str, compiled: Compiled | None, products: _Products, plan: _Plan, num: int) -> _Burst:
-        """One block on this rank; an idle rank takes part in the same steps but measures nothing."""
+        """Run one block on this rank. An idle rank takes part in the same steps but measures nothing."""
         self._channel.broadcast(None)  # no rank begins before all have ended the previous block
         if kind == "calls":
             plan = replace(plan, num_products=0)
@@ -214,17 +214,17 @@ class OverlapSampler:
         )
 
     def _product_s(self, products: _Products) -> float:
-        """Seconds of one product on the slowest rank."""
+        """Return the seconds of one product on the slowest rank."""
         plan = _Plan(0, _PART, _PART)
         return self._slowest([self._burst(products.compiled, plan, products).products_s for _ in range(_PROBES)])
 
     def _slowest(self, bursts: Sequence[tuple[float, ...]]) -> float:
-        """Seconds of the slowest rank's fastest burst; the first burst is not counted."""
+        """Return the seconds of the slowest rank's fastest burst. The first burst does not count."""
         best: list[float] = self._channel.share(min((burst[0] for burst in bursts[1:] if burst), default=0.0))
         return max(best)
 
     def _made(self, order: int) -> _Products:
-        """Matrices of this order on every rank, checked once.
+        """Return matrices of this order (size) on every rank. Their product is checked once.
 
         The last row's matrices are reused if they have this order.
         """

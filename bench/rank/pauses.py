@@ -1,6 +1,7 @@
-"""Pauses of this process: its machine slept or was paused, or the process was stopped.
+"""Find pauses of this process: its machine slept or was paused, or the process was stopped.
 
-Time in which a process could not run is no silence, and a rank that wakes up after a long pause has not lost a peer.
+Time in which a process could not run must not count as time without a heartbeat. A rank that wakes up after a long
+pause may report a lost peer although no peer is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Pause:
 class _Tick:
     monotonic_s: float
     boot_s: float
-    wake_ups: int  # of this thread, so far
+    wake_ups: int  # how often this thread has woken up so far
 
     @classmethod
     def now(cls) -> _Tick:
@@ -51,7 +52,7 @@ class PauseDetector:
 
     @property
     def overdue(self) -> bool:
-        """Whether the next tick is so late that there may have been a pause. Any thread may ask."""
+        """Check whether the next tick is so late that there may have been a pause. Any thread may call this."""
         return time.clock_gettime(_BOOT_CLOCK) - self._last.boot_s > _LEAST_S
 
 

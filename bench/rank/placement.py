@@ -21,7 +21,7 @@ _INTERFACES = Path("/sys/class/net")
 
 
 def launchers() -> tuple[Launcher, ...]:
-    """Every launcher, by descending precedence."""
+    """Return every launcher, in descending order of precedence."""
     loaded: list[Launcher] = [plugins.load("launcher", name).LAUNCHER for name in plugins.names("launcher")]
     return tuple(sorted(loaded, key=lambda launcher: launcher.precedence))
 
@@ -50,10 +50,10 @@ def usable_cpus() -> frozenset[int]:
 
 
 def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
-    """Bind this process to its share of the cores; `how`: "auto" or "none". Returns the binding as text.
+    """Bind this process to its share of the cores. `how`: "auto" or "none". Returns the binding as text.
 
-    `least_cpus`: number of library threads that wait for each other; with fewer CPUs they could not run at the same
-    time.
+    `least_cpus`: number of library threads that wait for each other. On fewer CPUs, these threads could not run at the
+    same time.
 
     The cores of this process's mask are divided in order among the ranks of the host, so ranks that a launcher bound to
     different sockets stay apart. If there are fewer cores than ranks, nothing changes.
@@ -69,7 +69,10 @@ def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
 
 
 def share_of(cores: Sequence[tuple[int, ...]], local_rank: int, local_size: int) -> set[int]:
-    """CPUs of one rank. Each rank gets the same number of whole cores; empty if there are fewer cores than ranks."""
+    """Return the CPUs of one rank.
+
+    Each rank gets the same number of whole cores. Empty if there are fewer cores than ranks.
+    """
     num = len(cores) // local_size
     return {cpu for core in cores[local_rank * num : (local_rank + 1) * num] for cpu in core}
 
@@ -85,10 +88,10 @@ def nic_variables() -> frozenset[str]:
 
 
 def nic_of(case: Case, local_rank: int) -> str | None:
-    """Return the NIC of a rank: a host's ranks use the NICs in turn. None if the case names no NIC.
+    """Return the NIC of a rank. NICs are assigned to a host's ranks in turn. None if the case names no NIC.
 
-    Also None with several NICs over MPI: all MPI ranks must reach each other at the start, so a rank cannot be bound to
-    one rail.
+    Also None with several NICs over MPI. All MPI ranks must reach each other at the start, so a rank cannot be bound to
+    one NIC.
     """
     if not case.nics or (traits(case.transport).over_mpi and len(case.nics) > 1):
         return None
@@ -96,7 +99,7 @@ def nic_of(case: Case, local_rank: int) -> str | None:
 
 
 def use_nic(nic: str | None, transport: str, env: MutableMapping[str, str]) -> None:
-    """Set the variable that the transport's library reads at its start, unless it is already set."""
+    """Set the variable that names the NIC to the transport's library, unless it is already set."""
     if nic is None:
         return
     its = traits(transport)

@@ -24,7 +24,7 @@ from bench.probes import environment, sysfs, versions
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store.heartbeat import End, LastWords
 
-MEET_S = 15.0  # timeout of the first eight bytes between all ranks
+MEET_S = 15.0  # timeout of the exchange of the first eight bytes between all ranks
 _CLOCK_S = 2.0
 _MOST_NAMED = 4
 _NOT_THERE, _NOT_SET = "not installed", "not set"
@@ -42,7 +42,7 @@ _MAY_DIFFER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The world that the controller requested. `hosts`: their names, if it knows them."""
+    """The world that the controller requested. `hosts`: the names of the hosts, if the controller knows them."""
 
     num_nodes: int
     ranks_per_node: int
@@ -56,7 +56,10 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """A rank's own facts. `software`: what the rank loaded; on a host's first rank also what is installed."""
+    """A rank's own facts.
+
+    `software`: versions of what the rank loaded. On a host's first rank, also of what is installed.
+    """
 
     host: str
     boot_id: str | None
@@ -75,7 +78,9 @@ def expected(text: str) -> Expected:
 
 
 def check_place(me: RankInfo, world: Expected | None, env: Mapping[str, str]) -> None:
-    """Check that the world has the requested number of ranks: otherwise many worlds of one rank would all succeed.
+    """Check that the world has the requested number of ranks.
+
+    Without this check, many worlds of one rank could all succeed.
 
     Raises RefusedError on every rank.
     """
@@ -140,7 +145,10 @@ def meet(transport: Transport) -> float:
 
 
 def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, str], met_s: float) -> RankFacts:
-    """Facts of this rank. `launched`: the environment when it was started; `facts`: the transport's facts."""
+    """Return the facts of this rank.
+
+    `launched`: the environment in which the rank was started. `facts`: the transport's facts.
+    """
     software = versions.software() | {"the suite's own files": versions.source()} if me.local_rank == 0 else {}
     software |= {name: facts[name] for name in sorted(library_facts()) if name in facts}
     boot_id = sysfs.read(sysfs.ROOT / "proc/sys/kernel/random/boot_id")
@@ -148,7 +156,10 @@ def of_this_rank(me: RankInfo, launched: Mapping[str, str], facts: Mapping[str, 
 
 
 def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> list[CodedRemark]:
-    """Compare all ranks on rank 0. If they differ, all ranks raise RefusedError; otherwise rank 0 returns remarks."""
+    """Compare the facts of all ranks on rank 0.
+
+    On a forbidden difference, all ranks raise RefusedError. Otherwise, rank 0 returns remarks.
+    """
     ranks = transport.channel.gather(mine)
     difference = transport.channel.broadcast(None if ranks is None else difference_between(ranks, world))
     if difference is not None:
@@ -157,12 +168,12 @@ def agreed(transport: Transport, mine: RankFacts, world: Expected | None) -> lis
 
 
 def difference_between(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
-    """Return the first forbidden difference between ranks; None if there is none."""
+    """Return the first forbidden difference between ranks. None if there is none."""
     return _layout(ranks, world) or _host_names(ranks) or _software(ranks) or _variables(ranks)
 
 
 def clocks_off(ranks: Sequence[RankFacts]) -> list[CodedRemark]:
-    """Remarks on hosts whose time of day, just after all ranks met, differs from that of the other hosts."""
+    """Return remarks on hosts whose time of day differed from that of the other hosts just after all ranks had met."""
     middle_s = sorted(rank.time_s for rank in ranks)[len(ranks) // 2]
     off = {rank.host: rank.time_s - middle_s for rank in ranks if abs(rank.time_s - middle_s) > _CLOCK_S}
     return [CodedRemark.of(RankRemark.CLOCK_OFF, host=host, off_s=off_s) for host, off_s in off.items()]
@@ -183,7 +194,7 @@ def _layout(ranks: Sequence[RankFacts], world: Expected | None) -> Coded | None:
 
 
 def _host_names(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Refuse two machines with the same host name, because it identifies a node."""
+    """Return a refusal if two machines have the same host name, because the name must identify a node."""
     boots: dict[str, str | None] = {}
     for rank in ranks:
         if boots.setdefault(rank.host, rank.boot_id) != rank.boot_id:
@@ -203,7 +214,7 @@ def _software(ranks: Sequence[RankFacts]) -> Coded | None:
 
 
 def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
-    """Refuse a variable that differs between hosts.
+    """Return a refusal if a variable differs between hosts.
 
     The ranks of a host may have different values, for example for their rails, if these are the same on every host.
     """
@@ -219,7 +230,7 @@ def _variables(ranks: Sequence[RankFacts]) -> Coded | None:
 
 
 def _listed(by_host: Mapping[str, Set[str]]) -> str:
-    """`Ring on h0, not set on h1, h2`."""
+    """Return values and their hosts as text, such as `Ring on h0, not set on h1, h2`."""
     hosts_of: dict[str, list[str]] = {}
     for host, values in by_host.items():
         hosts_of.setdefault(" or ".join(sorted(values)) or _NOT_THERE, []).append(host)
@@ -235,7 +246,10 @@ def _host_of(node: int, world: Expected | None) -> str | None:
 
 
 def _ranks(ranks: Sequence[int], node: int, world: Expected | None) -> str:
-    """`rank 3 on h1`, `ranks 2, 3 on h1`; by number if the host's name is unknown."""
+    """Return ranks and their host as text, such as `ranks 2, 3 on h1`.
+
+    If the host's name is unknown, the node has a number.
+    """
     more = ", ..." if len(ranks) > _MOST_NAMED else ""
     host = _host_of(node, world)
     where = f"on {host}" if host is not None else f"of node {node} (counted from 0)"

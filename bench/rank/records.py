@@ -1,4 +1,4 @@
-"""Records of rows, built on rank 0: measured rows, rows that failed their first check, and skipped rows."""
+"""Build the records of rows on rank 0: of measured rows, of rows that failed their first check, and of skipped rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reason = Skip | Failure  # why a row has no result: skipped in advance, or tried
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of one pattern's rows. `hosts`: of every rank."""
+    """Builds the records of one pattern's rows. `hosts`: the host of every rank."""
 
     pattern: Pattern
     hosts: tuple[str, ...]
@@ -37,7 +37,10 @@ class Records:
         transport_flags: tuple[str, ...],
         contention: ContentionSampler | None,
     ) -> Record:
-        """Return the record of group k. `wrongs`: one per world rank; `transport_flags`: how the ranks executed it."""
+        """Return the record of group k.
+
+        `wrongs`: one for each rank of the world. `transport_flags`: how the ranks executed the row.
+        """
         per = self.pattern.operations(row.shape)
         group, shares = row.round[k], taken.shares[k]
         # If an aggressor has wrong data, the disturbance was not the one that the record states.
@@ -97,7 +100,7 @@ class Records:
         return tuple(records)
 
     def skipped(self, row: PlannedRow, reason: Reason, in_place: bool) -> tuple[Record, ...]:
-        """Return records of all groups of a skipped row. `in_place`: as requested."""
+        """Return records of all groups of a skipped row. `in_place`: whether the row was requested in place."""
         field = "failed" if isinstance(reason, Failure) else "skipped"
         return tuple(self._blank(row, group, in_place)(**{field: reason}) for group in row.round)
 

@@ -1,4 +1,4 @@
-"""The rows of a case: sizes, shapes, buffers, traffic across boundaries, and rows that cannot be measured."""
+"""Plan the rows of a case: sizes, shapes, buffers, traffic across boundaries, and rows that cannot be measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _ANY_BATCH = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class PlannedRow:
-    """One size in one mode for one round of groups. `max_s`: time limit of its samples; <= 0 if no time is left."""
+    """One size in one mode for one round of groups.
+
+    `max_s`: time limit of the samples in seconds. It is <= 0 if no time is left.
+    """
 
     mode: str
     shape: Shape
@@ -33,7 +36,10 @@ class PlannedRow:
 
 
 def payloads(case: Case, pattern: Pattern, num_ranks: int) -> dict[int, tuple[int, ...]]:
-    """Real size -> the requested sizes that round to it, so each real size is measured once. Bytes."""
+    """Return, for each real size, the requested sizes that round to it, so that each real size is measured once.
+
+    In bytes.
+    """
     real: dict[int, tuple[int, ...]] = {}
     for requested in case.sizes:
         payload = pattern.payload(requested, case.shape(num_ranks, 0, case.modes[0]))
@@ -54,7 +60,7 @@ def ends_first(sizes: Iterable[int]) -> list[int]:
 
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
-    """Record fields that need no measurement: sizes, factors, and bytes that cross boundaries between nodes."""
+    """Return the record fields that need no measurement: sizes, factors, and bytes that cross node boundaries."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
@@ -75,8 +81,8 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
 class BufferSets:
     """Number of buffer sets that a row of one pattern rotates through on one rank.
 
-    `cache_bytes`: the cache that cold buffers must exceed; 0 if unknown. `num_sharing`: ranks of a node that share that
-    cache. `cold`: whether buffers must exceed it.
+    `cache_bytes`: size of the cache that cold buffers must exceed, 0 if unknown. `num_sharing`: number of ranks of a
+    node that share this cache. `cold`: whether buffers must exceed the cache.
     """
 
     pattern: Pattern
@@ -108,26 +114,26 @@ class BufferSets:
         return _ANY_BATCH
 
     def state(self, shape: Shape, in_place: bool) -> str | None:
-        """Return the real cache state:
+        """Return the real cache state: "cold", "hot", or None if it is unknown.
 
-        cold if all sets have at least twice the cache's size, else hot; None if it is unknown.
+        It is cold if all sets together have at least twice the size of the cache.
         """
         if not self.cache_bytes:
             return None
         return "cold" if self.num(shape, in_place) * self._in_one_cache(shape) >= 2 * self.cache_bytes else "hot"
 
     def _in_one_cache(self, shape: Shape) -> int:
-        """Bytes of one set of each rank that shares this rank's cache, summed."""
+        """Return the bytes of one set of each rank that shares this rank's cache, summed."""
         return self._set_bytes(shape) * min(self.num_sharing, shape.num_ranks)
 
     def _set_bytes(self, shape: Shape) -> int:
-        """Bytes of one rank's buffers in a set: twice the payload, or more if a window needs several parts."""
+        """Return the bytes of one rank's buffers in a set: twice the payload, or more if a window has several parts."""
         members = range(min(2, shape.num_ranks))
         return max(2 * shape.payload_bytes, *(sum(self.pattern.buffers(shape, member)) for member in members))
 
 
 def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape) -> bool:
-    """Whether a row is in place: by request, or because the library has no other form."""
+    """Check whether a row is in place: by request, or because the library has no other form."""
     steps = pattern.steps(shape, 0) if pattern.needs(shape) is None else ()
     return case.in_place or transport.must_be_in_place(steps)
 
@@ -135,10 +141,10 @@ def is_in_place(case: Case, pattern: Pattern, transport: Transport, shape: Shape
 def unsupported_reason(
     case: Case, pattern: Pattern, transport: Transport, row: PlannedRow, member: int, in_place: bool
 ) -> Skip | None:
-    """Why this rank cannot measure a row; None if it can.
+    """Return why this rank cannot measure a row, or None if it can.
 
-    `member`: this rank's number in its group. An idle rank passes 0: it must call too, because a library may need all
-    ranks for the answer.
+    `member`: this rank's number in its group. An idle rank passes 0. It must call this, too, because a library may need
+    all ranks for the answer.
     """
     if row.max_s <= 0:
         return Skip.of(SkipCode.BUDGET, budget_s=case.budget_s)
@@ -177,7 +183,7 @@ def _transport_reason(
 
 
 def no_overlap_reason(case: Case, transport: Transport) -> Skip | None:
-    """Why matrix products cannot overlap this case's collectives; None if they can."""
+    """Return why matrix products cannot overlap this case's collectives, or None if they can."""
     if not isinstance(transport, Overlapping):
         return Skip.of(RankSkip.NO_OVERLAP, transport=case.transport)
     if case.graph:

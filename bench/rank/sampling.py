@@ -1,4 +1,4 @@
-"""The timed part of a row: warm up, take samples, decide when to stop. All ranks take the same steps.
+"""Run the timed part of a row: warm up, take samples, decide when to stop. All ranks take the same steps.
 
 Rank 0 decides from the slowest rank's times and broadcasts the decision outside the timed region.
 """
@@ -38,7 +38,7 @@ _Seconds = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Times of each group of a row on rank 0; empty on other ranks. Seconds per call of the program.
+    """Times of each group of a row on rank 0, in seconds per call of the program. Empty on other ranks.
 
     `warmup`: the slowest rank's warm-up times, by group.
     """
@@ -93,7 +93,7 @@ def take(
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Context without garbage collection."""
+    """Disable garbage collection within a context."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -119,11 +119,13 @@ class Sampler:
         self._one_way = one_way
         self._channel = transport.channel
         self._of_device = transport.clock == "device"
-        values = 3 if self._of_device else 1  # of each sample
+        values = 3 if self._of_device else 1  # number of times that are gathered for each sample
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
-        """(loop that times the calls, each group's warm-up, seconds of a call, seconds of a sample with overheads)."""
+        """Return the name of the loop that times the calls, each group's warm-up, the seconds of a call, and the
+        seconds of a sample with overheads.
+        """
         asked = self._case.warmup
         # At least one call, even with -w 0: it determines how many calls a sample needs.
         first = _WARMUP_CALLS if asked is None else max(1, min(_WARMUP_CALLS, asked))
@@ -156,9 +158,10 @@ class Sampler:
         return max(0, min(int((_WARMUP_S - done * wall_s) / wall_s), int(most_s / wall_s)))
 
     def batch(self, call_s: float, most: int) -> int:
-        """Return the calls per pipelined sample:
+        """Return the number of calls per pipelined sample.
 
-        the smallest power of two that lasts 2 ms, so reading the clock costs little.
+        It is the smallest power of two of calls that last 2 ms, so that reading the clock takes a small share of the
+        time.
         """
         if self._row.mode == "isolated":
             return 1
@@ -172,7 +175,7 @@ class Sampler:
         room: int,
         beat: Callable[[str], None],
     ) -> tuple[tuple[GatheredSamples, ...], str]:
-        """(each group's samples, on rank 0; why sampling ended)."""
+        """Return each group's samples, on rank 0, and why sampling ended."""
         with no_garbage():
             return self._sample(batch, wall_s * batch, room, beat)
 
@@ -225,9 +228,9 @@ class Sampler:
         )
 
     def _chunk(self, num: int, sample_s: float) -> int:
-        """Return the number of samples until the next check:
+        """Return the number of samples until the next check.
 
-        30 at first, then 10 (or a tenth); fewer if a sample is long.
+        It is 30 at first, then 10 or a tenth of the samples so far. It is smaller if a sample is long.
         """
         if self._case.iterations is not None:
             return max(1, min(self._case.iterations - num, self._most_chunk, int(_CHUNK_S / max(sample_s, 1e-9))))
@@ -236,7 +239,7 @@ class Sampler:
         return max(1 if num else 3, min(wanted, int(2 * self._row.max_s / max(sample_s, 1e-9))))
 
     def _stop(self, slowest: Sequence[Sequence[float]], num: int, elapsed_s: float) -> str | None:
-        """Why this row is finished; None to continue. A row is finished when all its groups are."""
+        """Return why this row is finished, or None to continue. A row is finished when all its groups are finished."""
         if self._case.iterations is not None:
             return StopReason.FIXED if num >= self._case.iterations else None
         reasons = [
@@ -255,12 +258,12 @@ class Sampler:
 
 
 def _without_host_times(gathered: Sequence[Sequence[float]] | None) -> list[_Seconds] | None:
-    """Every rank's seconds, with empty host times."""
+    """Return every rank's seconds, with empty host times."""
     return None if gathered is None else [(seconds, (), ()) for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:
-    """Seconds: the median of all calls' times, where a call's time is that of its slowest rank.
+    """Return the median of all calls' times in seconds, where a call's time is the time of its slowest rank.
 
     Idle ranks are left out.
     """

@@ -26,23 +26,29 @@ from bench.rank.clocks import Clocks
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store import heartbeat
 
-_ANY_BYTES = 64  # payload of a shape where any payload will do
+_ANY_BYTES = 64  # payload of a shape for which any payload is suitable
 _MEMORY_SHARE = 0.5  # share of a host's free memory that all its ranks may use
 
 
 class ReportProgress(Protocol):
-    """Reports what this rank is doing. `within_s`: the timeout of this activity, if not the usual one."""
+    """Reports what this rank is doing.
+
+    `within_s`: the timeout of this activity in seconds, None for the usual timeout.
+    """
 
     def __call__(self, doing: str, within_s: float | None = None) -> None:
         """Record a heartbeat. It is called between batches, never in a timed region."""
 
     def working(self) -> AbstractContextManager[None]:
-        """Context of work that needs no other rank: its CPU time counts as progress."""
+        """Return a context for work that needs no other rank. CPU time of this work counts as progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransport:
-    """A case with its open transport. `why`: why this transport was chosen; `launched`: the launcher's variables."""
+    """A case with its open transport.
+
+    `why`: why this transport was chosen. `launched`: the variables in which the launcher started this rank.
+    """
 
     case: Case
     pattern: Pattern
@@ -154,7 +160,10 @@ def open_case(
 
 
 def _opened(name: str, library: type[Transport], me: RankInfo, options: Options) -> Transport:
-    """Open the transport. If GPU and package are both missing, RefusedError names the GPU: a package would not help."""
+    """Open the transport.
+
+    If both a GPU and a package are missing, RefusedError names the GPU, because the package would not help.
+    """
     try:
         return library(me, options)  # type: ignore[call-arg]
     except NotInstalledError as error:
@@ -167,10 +176,12 @@ def _opened(name: str, library: type[Transport], me: RankInfo, options: Options)
 
 
 def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
-    """(bytes of the cache that cold buffers must exceed, whether each rank has its own cache), equal on all ranks.
+    """Return the bytes of the cache that cold buffers must exceed, and whether each rank has its own cache.
 
-    The larger cache counts if buffers are in two kinds of memory. If ranks differ, the largest counts: a batch of
-    in-place reductions is as long as the number of buffer sets, which must be equal on all ranks.
+    Both are equal on all ranks.
+
+    The larger cache counts if buffers are in two kinds of memory. If ranks differ, the largest counts, because all
+    ranks must have the same number of buffer sets. A batch of in-place reductions has as many calls as there are sets.
     """
     own, host = transport.cache_bytes(), sysfs.last_level_cache_bytes()
     mine = max(own or 0, host or 0) if "memory" in pattern.factors else own or host or 0
@@ -179,7 +190,10 @@ def _cache_bytes(transport: Transport, pattern: Pattern) -> tuple[int, bool]:
 
 
 def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> int:
-    """Bytes available to one rank's buffers; if they are in two kinds of memory, the smaller amount."""
+    """Return the bytes available to one rank's buffers.
+
+    If buffers are in two kinds of memory, the smaller amount counts.
+    """
     own = transport.available_bytes()
     host = int((machine.available_memory_bytes() or 1 << 30) * _MEMORY_SHARE / num_local)
     if own is None:
@@ -188,10 +202,12 @@ def _available_bytes(transport: Transport, pattern: Pattern, num_local: int) -> 
 
 
 def choose_transport(case: Case, me: RankInfo) -> tuple[str, str]:
-    """(transport, why). The transport that the case names is used, or the only one that the pattern supports.
+    """Return the transport and why it was chosen.
 
-    Else the first choice for GPUs is used if every rank has its own GPU; else the first choice over MPI, or without MPI
-    if no MPI launcher started the ranks.
+    It is the transport that the case names, or the only one that the pattern supports.
+
+    Otherwise, it is the first choice for GPUs if every rank has its own GPU. If not, it is the first choice over MPI,
+    or the first choice without MPI if no MPI launcher started the ranks.
     """
     if case.transport != "auto":
         return case.transport, "as asked"
@@ -230,7 +246,7 @@ def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> CodedRemark
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:
-    """Remarks on the limits of what these ranks can measure; they are printed before the results."""
+    """Return remarks on the limits of what these ranks can measure. They are printed before the results."""
     limits = []
     moves_nothing = pattern.bus_factor(Shape(1, _ANY_BYTES)) is None and not _multiplies(pattern)
     if world.num_ranks == 1 and moves_nothing:
@@ -249,6 +265,6 @@ def _start_more(case: Case) -> str:
 
 
 def _multiplies(pattern: Pattern) -> bool:
-    """Whether this pattern multiplies matrices, which a single rank can measure."""
+    """Check whether this pattern multiplies matrices, which a single rank can measure."""
     shape = Shape(1, pattern.payload(_ANY_BYTES, Shape(1, 0)))
     return pattern.needs(shape) is None and any(isinstance(step, Product) for step in pattern.steps(shape, 0))

@@ -1,4 +1,4 @@
-"""Verification: buffers are poisoned before a call and compared exactly after it.
+"""Verify data: poison buffers before a call and compare them exactly after the call.
 
 Each row has three checks (docs/metrics.md): one call before timing, the output of the last timed call, and one call
 with other data afterwards. Bytes that the operation must not touch (guards, and unused parts of the receive buffer)
@@ -31,7 +31,7 @@ _Data = CopyData | ReduceData | ProductData
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """Number of wrong elements on this rank, and the first of them. `sampled`: only a part was compared."""
+    """Number of wrong elements on this rank, and the first of them. `sampled`: whether only a part was compared."""
 
     num_wrong: int
     first: WrongData | None = None
@@ -72,9 +72,11 @@ class Verifier:
         self._reset(buffers, index, sent)
 
     def refill(self, buffers: Buffers, variation: int) -> Callable[[int], None]:
-        """For in-place calls, a function that restores the data of set `index`, which the previous call overwrote."""
+        """Return a function for in-place calls that restores the data of set `index`, which the previous call
+        overwrote.
+        """
         data = self._data(variation)
-        assert not isinstance(data, ProductData)  # a product does not change its factors
+        assert not isinstance(data, ProductData)  # a matrix product does not change its factors
         sent = data.sent(self._member)
         return lambda index: self._reset(buffers, index, sent)
 
@@ -123,7 +125,10 @@ class Verifier:
         buffers.fill("recv", index, 0, buffers.recv_bytes, self._poison)
 
     def _reset(self, buffers: Buffers, index: int, sent: Tiled) -> None:
-        """Fill the receive buffer with poison; for in-place calls also write this member's data into its part."""
+        """Fill the receive buffer with poison.
+
+        For in-place calls, also write this member's data into this member's part.
+        """
         begin, num_bytes = (self._own_offset, self._send_bytes) if self._in_place else (0, 0)
         buffers.fill("recv", index, 0, begin, self._poison)
         buffers.fill("recv", index, begin, num_bytes, sent)
@@ -148,7 +153,10 @@ class Verifier:
     def _outside_tolerance(
         self, buffers: Buffers, index: int, at: int, num_bytes: int, data: ReduceData, source_offset: int
     ) -> Difference:
-        """Count wrong averages and find the first. They have a tolerance, so the host compares them chunk by chunk."""
+        """Count wrong averages and find the first.
+
+        Averages have a tolerance, so the host compares them chunk by chunk.
+        """
         size, total = self._dtype.num_bytes, Difference()
         for done in range(0, num_bytes, _CHUNK_BYTES):
             got = buffers.read("recv", index, at + done, min(_CHUNK_BYTES, num_bytes - done))
@@ -181,7 +189,7 @@ def _expected_data(region: Expected, data: _Data) -> Tiled:
 
 
 def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, int]]:
-    """(begin, end) of the bytes outside all regions."""
+    """Yield (begin, end) of each range of bytes outside all regions."""
     at = 0
     for region in sorted(regions, key=lambda region: region.offset_bytes):
         if region.offset_bytes > at:
@@ -192,13 +200,19 @@ def _gaps(regions: Sequence[Expected], num_bytes: int) -> Iterator[tuple[int, in
 
 
 def _own_block(pattern: Pattern, shape: Shape, member: int) -> int:
-    """Offset of this member's data in the one buffer of an in-place call (allgather: its block; others: 0). Bytes."""
+    """Return the offset in bytes of this member's data in the single buffer of an in-place call.
+
+    It is 0 except for allgather.
+    """
     send_bytes, recv_bytes = pattern.buffers(shape, member)
     return member * send_bytes if recv_bytes > send_bytes else 0
 
 
 def _pieces(num_bytes: int, element_bytes: int) -> list[tuple[int, int]]:
-    """(begin, end) of the parts to compare, in bytes: all below 1 GiB, else both edges and every hundredth page."""
+    """Return (begin, end) of the parts to compare, in bytes.
+
+    Below 1 GiB it is the whole, else both edges and every hundredth page.
+    """
     if num_bytes < _FULL_BELOW_BYTES:
         return [(0, num_bytes)] if num_bytes else []
     page = _SAMPLED_EDGE_BYTES

@@ -21,7 +21,7 @@ _POLL_S = 0.001
 # Ranks load their libraries at different speeds. This limit must end before the controller's (a minute), because the
 # controller cannot name the missing ranks.
 STORE_S = 50.0
-_LATER_S = 3.0  # the others wait this much longer than rank 0, so that its error comes first
+_LATER_S = 3.0  # how much longer the other ranks wait than rank 0, so that rank 0's error comes first
 _VERDICT = "bench/all"
 
 
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 
 def over_mpi(world: Any, byte: Any, limit_s: float) -> None:
-    """Send a byte from every rank to rank 0 and one back, over an MPI communicator.
+    """Send a byte from every rank to rank 0, and a byte back to every rank, over an MPI communicator.
 
     Raises AbsentError after `limit_s`.
     """
@@ -122,7 +122,7 @@ def _report(store: Any, verdict: Verdict, text: str, ranks: Iterable[int], secre
 
 
 def first_shared_gpu(devices: Mapping[int, str | None]) -> tuple[int, int, str] | None:
-    """Return the first two ranks on one GPU, and its name; None if no GPU is shared.
+    """Return the first two ranks that share a GPU, and the GPU's name. None if no GPU is shared.
 
     Ranks without a device are ignored.
     """

@@ -1,4 +1,7 @@
-"""The folder that keeps compiled code between runs: in the home folder, else a private one in the temporary folder."""
+"""Find the folder that keeps compiled code between runs.
+
+It is in the home folder, or else a private folder in the temporary folder.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ def folders() -> tuple[Path, ...]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Create a folder, and return whether only this user can write to it: other users could put their code there."""
+    """Create a folder, and return whether only this user can write to it.
+
+    In any other folder, other users could put their own code.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mine = folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022
@@ -28,7 +34,10 @@ def is_ours(folder: Path) -> bool:
 
 
 def for_cupy(environ: MutableMapping[str, str]) -> None:
-    """Set CuPy's cache folder if its default is not writable, before CuPy is imported: the import would fail."""
+    """Set CuPy's cache folder if the default folder is not writable.
+
+    Call this before CuPy is imported, because the import would fail.
+    """
     if _OF_CUPY in environ:
         return
     usual = Path(_home("~/.cupy/kernel_cache"))
@@ -43,5 +52,5 @@ def for_cupy(environ: MutableMapping[str, str]) -> None:
 
 
 def _home(name: str) -> str:
-    """Expand `~`; unchanged for a user without a home. pathlib would raise."""
+    """Expand `~`. For a user without a home folder, return the name unchanged, where pathlib would raise an error."""
     return os.path.expanduser(name)  # noqa: PTH111

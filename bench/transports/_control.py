@@ -1,4 +1,7 @@
-"""The control plane of a transport that cannot send messages: another library, opened only for this."""
+"""Open the control plane of a transport that cannot send messages.
+
+It is another library, which is opened only for this purpose.
+"""
 
 from __future__ import annotations
 

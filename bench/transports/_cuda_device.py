@@ -16,7 +16,7 @@ from bench.transports import _cache
 # Numbers of cudaError_t, which never change.
 OUT_OF_MEMORY, PEER_ALREADY_ENABLED = 2, 704
 _NO_DEVICE = 100
-WITHOUT_DRIVER = (35, 34)  # no driver or one that is too old; the stub library of the toolkit
+WITHOUT_DRIVER = (35, 34)  # no driver, or a driver that is too old; the stub library of the toolkit
 _ELSE = "run this on a machine with an NVIDIA GPU"
 
 Owner = tuple[str, str, str]  # identifies a GPU in all processes: its host, PCI address and UUID
@@ -149,7 +149,10 @@ def take(cupy: Any, index: int) -> CudaDevice:
 
 
 def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
-    """Return the first two ranks on one GPU; None if no two ranks share one. `owners`: the GPU of every rank."""
+    """Return the first two ranks that share a GPU.
+
+    None if no two ranks share a GPU. `owners`: the GPU of every rank.
+    """
     first: dict[Owner, int] = {}
     for rank, owner in enumerate(owners):
         if owner in first:
@@ -159,7 +162,7 @@ def shared_by(owners: Sequence[Owner]) -> tuple[int, int] | None:
 
 
 def enable_peer(runtime: Any, mine: int, other: int) -> bool:
-    """Let GPU `mine` access the memory of GPU `other`. Returns whether it has access."""
+    """Let GPU `mine` access the memory of GPU `other`. Returns whether `mine` has access."""
     if not runtime.deviceCanAccessPeer(mine, other):
         return False
     try:
@@ -171,7 +174,10 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Inside the block, run this thread on the CPUs nearest to a GPU: memory that it writes first is placed there."""
+    """Run this thread, inside the block, on the CPUs nearest to a GPU.
+
+    Memory that this thread is the first to write is then placed near the GPU.
+    """
     before = os.sched_getaffinity(0)
     nearest = set(near_cpus(bus)) if near_cpus is not None else set()
     with contextlib.suppress(OSError):
@@ -185,7 +191,10 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
 
 
 def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control_plane: str) -> dict[str, str]:
-    """Return the facts for the header. `batches`: how batches start; `control_plane`: its library."""
+    """Return the facts for the header.
+
+    `batches`: how batches start. `control_plane`: the library of the control plane.
+    """
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
         "cupy": str(cupy.__version__),
@@ -204,7 +213,7 @@ def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control
 
 
 def _peers(runtime: Any) -> str:
-    """Which visible GPUs have access to each other's memory, as text."""
+    """Return, as text, which visible GPUs have access to each other's memory."""
     num = int(runtime.getDeviceCount())
     if num < 2:
         return "one GPU"
@@ -227,7 +236,7 @@ def _version(number: int) -> str:
 
 
 def _spans(cpus: Sequence[int]) -> str:
-    """CPU numbers as ranges: 0, 1, 2, 8 become 0-2,8."""
+    """Return CPU numbers as ranges: 0, 1, 2, 8 become 0-2,8."""
     spans: list[list[int]] = []
     for cpu in sorted(cpus):
         if spans and cpu == spans[-1][1] + 1:

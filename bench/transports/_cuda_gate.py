@@ -14,8 +14,8 @@ from bench.core.errors import MeasurementError
 from bench.transports import _cuda_kernels
 
 LIMIT_S = 10.0
-TRIAL_S = 1.0  # time limit of a trial, whose result is not needed if the gate opens by itself
-MOST_CALLS = 64  # copies behind one gate: a GPU's queue holds about a thousand entries, and each copy needs a few
+TRIAL_S = 1.0  # time limit in seconds of a trial, whose result is not used if the gate opens by itself
+MOST_CALLS = 64  # most copies behind one gate; a GPU's queue holds about a thousand entries, and each copy needs a few
 _MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
 _BYTES = 64
 
@@ -33,7 +33,7 @@ class StreamGate:
     """A gate on one stream. It must be opened before it is shut again."""
 
     def __init__(self, cupy: Any, limit_s: float = LIMIT_S) -> None:
-        """Compile and load the kernel now: loading code while a gate is shut would wait for the gate.
+        """Compile and load the kernel now, because loading code while a gate is shut would wait for the gate.
 
         Raises CuPy's exception if it cannot compile.
         """
@@ -70,7 +70,7 @@ class StreamGate:
         self._opened.value = ticket
 
     def check(self, ticket: int) -> None:
-        """Call after the batch. Raises MeasurementError if the gate opened by itself."""
+        """Raise MeasurementError if the gate opened by itself. Call this after the batch."""
         if self._expired.value == ticket:
             raise MeasurementError(
                 f"copies were not all in the GPU's queue after {self._shut_for_s:g} s, so their time is void: "

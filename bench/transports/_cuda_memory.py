@@ -38,7 +38,7 @@ End = tuple[Place, int]  # one end of a copy, with its address
 class Part:
     """Bytes [`begin`, `begin + num_bytes`) of one buffer.
 
-    They are in place `where`, `start` bytes after the set's begin.
+    These bytes are in place `where`, `start` bytes after the begin of the set.
     """
 
     side: Which
@@ -56,7 +56,7 @@ class BufferLayout:
     stride: dict[Place, int]
 
     def find(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """(place, offset in the place's allocation) of some bytes in a buffer of set `index`.
+        """Return the place of some bytes in a buffer of set `index`, and their offset in the allocation of that place.
 
         The bytes must be in one part.
         """
@@ -69,7 +69,10 @@ class BufferLayout:
 def layout(
     send_bytes: int, recv_bytes: int, member: int, steps: tuple[Step, ...], device_of: Callable[[int], Place]
 ) -> BufferLayout:
-    """Return the parts of a member's buffers: as copies place them, and all other bytes on the member's own GPU."""
+    """Return the parts of a member's buffers.
+
+    Copies name the places of some bytes. All other bytes are on the member's own GPU.
+    """
     parts: list[Part] = []
     stride: dict[Place, int] = {}
     for side, num_bytes in zip(SIDES, (send_bytes, recv_bytes), strict=True):
@@ -85,7 +88,7 @@ _UNNAMED: Any = object()
 
 
 def _named(steps: tuple[Step, ...], member: int, side: str) -> Iterable[tuple[int, int, int | None]]:
-    """(begin, bytes, place) of each range of this member's buffer for which a copy names a place."""
+    """Yield (begin, bytes, place) of each range of this member's buffer for which a copy names a place."""
     for step in steps:
         for copy in step.copies if isinstance(step, CopyStep) else ():
             if side == "send" and copy.source == member:
@@ -149,12 +152,12 @@ class HostBlock(Allocation):
 
 
 class DeviceBlock(Allocation):
-    """Memory of one GPU. It is not from a pool, because other processes could then access the rest of the pool."""
+    """Memory of one GPU. It is not from a pool, because other processes could then access the whole pool."""
 
     def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
-        """`by_kernels`: CuPy compares the memory on the GPU.
+        """Allocate the memory. `by_kernels`: whether CuPy compares the memory on the GPU.
 
-        This needs a compiler, and the GPU must be the current one.
+        Comparing on the GPU needs a compiler, and the GPU must be the current GPU.
         """
         self._runtime, self.device, self.num_bytes = cupy.cuda.runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0
@@ -181,7 +184,7 @@ class Staged(Memory):
     """GPU memory (a _Span) that the host fills and compares, chunk by chunk."""
 
     def write(self, data: Bytes) -> None:
-        """Copy to the GPU; complete on return."""
+        """Copy to the GPU. The bytes are in place on return."""
         self.array.put(np.ascontiguousarray(data))
 
     def read(self) -> Bytes:
@@ -190,7 +193,7 @@ class Staged(Memory):
         return data
 
     def fill(self, content: Tiled) -> None:
-        """Write `content`; complete on return."""
+        """Write `content`. The bytes are in place on return."""
         for begin, chunk in self._chunks():
             chunk.put(content.after(begin).head(len(chunk)))
 
@@ -279,12 +282,12 @@ class CudaBuffers(Buffers):
             block.piece(0, block.num_bytes).fill(constant(GUARD))
 
     def address(self, side: Which, index: int, offset: int, num_bytes: int) -> tuple[Place, int]:
-        """(place, address) of some bytes in a buffer of set `index`."""
+        """Return the place and the address of some bytes in a buffer of set `index`."""
         where, at = self.layout.find(side, index, offset, num_bytes)
         return where, self.blocks[where].pointer + at
 
     def memory(self, which: Which, index: int) -> list[Memory]:
-        """All parts of a buffer in order, each in its place."""
+        """Return all parts of a buffer in order, each in its place."""
         return [self.blocks[part.where].piece(at, part.num_bytes) for part, at in self._parts(which, index)]
 
     def guards(self, index: int) -> list[Memory]:

@@ -1,4 +1,4 @@
-"""Where a copy's ends are: on this rank's GPU, on another GPU of its process, in another process, or on its host.
+"""Find where a copy's ends are: on this rank's GPU, on another GPU of this process, in another process, or on the host.
 
 Other processes are reached by CUDA IPC: each rank offers a handle of its allocation and opens those of other ranks.
 """
@@ -52,7 +52,10 @@ class CopyRefusal(Code):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A rank's buffers, as sent to others. `handle`: its GPU allocation's handle; `why_none`: why there is none."""
+    """A rank's buffers, as sent to other ranks.
+
+    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle.
+    """
 
     layout: BufferLayout
     device: int
@@ -80,7 +83,7 @@ class IpcMappings:
         self._found: dict[int, tuple[Offer, int]] = {}
 
     def open(self, rank: int, other: Offer | None, host: str) -> Skip | None:
-        """Open the buffers of a rank. Returns why that failed; None if it worked."""
+        """Open the buffers of a rank. Returns why this failed, or None if it worked."""
         if rank in self._found:
             return None
         if other is None or other.host != host:
@@ -102,7 +105,7 @@ class IpcMappings:
     def close(self) -> None:
         """Close all open allocations."""
         for _, pointer in self._found.values():
-            with contextlib.suppress(RuntimeError):  # the process that owns it may have ended
+            with contextlib.suppress(RuntimeError):  # the process that owns the allocation may have ended
                 self._runtime.ipcCloseMemHandle(pointer)
         self._found.clear()
 
@@ -135,7 +138,7 @@ class Reach:
     def device_of(self, group: Group, member: int) -> int:
         """Return the GPU of a member as CUDA numbers it in this process.
 
-        If this process does not see it, `share` reports that.
+        If this process does not see that GPU, `share` reports this later.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -172,7 +175,7 @@ class Reach:
         return None
 
     def kernel_refusal(self, buffers: Buffers | None, group: Group, steps: tuple[Step, ...]) -> Skip | None:
-        """Why a kernel of this GPU cannot access the other GPU of this process; None if it can."""
+        """Return why a kernel of this GPU cannot access the other GPU of this process, or None if it can."""
         if not isinstance(buffers, CudaBuffers):
             return None
         for copy in copies_of(steps):
@@ -182,16 +185,16 @@ class Reach:
         return None
 
     def is_staged(self, group: Group, buffers: CudaBuffers, copy: Copy) -> bool:
-        """Is a copy between two GPUs of this process without peer access?"""
+        """Check whether a copy is between two GPUs of this process without peer access."""
         return any(place != HOST and not self._reaches(place) for place in self._places(group, buffers, copy))
 
     def end(
         self, group: Group, buffers: CudaBuffers, side: Which, index: int, member: int, offset: int, num_bytes: int
     ) -> End:
-        """One end of a copy, as (GPU, address).
+        """Return one end of a copy, as (GPU, address).
 
-        For memory of another process, which this rank opened, it is this rank's GPU: CUDA finds the GPU that owns the
-        memory by the address.
+        For memory of another process, which this rank opened, the GPU is this rank's own. CUDA finds the GPU that owns
+        the memory by the address.
         """
         rank = group.ranks[member]
         if rank == self._rank:
@@ -202,7 +205,7 @@ class Reach:
         return other == self._device.index or _cuda_device.enable_peer(self._runtime, self._device.index, other)
 
     def _places(self, group: Group, buffers: CudaBuffers, copy: Copy) -> Iterable[int]:
-        """For each end of a copy that is in this rank's buffers, the place of that end."""
+        """Yield the place of each end of a copy that is in this rank's buffers."""
         ends: tuple[tuple[Which, int, int], ...] = (
             ("send", copy.source, copy.source_offset),
             ("recv", copy.target, copy.target_offset),
@@ -215,5 +218,5 @@ class Reach:
 
 
 def copies_of(steps: tuple[Step, ...]) -> list[Copy]:
-    """All copies of these steps."""
+    """Return all copies of these steps."""
     return [copy for step in steps if isinstance(step, CopyStep) for copy in step.copies]

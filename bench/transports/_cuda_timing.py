@@ -26,7 +26,7 @@ class CopyTimer:
         self._clock, self._gate, self._sync, self._barrier = clock, gate, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated copies; see Transport.time_each."""
+        """Time isolated copies (see Transport.time_each)."""
         taken = []
         for _ in range(num_calls):
             order = _next_sets(compiled, 1)
@@ -52,7 +52,7 @@ class CopyTimer:
         return self._timing(compiled, [(device_s, host_s, enqueue_s)])
 
     def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> Taken:
-        """Seconds of copies as they are issued; 0 for a rank without copies."""
+        """Return the seconds of copies in the order of issue, or 0 for a rank without copies."""
         program = _program(compiled)
         if program is None:
             return 0.0, 0.0, 0.0
@@ -62,7 +62,10 @@ class CopyTimer:
         return program.timed(order)
 
     def _timing(self, compiled: Compiled | None, taken: Sequence[Taken]) -> Timing:
-        """If a rank's group has no copies, its samples are 0 s. A rank in no group has no samples."""
+        """Return the samples of this rank as a Timing.
+
+        A rank of a group without copies has samples of 0 s. A rank in no group has no samples.
+        """
         if compiled is None:
             return Timing((), "python")
         device_s, host_s, enqueue_s = zip(*taken, strict=True)

@@ -17,7 +17,7 @@ from bench.core.errors import first_line
 from bench.core.payload import Bytes, constant
 from bench.core.transport import GUARD, Buffers, Which
 
-_ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
+_ALIGNMENT_BYTES = 256  # the alignment of cudaMalloc
 
 
 class TorchArrays(Arrays):
@@ -66,7 +66,7 @@ class CupyArrays(Arrays):
         self.on_host = False
 
     def empty(self, num_bytes: int) -> Any:
-        return self._cupy.empty(num_bytes, dtype=self._cupy.uint8)  # its OutOfMemoryError is a MemoryError
+        return self._cupy.empty(num_bytes, dtype=self._cupy.uint8)  # CuPy's OutOfMemoryError is a MemoryError
 
     def upload(self, data: Bytes) -> Any:
         return self._cupy.asarray(data)
@@ -92,7 +92,7 @@ class CupyArrays(Arrays):
 
 
 def compares(cupy: Any) -> bool:
-    """Try whether CuPy can fill and compare buffers: its kernels need CUDA's headers, which a wheel may lack."""
+    """Check whether CuPy can fill and compare buffers. Its kernels need CUDA's headers, which a wheel may lack."""
     try:
         arrays = CupyArrays(cupy)
         memory = Memory(arrays, arrays.empty(_ALIGNMENT_BYTES))
@@ -106,7 +106,7 @@ class GuardedBlock:
     """`num` buffers of `num_bytes` in one allocation, with guard bytes around each buffer. Every page is written."""
 
     def __init__(self, arrays: Arrays, num_bytes: int, num: int) -> None:
-        """Raise MemoryError if there is not enough."""
+        """Allocate the block. Raises MemoryError if there is not enough memory."""
         self.num_bytes, self.num = num_bytes, num
         self._arrays = arrays
         self._stride = _ALIGNMENT_BYTES + -(-num_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

@@ -39,7 +39,7 @@ class HostBuffers(Buffers):
         return self._block[start : start + (self.send_bytes if which == "send" else self.recv_bytes)]
 
     def address(self, which: Which, index: int) -> int:
-        """Return the address of that memory."""
+        """Return the address of the memory that `view` returns."""
         return int(self.view(which, index).ctypes.data)
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
@@ -68,7 +68,7 @@ def room(num_bytes: int, alignment_bytes: int) -> int:
 
 
 def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
-    """One sample per call, with a synchronisation before each. An idle rank (None) only synchronises."""
+    """Take one sample per call, with a synchronisation before each call. An idle rank (None) only synchronises."""
     if compiled is None:
         for _ in range(num_calls):
             sync()
@@ -91,7 +91,7 @@ def time_each(sync: Callable[[], None], compiled: Compiled | None, num_calls: in
 
 
 def time_batch(sync: Callable[[], None], compiled: Compiled | None, num_calls: int) -> Timing:
-    """One sample: `num_calls` calls back to back after one synchronisation, in seconds per call."""
+    """Take one sample of `num_calls` calls back to back after one synchronisation. It is in seconds per call."""
     if compiled is None:
         sync()
         return Timing((), "python")

@@ -31,7 +31,7 @@ from bench.transports import _cache
 LIMIT_S = 20.0
 _ASK_S = 10.0
 _ROOT = Path(__file__).resolve().parent.parent.parent
-_NUM_BYTES = (64, 4 << 20)  # bytes of an eager message, and of one with a rendezvous
+_NUM_BYTES = (64, 4 << 20)  # bytes of an eager message, and of a message with a rendezvous
 # Variables that mark a process as a rank: the separate process must be a world of its own.
 _OF_A_RANK = re.compile(
     r"(PMI|PMIX|HYDI|HYDRA|MPI_LOCAL|PRTE|PALS|FLUX|JSM|SLURM|MV2_COMM|ALPS)"
@@ -58,8 +58,8 @@ _DOING = {
 class Checked:
     """The result. `problem`: why GPU memory cannot be used; None if it can.
 
-    `answer`: the library's own report; `denied`: does it report that it cannot use GPU memory? `library`: the library's
-    name and version, empty if the check failed before they were known.
+    `answer`: the library's own report. `denied`: whether this report says that the library cannot use GPU memory.
+    `library`: the library's name and version, empty if the check failed before they were known.
     """
 
     library: str
@@ -130,7 +130,7 @@ def refusal(checked: Checked, env: Mapping[str, str]) -> str:
 
 
 def _open_mpi_was_built(env: Mapping[str, str]) -> str:
-    """Was Open MPI built with CUDA? `true` or `false` from ompi_info; empty if unknown."""
+    """Return whether Open MPI was built with CUDA: `true` or `false` from ompi_info, or empty if unknown."""
     prefix = env.get("OPAL_PREFIX")
     folders = [f"{prefix}/bin"] if prefix else []
     path = os.pathsep.join([*folders, str(Path(sys.executable).parent), env.get("PATH", "")])

@@ -20,13 +20,16 @@ _GAIN = 0.9  # a time above this share of the staged time is no clear gain, beca
 
 
 def partner(hosts: Sequence[str]) -> int | None:
-    """Return the rank that rank 0 sends to: the first rank on another host, else rank 1; None for one rank."""
+    """Return the rank that rank 0 sends to:
+
+    the first rank on another host, else rank 1. None if there is only one rank.
+    """
     elsewhere = next((rank for rank, host in enumerate(hosts) if host != hosts[0]), None)
     return elsewhere if elsewhere is not None or len(hosts) < 2 else 1
 
 
 def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
-    """(device memory, pinned host memory) for a message; None if either cannot be allocated."""
+    """Return device memory and pinned host memory for a message. None if either cannot be allocated."""
     try:
         device = gpu.empty(num_bytes)
         device.data.memset_async(1, num_bytes)
@@ -37,7 +40,10 @@ def room(gpu: RankGpu, num_bytes: int) -> tuple[Any, Any] | None:
 
 
 def compare(world: Any, byte: Any, gpu: RankGpu, other: int, memory: tuple[Any, Any]) -> tuple[float, float]:
-    """Seconds of a message between rank 0 and `other`: (from device memory, staged); (0, 0) on all other ranks."""
+    """Return the seconds of a message between rank 0 and `other`:
+
+    from device memory, and staged. Both are 0 on all other ranks.
+    """
     me = world.Get_rank()
     if me not in (0, other):
         return 0.0, 0.0
@@ -69,7 +75,7 @@ def _message_s(move: Callable[[bool], None], first: bool) -> float:
 
 
 def describe(device_s: float, staged_s: float, other: int, hosts: Sequence[str], num_bytes: int) -> tuple[str, str]:
-    """(fact, note) of the comparison."""
+    """Return the fact and the note about the comparison, as texts."""
     where = "on one host" if hosts[other] == hosts[0] else "between two hosts"
     took = (
         f"{format_bytes(num_bytes)} of GPU memory from rank 0 to rank {other} ({where}) took "

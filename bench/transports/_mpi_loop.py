@@ -70,7 +70,10 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """(compiled loop, compiler), or (None, why there is no loop). It is compiled only the first time."""
+    """Return the file of the compiled loop and the compiler, or None and why there is no loop.
+
+    The loop is compiled only the first time.
+    """
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
     if compiler is None:
         return None, "no C compiler (cc, gcc, clang or $CC) was found"
@@ -158,7 +161,7 @@ class Loop:
         self._loop.once.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64)
 
     def step(self, operation: str, *, type: Any = None, op: Any = None, comm: Any = None, **values: int) -> LoopStep:
-        """One step. Handles are mpi4py objects, buffers are addresses, counts are in elements (per block)."""
+        """Return one step. Handles are mpi4py objects, buffers are addresses, counts are in elements (per block)."""
         handles = {
             name: self._mpi._handleof(each)
             for name, each in (("type", type), ("op", op), ("comm", comm))
@@ -169,7 +172,7 @@ class Loop:
         return LoopStep(_OPERATIONS[operation], function, second, **handles, **values)
 
     def status(self, num: int = 1) -> Any:
-        """Memory for statuses, which are not read."""
+        """Return memory for statuses, which are not read."""
         return ctypes.create_string_buffer(max(num, 1) * self._status_bytes)
 
     def handles(self, requests: Sequence[Any]) -> Any:
@@ -182,7 +185,7 @@ class Loop:
         return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets), keep)
 
     def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
-        """One callable per buffer set, which runs the set's steps once with the code of the timed loop."""
+        """Return one callable per buffer set. It runs the set's steps once with the code of the timed loop."""
         step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 

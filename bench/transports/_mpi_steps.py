@@ -64,7 +64,7 @@ class Builder:
         self._op = getattr(mpi, OPS[reduction.reduce_op]) if reduction.reduce_op in OPS else None
 
     def calls(self, steps: Sequence[Step]) -> list[Callable[[], Any]]:
-        """One callable for each buffer set, through mpi4py."""
+        """Return one callable for each buffer set, through mpi4py."""
         return [chain([self._call(step, index) for step in steps]) for index in range(self._buffers.num_sets)]
 
     def program(self, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mpi_loop.LoopProgram:
@@ -87,7 +87,9 @@ class Builder:
         self._requests.clear()
 
     def _typed(self, memory: Any) -> list[Any]:
-        """[memory, type] for mpi4py, which derives the number of elements (per block if the operation has blocks)."""
+        """Return [memory, type] for mpi4py, which derives the number of elements (per block if the operation has
+        blocks).
+        """
         return [memory, self._type]
 
     def _collective(self, step: Collective, send_memory: Any, recv_memory: Any) -> Callable[[], Any]:

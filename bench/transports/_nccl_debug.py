@@ -90,7 +90,7 @@ class NcclReport:
             self.nvls_channels = self.nvls_channels or 0
 
     def _connected(self, path: str, line: str) -> None:
-        """`P2P/CUMEM/read`, `SHM/direct/direct`, `NET/AWS Libfabric/3/GDRDMA`."""
+        """Note how a peer is reached. `path`: for example `P2P/CUMEM/read` or `NET/AWS Libfabric/3/GDRDMA`."""
         if net := _NET_PATH.match(path):
             self.networks.setdefault(self._network(net["name"]), line)
             self.gpudirect = bool(self.gpudirect) or net["rdma"] is not None
@@ -172,7 +172,7 @@ class Debug:
 
     @property
     def can_switch(self) -> bool:
-        """May this suite choose which lines NCCL prints?"""
+        """Whether this suite may choose which lines NCCL prints."""
         return self._own is not None and not self.every_call and self._given_subsys is None
 
     def opened(self) -> None:

@@ -36,7 +36,7 @@ class MissingPart(StrEnum):
 def problem(
     torch: Any, place: RankInfo, share_gpu: bool, environ: Mapping[str, str], devices: Path = Path("/dev")
 ) -> str | None:
-    """Why this rank cannot use a GPU, and what to do; None if it can."""
+    """Return why this rank cannot use a GPU, and what to do. None if it can use a GPU."""
     if lack := built_without(torch):
         wanted = "a CUDA build of torch" if lack is MissingPart.CUDA else "another build"
         return f"this torch ({torch.__version__}) was built without {lack}: install {wanted}, or use {_OTHER}"
@@ -60,7 +60,7 @@ def built_without(torch: Any) -> MissingPart | None:
 
 
 def _has_its_own(environ: Mapping[str, str]) -> bool:
-    """Did the launcher give each rank separate GPUs?
+    """Check whether the launcher gave each rank separate GPUs.
 
     Whether two ranks have the same GPU is checked when all ranks meet.
     """
@@ -68,7 +68,7 @@ def _has_its_own(environ: Mapping[str, str]) -> bool:
 
 
 def _none(torch: Any, environ: Mapping[str, str], devices: Path) -> str:
-    """Why torch sees no GPU: no driver, hidden GPUs, or the driver's own error."""
+    """Return why torch sees no GPU: no driver, hidden GPUs, or the driver's own error."""
     shown = sum(1 for one in devices.glob("nvidia[0-9]*") if one.name.removeprefix("nvidia").isdigit())
     if not shown and not any((devices / name).exists() for name in _OF_A_DRIVER):
         return f"no NVIDIA driver is loaded here (no {devices}/nvidiactl): use {_OTHER}, or a machine with GPUs"
@@ -103,7 +103,10 @@ def loaded() -> ctypes.CDLL | None:
 
 
 def version(torch: Any, library: Any) -> tuple[int, ...]:
-    """Return the version of the loaded NCCL. torch reports the version that it was built with, which may be older."""
+    """Return the version of the loaded NCCL.
+
+    The version that torch reports is the one with which torch was built, and may be older.
+    """
     number = ctypes.c_int(0)
     try:
         if library is not None and library.ncclGetVersion(ctypes.byref(number)) == 0:
@@ -128,7 +131,10 @@ def allow_sharing(environ: MutableMapping[str, str], nccl: tuple[int, ...], plac
 
 
 def reserve_bytes(total_bytes: int) -> int:
-    """Memory reserved for NCCL and the driver: 1 GiB per 16 GiB (at most 4 GiB) as in nccl-tests, and 1 GiB more."""
+    """Return the bytes to reserve for NCCL and the driver:
+
+    1 GiB per 16 GiB (at most 4 GiB) as in nccl-tests, and 1 GiB more.
+    """
     return min(-(-total_bytes // (16 * _GIB)), 4) * _GIB + _GIB
 
 

@@ -10,7 +10,7 @@ from bench.core.transport import Compiled, Timing
 
 Sample = tuple[
     float, float, float
-]  # seconds per call: by events; until the host saw the end; until all calls had returned
+]  # three times in seconds per call: by events, until the host saw the end, until all calls had returned
 
 
 class EventTimer:

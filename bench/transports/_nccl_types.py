@@ -30,7 +30,7 @@ class NcclRefusal(Code):
 
 
 def unsupported_reason(reduction: Reduction, version: tuple[int, ...], capability: tuple[int, ...]) -> Skip | None:
-    """Why this NCCL cannot do this reduction on this GPU, according to NCCL's documentation; None if it can."""
+    """Return why this NCCL cannot do this reduction on this GPU, according to NCCL's documentation. None if it can."""
     if reduction.reduce_op not in _OPS:
         return Skip.of(NcclRefusal.NO_REDUCTION, reduce_op=reduction.reduce_op)
     if reduction.dtype in _FLOAT8:

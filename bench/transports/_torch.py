@@ -1,4 +1,7 @@
-"""What the transports over torch.distributed share: renamed functions, opening, the control plane, bound calls."""
+"""Functions that the transports over torch.distributed share:
+
+renamed functions, opening, the control plane, bound calls.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ _OPS = {
 }
 
 _REDUCES = ("allreduce", "reduce", "reducescatter")
-_TINY_BYTES = 64  # per rank; a multiple of every element's size
+_TINY_BYTES = 64  # bytes per rank; a multiple of every element's size
 _MOST_WAITING = 4096  # connections of ranks that start at the same time
-_MOST_BYTES = 1 << 30  # of a message of the control plane
+_MOST_BYTES = 1 << 30  # most bytes of a message of the control plane
 # Messages of torch and Gloo when a peer is gone; there is no exception type for it.
 _LOST = (
     "Connection closed by peer",
@@ -57,7 +60,7 @@ _LOST = (
 
 
 def load_torch() -> Any:
-    """torch with torch.distributed. Raises NotInstalledError if it is not installed."""
+    """Return torch with torch.distributed. Raises NotInstalledError if it is not installed."""
     try:
         import torch
         import torch.distributed
@@ -69,7 +72,10 @@ def load_torch() -> Any:
 
 
 def is_lost_contact(error: BaseException) -> bool:
-    """Did a connection break, or a peer not answer in time? Only the message of Gloo or torch's store shows this."""
+    """Check whether a connection broke or a peer did not answer in time.
+
+    Only the message of Gloo or torch's store shows this.
+    """
     message = str(error)
     return isinstance(error, RuntimeError) and any(phrase in message for phrase in _LOST)
 
@@ -100,7 +106,7 @@ def renamed(dist: Any, name: str) -> Any:
 
 
 def reduce_operation(dist: Any, reduce_op: str) -> Any:
-    """torch's ReduceOp."""
+    """Return torch's ReduceOp of this name."""
     return getattr(dist.ReduceOp, _OPS[reduce_op])
 
 
@@ -211,8 +217,8 @@ def open_groups(dist: Any, groups: Round, handles: dict[tuple[int, ...], Any], t
 class TorchChannel(Channel):
     """The control plane over a process group of CPU tensors.
 
-    torch would send pickled objects, and any process can join an open rendezvous: so messages are JSON, and each is
-    sealed with the secret of the run, its number and its sender.
+    torch would send pickled objects, and any process can join an open rendezvous. Messages are therefore JSON. Each
+    message is sealed with the secret of the run, the number of the message and its sender.
     """
 
     def __init__(self, torch: Any, place: RankInfo, group: Any = None) -> None:
@@ -260,7 +266,10 @@ class TorchChannel(Channel):
 
 
 def secret() -> bytes:
-    """Return the secret that only the ranks of this run know; empty if they were started by hand without it."""
+    """Return the secret that only the ranks of this run know.
+
+    Empty if the ranks were started by hand without a secret.
+    """
     return os.environ.get(seal.SECRET_VARIABLE, "").encode()
 
 
@@ -281,9 +290,9 @@ def bound_calls(
     in_place: bool,
     always_batch: bool = False,
 ) -> list[Callable[[], Any]]:
-    """Return the steps on each buffer set as calls without arguments. `memory`:
+    """Return the steps on each buffer set as calls without arguments.
 
-    (send, receive) uint8 tensors of each set.
+    `memory`: the send and the receive tensor (uint8) of each set.
     """
     dist = torch.distributed
     operation = reduce_operation(dist, reduction.reduce_op)
@@ -315,7 +324,9 @@ def collective(
     operation: Any,
     in_place: bool,
 ) -> Callable[[], Any]:
-    """One collective with its tensors bound. `send` and `recv` are typed one-dimensional tensors of the whole buffers.
+    """Return one collective with its tensors bound.
+
+    `send` and `recv` are typed one-dimensional tensors of the whole buffers.
 
     torch has no out-of-place all_reduce and reduce: they run on the receive tensor.
     """

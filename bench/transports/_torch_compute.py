@@ -29,7 +29,7 @@ class ProductRefusal(Code):
 
 
 def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
-    """Why a product of this type cannot run; None if it can."""
+    """Return why a product of this type cannot run, or None if it can."""
     if dtype not in TYPES:
         return Skip.of(ProductRefusal.NO_DTYPE, dtype=dtype, dtypes=list(TYPES))
     if tf32 and dtype != "float32":
@@ -42,9 +42,9 @@ def unsupported_reason(dtype: str, tf32: bool, on_gpu: bool) -> Skip | None:
 def calls(
     torch: Any, product: Product, memory: list[tuple[Any, Any]], dtype: str, tf32: bool
 ) -> list[Callable[[], Any]]:
-    """Return the product on each buffer set. `memory`:
+    """Return the product on each buffer set as a call.
 
-    (send, receive) uint8 tensors; the send tensor holds the factors.
+    `memory`: the send and the receive tensor (uint8) of each set. The send tensor holds the factors.
     """
     # "high" allows TF32. torch's default is strict float32, but another module may have changed it.
     torch.set_float32_matmul_precision("high" if tf32 else "highest")

@@ -142,13 +142,13 @@ class CudaCopy(Transport):
         self._control.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the control plane lose contact to a rank? Copies themselves do not wait for other ranks."""
+        """Check whether the control plane lost contact with a rank. Copies themselves do not wait for other ranks."""
         return self._control.lost_contact(error)
 
     # -- what this machine is
 
     def facts(self) -> dict[str, str]:
-        """Versions, the GPU of this rank, peer access, and the location of host memory."""
+        """Return versions, the GPU of this rank, peer access, and the location of host memory."""
         batches = "on the host's clock"
         if self._pinned:
             batches = "behind a gate" if self._no_gate is None else f"not behind a gate ({self._no_gate.text})"
@@ -168,7 +168,10 @@ class CudaCopy(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Free memory of this rank's GPU, less a reserve; if ranks share the GPU, this rank's equal share of that."""
+        """Return the free bytes of this rank's GPU, less a reserve.
+
+        If ranks share the GPU, return this rank's equal share of these bytes.
+        """
         free, _ = self._runtime.memGetInfo()
         return max(0, int(free) - _RESERVE_BYTES) // self._reach.num_sharers
 
@@ -193,7 +196,7 @@ class CudaCopy(Transport):
     # -- memory
 
     def open_groups(self, groups: Round) -> None:
-        """Remember this rank's group: its buffers may be on the GPU of another member.
+        """Remember this rank's group, because buffers may be on the GPU of another member.
 
         This rank's old memory is freed only after every rank has closed its mappings.
         """
@@ -203,7 +206,10 @@ class CudaCopy(Transport):
         self._group = next((group for group in groups if self.place.rank in group.ranks), self._alone)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Buffers in the places that the copies of `steps` name, else on this rank's GPU; every page written."""
+        """Return buffers in the places that the copies of `steps` name, else on this rank's GPU.
+
+        Every page is written.
+        """
         self._reach.reset()
         make = partial(self._new_buffers, send_bytes, recv_bytes, num_sets, steps, self._group, self._pinned)
         with contextlib.suppress(MemoryError):
@@ -286,7 +292,7 @@ class CudaCopy(Transport):
         self._control.barrier()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated copies between events; copies of pageable memory on the host's clock."""
+        """Time isolated copies between events, or copies of pageable memory by the host's clock."""
         return self._timer.each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:

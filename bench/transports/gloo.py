@@ -46,7 +46,7 @@ class GlooRefusal(Code):
 
 
 class Gloo(Transport):
-    """One process group over all ranks; each rank has one computing thread."""
+    """Runs collectives in one process group over all ranks. Each rank has one computing thread."""
 
     clock = "host"
     in_place_only = frozenset({"allreduce", "reduce"})
@@ -94,7 +94,7 @@ class Gloo(Transport):
         """Do nothing: when this rank ends, its connections break, which ends the other ranks."""
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did a connection break, or a peer not answer in time?"""
+        """Check whether a connection broke or a peer did not answer in time."""
         return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
@@ -136,7 +136,7 @@ class Gloo(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Host memory, every page written; the tensors are views of it."""
+        """Return host memory with every page written. The tensors are views of this memory."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
@@ -146,7 +146,7 @@ class Gloo(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Functions of torch.distributed with their tensors bound."""
+        """Return functions of torch.distributed with their tensors bound."""
         assert isinstance(buffers, _host.HostBuffers)
         sets = range(buffers.num_sets)
         tensor = self._torch.from_numpy
@@ -159,7 +159,7 @@ class Gloo(Transport):
         return Compiled(calls, keep=[buffers])
 
     def sync(self) -> None:
-        """Gloo's barrier."""
+        """Enter Gloo's barrier."""
         self._barrier()
 
     def separate(self, parts: Round) -> None:
@@ -188,11 +188,11 @@ class Gloo(Transport):
         return received
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls on the host clock."""
+        """Time isolated calls on the host clock."""
         return _host.time_each(self._barrier, compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Back-to-back calls on the host clock."""
+        """Time back-to-back calls on the host clock."""
         return _host.time_batch(self._barrier, compiled, num_calls)
 
     def time_together(

@@ -1,4 +1,4 @@
-"""No hardware: every message takes the time that its links allow, on a deterministic virtual clock.
+"""Simulate ranks without hardware. Every message takes the time that its links allow, on a deterministic virtual clock.
 
 One process simulates all ranks. Nothing is launched, reduced or copied: the times include only the links, so no
 software can be faster. A collective uses the fastest algorithm that its group can run.
@@ -46,7 +46,7 @@ class FabricModel:
         return {"model_instance": links.instance, "model_peers": links.peer, **known}
 
     def simulate(self, groups: Round, steps: tuple[MemberSteps, ...]) -> tuple[float, ...]:
-        """Seconds that each group needs for one pass through its steps, if all groups run at the same time.
+        """Return the seconds that each group needs for one pass through its steps if all groups run at the same time.
 
         `steps[g][m]`: the steps of member m of group g. Step k of every group runs at the same time on the fabric.
         Raises UsageError if a required rate is unknown.
@@ -65,7 +65,9 @@ class FabricModel:
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
     ) -> tuple[list[float], list[float]]:
-        """(alone, all at once): seconds of one pass of each group, the last one being that of `others`.
+        """Return the seconds of one pass of each group:
+
+        alone, and while all groups run at once. The last group is `others`.
 
         Every group runs at its own pace, with the algorithms that are fastest without contention. Raises UsageError if
         a required rate is unknown.
@@ -76,7 +78,7 @@ class FabricModel:
         return alone_s, streams.pass_times_s(self.fabric, [*ours, *theirs])
 
     def _sequences(self, groups: Round, steps: tuple[MemberSteps, ...]) -> list[list[Phase]]:
-        """All phases of each group, in the order of steps."""
+        """Return all phases of each group, in the order of steps."""
         sequences: list[list[Phase]] = [[] for _ in groups]
         names = []
         for at_once in by_step(steps):
@@ -90,7 +92,7 @@ class FabricModel:
     def _fastest(
         self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
     ) -> tuple[list[float], str, list[Phases]]:
-        """(seconds of each group, algorithms, phases).
+        """Return the seconds of each group, the algorithms and the phases.
 
         The algorithms are those with which all groups have ended soonest.
         """

@@ -125,25 +125,25 @@ class Mpi(Transport):
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """COMM_WORLD and the byte type, for messages that are neither control messages nor measured."""
+        """Return COMM_WORLD and the byte type, for messages that are neither control messages nor measured."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
         """Do nothing: mpi4py finalises MPI when the process ends."""
 
     def abort(self, exit_code: int) -> None:
-        """End every rank of the job at once: otherwise the others would wait in a collective forever."""
+        """End every rank of the job at once. Otherwise, the other ranks would wait in a collective forever."""
         if self._world.Get_size() > 1:
             self._world.Abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the library report an unspecific error? A failed network has no error code of its own."""
+        """Check whether the library reported an unspecific error. A failed network has no error code of its own."""
         mpi = self._mpi
         lost = {getattr(mpi, name, None) for name in ("ERR_OTHER", "ERR_INTERN", "ERR_UNKNOWN", "ERR_PROC_FAILED")}
         return isinstance(error, mpi.Exception) and error.Get_error_class() in lost
 
     def facts(self) -> dict[str, str]:
-        """Library, standard version, thread level, timing loop and buffer alignment."""
+        """Return the library, the standard's version, the thread level, the timing loop and the buffer alignment."""
         levels = ("single", "funneled", "serialized", "multiple")
         return {
             "mpi_library": self._mpi.Get_library_version().splitlines()[0].strip("\x00 "),
@@ -168,7 +168,7 @@ class Mpi(Transport):
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Host memory, every page written."""
+        """Return host memory with every page written."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
@@ -194,7 +194,10 @@ class Mpi(Transport):
         self._sync_comm.Barrier()
 
     def before_each(self) -> None:
-        """Two barriers by default: MPICH's ranks leave a single barrier 5 us apart, but a second one 0.5 us apart."""
+        """Wait in barriers, by default in two.
+
+        MPICH's ranks leave a single barrier 5 us apart, but a second barrier 0.5 us apart.
+        """
         for _ in range(_BARRIERS[self.sync_method]):
             self._sync_comm.Barrier()
 
@@ -223,14 +226,14 @@ class Mpi(Transport):
         return received
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls on the host clock."""
+        """Time isolated calls on the host clock."""
         self.sync()
         if compiled is not None and compiled.native is not None and self._loop is not None:
             return self._loop.time_each(compiled, self._barriers_before_each, num_calls)
         return _host.time_each(self.before_each, compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Back-to-back calls on the host clock."""
+        """Time back-to-back calls on the host clock."""
         if compiled is not None and compiled.native is not None and self._loop is not None:
             return self._loop.time_batch(compiled, self._barrier_before_batch, num_calls)
         return _host.time_batch(self.sync, compiled, num_calls)
@@ -266,7 +269,7 @@ def choose_library(library: str | None) -> None:
 
 
 def _load(library: str | None, thread_level: str) -> Any:
-    """mpi4py's MPI module."""
+    """Return mpi4py's MPI module."""
     choose_library(library)
     try:
         import mpi4py

@@ -80,7 +80,10 @@ class MpiCuda(Transport):
         self.notes = tuple(notes)
 
     def _compared(self) -> tuple[str, str]:
-        """(fact, note) of the comparison of messages from device memory with staged ones; both empty for one rank."""
+        """Return the fact and the note about how messages from device memory compare with staged messages.
+
+        Both are empty for one rank.
+        """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
         if other is None:
@@ -127,7 +130,7 @@ class MpiCuda(Transport):
         return self._gpu.cache_bytes()
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """GPU memory, every page written."""
+        """Return GPU memory with every page written."""
         return self._gpu.allocate(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
@@ -151,12 +154,12 @@ class MpiCuda(Transport):
         self._mpi.before_each()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls on the host clock; the stream is idle before them."""
+        """Time isolated calls on the host clock. The stream is idle before each call."""
         self._gpu.finish()
         return self._mpi.time_each(compiled, num_calls)
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Back-to-back calls on the host clock; the stream is idle before them."""
+        """Time back-to-back calls on the host clock. The stream is idle before them."""
         self._gpu.finish()
         return self._mpi.time_batch(compiled, num_calls)
 

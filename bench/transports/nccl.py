@@ -168,11 +168,11 @@ class Nccl(Transport):
         self._debug.close()
 
     def lost_contact(self, error: BaseException) -> bool:
-        """Did the control plane over Gloo, or NCCL's watchdog, report that a peer is gone?"""
+        """Check whether the control plane over Gloo or NCCL's watchdog reported that a peer is gone."""
         return _torch.is_lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Versions, the GPU of rank 0, and what NCCL reported on all ranks."""
+        """Return versions, the GPU of rank 0, and what NCCL reported on all ranks."""
         one_node = self.place.local_size == self.place.num_ranks
         return {
             "torch": str(self._torch.__version__),
@@ -240,7 +240,10 @@ class Nccl(Transport):
         return None
 
     def available_bytes(self) -> int:
-        """Free memory of this rank's GPU, less a reserve; if ranks share the GPU, this rank's share of that."""
+        """Return the free bytes of this rank's GPU, less a reserve.
+
+        If ranks share the GPU, return this rank's share of these bytes.
+        """
         free, total = self._torch.cuda.mem_get_info(self._device)
         return int(max(0, free - _nccl_gpu.reserve_bytes(total)) // self._ranks_per_gpu)
 
@@ -254,7 +257,10 @@ class Nccl(Transport):
         _nccl_gpu.keep_link_active(self._torch, self._device)
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
-        """Device memory, every page written. Raises MemoryError only after torch has released its cached memory."""
+        """Return device memory with every page written.
+
+        Raises MemoryError only after torch has released its cached memory.
+        """
         for _ in range(2):
             with contextlib.suppress(MemoryError):
                 return self._buffers(send_bytes, recv_bytes, num_sets)
@@ -275,7 +281,9 @@ class Nccl(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Functions of torch.distributed with their tensors bound. Sends and receives are always posted as one batch.
+        """Return functions of torch.distributed with their tensors bound.
+
+        Sends and receives are always posted as one batch.
 
         A plain send or receive would build a communicator for every pair of ranks. Each collective is called once, to
         read the algorithm that NCCL chooses. Raises MeasurementError if `--require` demands another algorithm.
@@ -338,11 +346,11 @@ class Nccl(Transport):
         self._control.barrier().wait()  # torch.distributed.barrier() would use memory of the bound GPU
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Isolated calls, each between two events."""
+        """Time isolated calls, each between two events."""
         return self._timer.timing([self._timer.sample(compiled, 1) for _ in range(num_calls)])
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Back-to-back calls between two events."""
+        """Time back-to-back calls between two events."""
         return self._timer.timing([self._timer.sample(compiled, num_calls)])
 
     def time_together(
