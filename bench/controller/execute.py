@@ -40,6 +40,7 @@ _POLL_S = 0.1
 _HEARTBEATS_EVERY_S = 1.0  # interval between checks of all heartbeats
 _TERM_GRACE_S = 3.0
 _LIMIT_FACTOR, _LIMIT_SLACK_S = 3.0, 60.0
+_OTHERS_END_S = 15.0  # a launcher ends the other ranks sooner than this after a rank has failed, if it does so at all
 _PAUSE_S = 2.0  # a longer interval between two polls means that this process did not run
 # An error line of the launcher or of its shell, such as `run.py: error: unrecognized arguments: --x`.
 _OWN_WORDS = re.compile(r"^(?:\S+: error: |/bin/sh: \d+: )(.+)$", re.MULTILINE)
@@ -200,6 +201,9 @@ class _SilenceTimer:
                 return None
             return Coded.of(OutcomeCode.NO_SIGN_OF_LIFE, allowed_s=allowed_s)
         silent_s = self.silent_s()
+        alone = [beat for beat in beats if beat.ended is not None and not beat.ended_well]
+        if alone and min(silent_s[beat.rank] for beat in alone) > _OTHERS_END_S:
+            return Coded.of(OutcomeCode.OTHERS_WAIT, rank=alone[0].rank, waited_s=_OTHERS_END_S)
         late = [
             silent_s[beat.rank]
             for beat in beats
@@ -416,6 +420,8 @@ def _explain(
 
 def _explain_late(late: Coded, cause: Failure | None, evidence: FailureEvidence | None) -> Failure:
     """Return why the controller had to end a job that exceeded a timeout."""
+    if cause is not None and late.code == OutcomeCode.OTHERS_WAIT:
+        return replace(cause, facts={**cause.facts, "late": late.code})
     if cause is not None:
         return replace(cause, what=f"{late.text}: {cause.what}", facts={**cause.facts, "late": late.code})
     doing = root_cause.doing(evidence) if evidence is not None else ""

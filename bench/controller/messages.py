@@ -47,6 +47,7 @@ class OutcomeCode(Code):
     SILENT_LONGEST = "silent-longest", "the heartbeats of rank {rank} on {host} stopped first, in: {doing}"
     NO_SIGN_OF_LIFE = "no-sign-of-life", "no heartbeat from any rank within {allowed_s:g} s"
     SILENCE = "silence", "no heartbeat for {silent_s:.0f} s"
+    OTHERS_WAIT = "others-wait", "rank {rank} ended, and {waited_s:.0f} s later other ranks still waited for it"
     TOO_LONG = "too-long", "no end within {limit_s:.0f} s"
     TOO_SLOW = (
         "too-slow",

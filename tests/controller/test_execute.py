@@ -106,6 +106,22 @@ def test_time_in_which_the_controller_did_not_run_is_no_silence(
     assert late is not None and late.code == OutcomeCode.SILENCE
 
 
+def test_a_job_whose_ranks_wait_for_one_that_ended_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=100.0, CLOCK_MONOTONIC=1)
+    clock.monotonic = clock.clock_gettime = lambda *_: clock.now_s
+    monkeypatch.setattr(execute, "time", clock)
+    refused = replace(BEATS[0], ended=heartbeat.End("host-in-use", {}, "another benchmark measures"))
+    heartbeat.write(tmp_path, refused)
+    timer = execute._SilenceTimer(tmp_path, 600.0)
+    found = []
+    for _ in range(20):
+        clock.now_s += 1.0
+        heartbeat.write(tmp_path, replace(BEATS[1], time_s=clock.now_s))
+        found.append(timer.late())
+    assert found[:14] == [None] * 14 and found[-1] is not None
+    assert (found[-1].code, found[-1].facts["rank"]) == (OutcomeCode.OTHERS_WAIT, BEATS[0].rank)
+
+
 SLEEP = "import subprocess; job = subprocess.Popen(['/bin/sh', '-c', 'sleep 600 & sleep 600'], start_new_session=True)"
 CONTROLLER = """
 import pathlib
