@@ -89,7 +89,9 @@ def test_plots_without_room_are_reported_after_the_tables_with_the_command_to_dr
     assert main([*MODELLED, "--config", str(ROOT / "bench.yaml"), *where]) == 4
     [name] = [folder.name for folder in (tmp_path / "results").iterdir()]
     printed = capsys.readouterr()
-    assert printed.out.splitlines()[-1] == f"results: {tmp_path / 'results' / name}/"
+    page = tmp_path / "plots" / name / "report.html"
+    assert printed.out.splitlines()[-1] == f"results: {tmp_path / 'results' / name}/  page: {page}"
+    assert page.is_file()
     assert f"{tmp_path / 'plots' / name} ({os.strerror(errno.ENOSPC)})" in printed.err
     assert f"bench plot {tmp_path / 'results' / name} --plots DIR" in printed.err
 
