@@ -113,9 +113,10 @@ def test_another_program_is_not_taken_for_a_host() -> None:
 
 def test_a_host_listens_on_the_first_free_port_and_is_found_there() -> None:
     with socket.create_server(("", 0)) as taken:
-        first, second, other = taken.getsockname()[1], ports.free_port(), ports.free_port()
-        here = LinkRound("a", (first, second), (), ("b",), 20)
-        there = LinkRound("b", (other,), (Target("a", "127.0.0.1", (first, second)),), (), 20)
+        first, other = taken.getsockname()[1], ports.free_port()
+        free = tuple(ports.free_port() for _ in range(5))  # another program may take one of them meanwhile
+        here = LinkRound("a", (first, *free), (), ("b",), 20)
+        there = LinkRound("b", (other,), (Target("a", "127.0.0.1", (first, *free)),), (), 20)
         with taking_part(here, there) as found:
             taken.close()  # refuses from now on
     assert found["a"].port == second and found["b"].calls[0].error is None
