@@ -13,6 +13,10 @@ RUNS     ?= 10
 PYTHON   ?= python3
 VENV     ?= .venv
 PIP_ARGS ?=
+# CUDA of the GPUs' driver: 13, 12, or none without a GPU. On a login node without GPUs, set what the nodes have.
+CUDA     ?= $(eval CUDA := $(or $(shell $(DRIVER) | awk '$$1 + 0 {print ($$1 + 0 >= 580) ? 13 : 12; exit}'),none))$(CUDA)
+DRIVER   := { nvidia-smi --query-gpu=driver_version --format=csv,noheader || \
+    sed -n 's/.*Kernel Module[^0-9]*\(x86_64\|aarch64\)\? *\([0-9]*\)\..*/\2/p' /proc/driver/nvidia/version; } 2> /dev/null
 NO_TESTS := 5 # pytest's exit code if ARGS select no test
 
 ifeq ($(VENV),none)
@@ -26,6 +30,8 @@ DEV    := $(VENV)/.dev
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 endif
 
+PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help install install-dev install-openmpi bench plan doctor diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis clean
@@ -33,7 +39,7 @@ endif
 help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14 | sed 's/^/  /'
-	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is)"
+	@echo "variables: CLUSTER=$(CLUSTER) SCENARIO=$(SCENARIO) MODEL=1 LAUNCHES=5 RUN=$(RUN) ARGS='...' PYTHON=$(PYTHON) VENV=$(VENV) (none: use PYTHON as it is) CUDA=$(CUDA) (13, 12, none)"
 
 bench: $(LOCAL) ## Measure SCENARIO on CLUSTER, print tables, draw plots (MODEL=1: model it, no hardware needed)
 	@$(PY) -m bench run $(SCENARIO) --cluster $(CLUSTER) $(if $(filter-out 0,$(MODEL)),--model) $(if $(LAUNCHES),--launches $(LAUNCHES)) $(ARGS)
@@ -112,11 +118,18 @@ clean: ## Remove the environment and caches; results and plots stay
 	rm -rf .venv .venv-openmpi build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(LOCAL): extras := local
-$(DEV):   extras := local,dev
+# Without a GPU only torch's CPU build is taken, where an index offers it: the CUDA build brings gigabytes for nothing.
+TORCH := torch==$(shell sed -n 's/^torch==//p' constraints.txt)+cpu
+gpu_extras = $(if $(filter none,$(CUDA)),,torch,cupy$(CUDA),)
+
+$(DEV): extras := ,dev
 $(LOCAL) $(DEV): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("bench: error: Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": set another with PYTHON=...")'
-	@echo "installing .[$(extras)] into $(VENV), once" >&2
+	@echo "installing .[$(gpu_extras)mpi,mpich$(extras)] into $(VENV), once (CUDA=$(CUDA))" >&2
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[$(extras)]"
+	@$(PIP_INSTALL) -e ".[$(gpu_extras)mpi,mpich$(extras)]"
+	@if [ $(CUDA) != none ]; then :; \
+	elif $(PIP_INSTALL) --dry-run --no-deps $(TORCH) > /dev/null 2>&1; then $(PIP_INSTALL) $(TORCH); \
+	else echo "left out: torch (Gloo). pip's index has only the CUDA build, and no GPU is here. To add the CPU build:" \
+	    "$(VENV)/bin/pip install $(TORCH) --extra-index-url https://download.pytorch.org/whl/cpu" >&2; fi
 	@touch $(LOCAL) $@
