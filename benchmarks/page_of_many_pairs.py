@@ -19,6 +19,7 @@ import numpy as np
 
 from bench.core.record import Header
 from bench.page import page
+from bench.page.content import PageContent
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
 
@@ -74,7 +75,7 @@ def main(side: int, file: Path) -> int:
     """Measure and print; the exit code is 1 if the page is too large or too slow."""
     made = document(side)
     begin = time.perf_counter()
-    html = page.html(made, NamedRun("pairs"))
+    html = page.html(PageContent(made, NamedRun("pairs")))
     print(f"{side} x {side} pairs: page written in {time.perf_counter() - begin:.1f} s")
     file.write_text(html, encoding="utf-8")
     megabytes = file.stat().st_size / 1e6

@@ -10,6 +10,7 @@ from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.gate import of_folder
 from bench.page import embedded, page, pdf, redact
+from bench.page.content import PageContent, of_run
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -39,13 +40,15 @@ def main(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         return of_folder.certificate(args)
     path = path_of(args)
-    document, run = read(path)
-    if args.redact:
-        document, run = redact.redacted(document, run)
     if args.html is not None or args.pdf is not None:
-        for file in write_page(page.html(document, run), args):
+        content = embedded.read(path) if embedded.is_page(path) else of_run(path)
+        for file in write_page(page.html(redact.redacted(content) if args.redact else content), args):
             print(printable.line(str(file)))
         return EXIT_DONE
+    document, run = read(path)
+    if args.redact:
+        shown = redact.redacted(PageContent(document, run))
+        document, run = shown.document, shown.run
     most_lines = output.most_lines(args)
     report = RunReport(document, args.show, args.notes, None, most_lines, run, args.summary, args.columns)
     output.show(report, args)
@@ -56,7 +59,8 @@ def main(args: argparse.Namespace) -> int:
 def read(path: Path) -> tuple[Document, NamedRun]:
     """Return the document and the names of a run, which is a folder, a results file or a page."""
     if embedded.is_page(path):
-        return embedded.read(path)
+        content = embedded.read(path)
+        return content.document, content.run
     return collect.document(path), collect.named(path)
 
 

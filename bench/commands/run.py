@@ -141,12 +141,12 @@ def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]
     """Write the page of the run beside its plots, and return its path; a page that cannot be written is left out."""
     if args.no_plots or not document.summaries:
         return []
-    from bench.page import page
+    from bench.page import content, page
 
     path: Path = args.plots / run.name / "report.html"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        output.replace_file(path, page.html(document, collect.named(run)).encode())
+        output.replace_file(path, page.html(content.of_run(run, document)).encode())
     except OSError as error:
         say(f"bench: warning: page {path} cannot be written ({error.strerror}); the results are kept")
         return []

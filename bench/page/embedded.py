@@ -27,6 +27,7 @@ import numpy as np
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.printable import json_text
+from bench.page.content import JobVerdict, PageContent
 from bench.page.messages import PageCode
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
@@ -48,9 +49,9 @@ _LEFT_OUT: dict[str, Any] = {
 }
 
 
-def script(document: Document, run: NamedRun) -> str:
-    """Return the `<script>` element with the document. No text in it can end the element."""
-    data = json.dumps(_stored(document, run), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+def script(content: PageContent) -> str:
+    """Return the `<script>` element with the contents. No text in it can end the element."""
+    data = json.dumps(_stored(content), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     encoded = json_text(data).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     if len(encoded) <= _MOST_PLAIN:
         return f"{_BEGIN}>{encoded}{_END}"
@@ -62,8 +63,8 @@ def is_page(path: Path) -> bool:
     return path.suffix in (".html", ".htm") and path.is_file()
 
 
-def read(path: Path) -> tuple[Document, NamedRun]:
-    """Return the document in a page, and the names of its run. Raises UsageError if the file has none."""
+def read(path: Path) -> PageContent:
+    """Return the contents of a page. Raises UsageError if the file has none."""
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -79,19 +80,22 @@ def read(path: Path) -> tuple[Document, NamedRun]:
         stored = json.loads(text)
         if stored["schema"] != SCHEMA:
             raise UsageError(f"{path}: schema {str(stored['schema'])[:40]!r} cannot be read (this is {SCHEMA})")
-        return _document(stored), typed(NamedRun, stored["run"])
+        verdicts = typed(tuple[JobVerdict, ...], stored["verdicts"])
+        return PageContent(_document(stored), typed(NamedRun, stored["run"]), verdicts)
     except (KeyError, TypeError, ValueError, OSError, EOFError, RecursionError, AttributeError) as error:
         raise UsageError(f"{path}: the data of the page are damaged ({type(error).__name__}: {error})") from None
 
 
-def _stored(document: Document, run: NamedRun) -> dict[str, Any]:
+def _stored(content: PageContent) -> dict[str, Any]:
+    document = content.document
     rest = {each.name: plain(getattr(document, each.name)) for each in fields(Document) if each.name != "summaries"}
     jobs = [list(rows) for _, rows in groupby(document.summaries, key=lambda row: row.job)]
     many = [rows for rows in jobs if len(rows) > MOST_EXACT]
     if many:
         note = Coded.of(PageCode.STEPS, jobs=[rows[0].job for rows in many], num=sum(map(len, many)))
         rest["notes"].append(plain(note))
-    return {"schema": SCHEMA, "run": plain(run), "document": rest, "rows": [_columns(rows) for rows in jobs]}
+    own = {"run": plain(content.run), "verdicts": plain(content.verdicts), "document": rest}
+    return {"schema": SCHEMA, **own, "rows": [_columns(rows) for rows in jobs]}
 
 
 def _document(stored: Mapping[str, Any]) -> Document:

@@ -14,6 +14,11 @@ class PageCode(Code):
         "results files have them",
     )
 
+    UNJUDGED = (
+        "page-unjudged",
+        "{num} of {of:n job} cannot be judged beside the results of others<. {needs:list}>",
+    )
+
     NO_BOUND = "rung-no-bound", "no bound is known"
     OF_REFERENCE = "rung-of-reference", "{share:percent} of {bound}, a reference"
     LIMITED = "rung-limited", "limited by {bound}"

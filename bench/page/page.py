@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bench
-from bench.page import blocks, embedded, ladder, pair_map, pictures
+from bench.page import blocks, embedded, ladder, lateness, pair_map, pictures, verdict
+from bench.page.content import PageContent
 from bench.page.markup import Markup, element, joined
 from bench.results.document import Document
 from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
-from bench.results.table import Block, Lines
 
 _FOLDER = Path(__file__).parent
 _MOST_LINES = 400  # of the table of rows; the data in the page have all
@@ -32,13 +32,14 @@ class PageSection:
     content: Markup
 
 
-def html(document: Document, run: NamedRun, verdict: Iterable[Block] = ()) -> str:
-    """Return the page of a run. `verdict`: more blocks for the first section."""
+def html(content: PageContent) -> str:
+    """Return the page of a run."""
+    document, run = content.document, content.run
     script, style = (
         (_FOLDER / "page.js").read_text(encoding="utf-8"),
         (_FOLDER / "page.css").read_text(encoding="utf-8"),
     )
-    sections = [section for section in _sections(document, run, verdict) if section.content]
+    sections = [section for section in _sections(content) if section.content]
     title = f"{Path(run.name).name} - linkbench"
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
@@ -61,20 +62,21 @@ def html(document: Document, run: NamedRun, verdict: Iterable[Block] = ()) -> st
         header,
         element("nav", element("ul", *links), aria_label="Sections"),
         element("main", *map(_section, sections)),
-        Markup(embedded.script(document, run)),
+        Markup(embedded.script(content)),
         element("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _sections(document: Document, run: NamedRun, verdict: Iterable[Block]) -> Iterable[PageSection]:
+def _sections(content: PageContent) -> Iterable[PageSection]:
+    document, run = content.document, content.run
     report = RunReport(document, show=("wide",), all_notes=True, most_lines=_MOST_LINES, run=run)
-    summary = report.summary()
-    yield PageSection("verdict", "Verdict", blocks.render([Lines(summary), *verdict]))
+    yield PageSection("verdict", "Verdict", verdict.draw(report.summary(), content.verdicts))
     yield PageSection("ladder", "Ladder: copy, kernel, peer, collective", ladder.draw(document))
     yield PageSection("bandwidth", "Bandwidth", pictures.bandwidths(document))
     yield PageSection("latency", "Latency", pictures.latencies(document))
     yield PageSection("pairs", "Pairs of ranks", pair_map.draw(document))
+    yield PageSection("lateness", "Slowest ranks", lateness.draw(document))
     yield PageSection("rows", "Tables", blocks.render(report.tables()))
     yield PageSection("notes", "Derived tables and notes", blocks.render(report.after()))
     yield PageSection("conditions", "Conditions", blocks.render(report.head()))

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bench.hardware.catalogue import instances
+from bench.page.content import PageContent
 from bench.page.embedded import typed
 from bench.results.document import Document
-from bench.results.headline import NamedRun
 from bench.results.table import plain
 
 _PATTERNS = {
@@ -27,11 +28,16 @@ _SERIAL = frozenset(("uuid", "serial"))
 _OF_USER = frozenset(("USER", "LOGNAME", "SLURM_JOB_USER"))
 
 
-def redacted(document: Document, run: NamedRun) -> tuple[Document, NamedRun]:
-    """Return the document and the names of the run with replaced names."""
-    names = _Names([*_hosts(document)])
-    found: Document = typed(Document, names.value(plain(document)))
-    return found, NamedRun(names.text(run.name), run.scenario, names.text(run.cluster))
+def redacted(content: PageContent) -> PageContent:
+    """Return the contents with replaced names."""
+    names = _Names(_hosts(content.document), _own_cluster(content.run.cluster))
+    found: PageContent = typed(PageContent, names.value(plain(content)))
+    return found
+
+
+def _own_cluster(name: str) -> str:
+    """Return the name of a cluster that a user chose; "" for one that everybody has, such as an instance type."""
+    return "" if name in ("", "local", *instances()) else name
 
 
 def _hosts(document: Document) -> list[str]:
@@ -46,13 +52,16 @@ class _Names:
     """The names that were replaced, and what replaced them."""
 
     hosts: list[str]
+    cluster: str = ""
     known: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for host in sorted(self.hosts):
             self._number("host", host)
-        words = "|".join(map(re.escape, self.hosts))
-        self._host = re.compile(rf"(?<![\w-])(?:{words})(?![\w-])") if words else None
+        if self.cluster:
+            self._number("cluster", self.cluster)
+        words = "|".join(map(re.escape, filter(None, [*self.hosts, self.cluster])))
+        self._name = re.compile(rf"(?<![A-Za-z0-9])(?:{words})(?![A-Za-z0-9])") if words else None
 
     def value(self, value: Any, key: str = "") -> Any:
         """Replace names in a plain value and in its keys."""
@@ -66,11 +75,14 @@ class _Names:
 
     def text(self, text: str) -> str:
         """Replace names in a text."""
-        if self._host:
-            text = self._host.sub(lambda match: self.known["host", match[0]], text)
+        if self._name:
+            text = self._name.sub(lambda match: self._replacement(match[0]), text)
         for kind, pattern in _PATTERNS.items():
             text = pattern.sub(lambda match, kind=kind: self._number(kind, match[0]), text)  # type: ignore[misc]
         return text
+
+    def _replacement(self, name: str) -> str:
+        return self.known.get(("host", name)) or self.known["cluster", name]
 
     def _number(self, kind: str, name: str) -> str:
         of_kind = sum(other == kind for other, _ in self.known)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.page import page
-from bench.results import collect
+from bench.page.content import PageContent, of_run
 from bench.results.headline import NamedRun
 from benchmarks.page_of_many_pairs import document
 
@@ -34,8 +34,8 @@ def browser() -> Iterator[Any]:
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     made = {
-        "run": page.html(collect.document(REFERENCE), collect.named(REFERENCE)),
-        "pairs": page.html(document(80), NamedRun("<script>alert(1)</script>")),
+        "run": page.html(of_run(REFERENCE)),
+        "pairs": page.html(PageContent(document(80), NamedRun("<script>alert(1)</script>"))),
     }
     for name, html in made.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")

@@ -12,7 +12,9 @@ import pytest
 
 from bench.__main__ import main
 from bench.core.errors import NotInstalledError, UsageError
-from bench.page import embedded, page, pdf, redact
+from bench.explain.messages import ResultVerdict
+from bench.page import embedded, lateness, page, pdf, redact
+from bench.page.content import JobVerdict, PageContent, of_run
 from bench.results import collect
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
@@ -57,7 +59,7 @@ def checked(html: str) -> Checked:
 
 @pytest.fixture(scope="module")
 def reference() -> str:
-    return page.html(collect.document(REFERENCE), collect.named(REFERENCE))
+    return page.html(of_run(REFERENCE))
 
 
 def test_a_page_is_well_formed_and_loads_nothing(reference: str) -> None:
@@ -105,11 +107,12 @@ def spoilt(document: Document) -> Document:
 
 def test_names_with_markup_are_shown_and_never_run(tmp_path: Path) -> None:
     document = spoilt(collect.document(REFERENCE))
-    html = page.html(document, NamedRun(BAD, BAD, BAD))
+    html = page.html(PageContent(document, NamedRun(BAD, BAD, BAD)))
     assert "<script>alert" not in html and html.count("&lt;script&gt;alert(1)") > 20
     assert checked(html).tags.count("script") == 2
     (tmp_path / "p.html").write_text(html, encoding="utf-8")
-    read, run = embedded.read(tmp_path / "p.html")
+    content = embedded.read(tmp_path / "p.html")
+    read, run = content.document, content.run
     assert run.name == BAD and set(read.headers) == set(document.headers)
     assert [row.group for row in read.summaries] == [BAD] * len(document.summaries)
 
@@ -153,8 +156,8 @@ def _pair(row: Summary, src: int, dst: int, median: float) -> Summary:
 @pytest.mark.parametrize("side", [8, pytest.param(80, marks=pytest.mark.slow)])
 def test_rows_of_many_pairs_come_back_within_a_step(side: int, tmp_path: Path) -> None:
     document = many_pairs(side)
-    (tmp_path / "p.html").write_text(page.html(document, NamedRun("pairs")), encoding="utf-8")
-    read, _ = embedded.read(tmp_path / "p.html")
+    (tmp_path / "p.html").write_text(page.html(PageContent(document, NamedRun("pairs"))), encoding="utf-8")
+    read = embedded.read(tmp_path / "p.html").document
     exact = len(document.summaries) <= embedded.MOST_EXACT
     assert len(read.summaries) == len(document.summaries) and bool(read.notes) is not exact
     for theirs, ours in zip(read.summaries, document.summaries, strict=True):
@@ -178,11 +181,12 @@ def test_redaction_replaces_names_everywhere_and_the_same_name_alike(tmp_path: P
     nodes = {"gpu-17.example.org": {"ip": "10.1.2.3", "mount": "/home/alice/data"}}
     header = replace(header, nodes=nodes, notes=("gpu-17.example.org 10.1.2.3 /home/alice/data",))
     headers = {**document.headers, job: header}
-    html = page.html(*redact.redacted(replace(document, headers=headers), NamedRun("/home/alice/data")))
+    html = page.html(redact.redacted(PageContent(replace(document, headers=headers), NamedRun("/home/alice/data"))))
     for name in ("gpu-17", "example.org", "alice", "10.1.2.3"):
         assert name not in html
     (tmp_path / "p.html").write_text(html, encoding="utf-8")
-    read, run = embedded.read(tmp_path / "p.html")
+    content = embedded.read(tmp_path / "p.html")
+    read, run = content.document, content.run
     [(host, node)] = read.headers[job].nodes.items()
     assert read.headers[job].notes == (f"{host} {node['ip']} {node['mount']}",) and run.name == node["mount"]
     medians = [row.median_s for row in read.summaries]
@@ -194,3 +198,36 @@ def test_a_pdf_without_chromium_is_one_sentence(monkeypatch: pytest.MonkeyPatch,
     with pytest.raises(NotInstalledError):
         pdf.write("<html>", tmp_path / "p.pdf")
     assert main(["report", str(REFERENCE), "--pdf", str(tmp_path / "p.pdf")]) == 3
+
+
+def test_the_cluster_of_a_user_is_redacted_and_an_instance_type_is_not() -> None:
+    content = of_run(REFERENCE)
+    for cluster, shown in (("acme-prod", False), ("p4d.24xlarge", True)):
+        run = NamedRun(f"results/20260102-030405-{cluster}-main", "main", cluster)
+        html = page.html(redact.redacted(replace(content, run=run)))
+        assert (cluster in html) is shown
+        assert ("20260102-030405-cluster1-main" in html) is not shown
+
+
+def test_unjudged_jobs_say_what_they_need_and_verdicts_come_back_from_a_page(tmp_path: Path) -> None:
+    content = of_run(REFERENCE)
+    assert {one.verdict for one in content.verdicts} == {ResultVerdict.CANNOT_BE_JUDGED}
+    needs = {one.decides for one in content.verdicts}
+    html = page.html(content)
+    assert all(need in html for need in needs) and "is it normal?" not in html
+    low = JobVerdict("job-x", ResultVerdict.LOW, "low", "why-x", ("reason-x", "reason-y"), ("step-x",))
+    html = page.html(replace(content, verdicts=(low, *content.verdicts)))
+    row = re.search(r"<tr><th[^>]*>job-x</th>.*?</tr>", html)
+    assert row and all(word in row[0] for word in ("low", "why-x", "reason-x", "step-x"))
+    (tmp_path / "p.html").write_text(html, encoding="utf-8")
+    assert embedded.read(tmp_path / "p.html").verdicts[0] == low
+
+
+def test_late_ranks_are_listed_from_the_one_that_was_slowest_most_often() -> None:
+    document = collect.document(REFERENCE)
+    job = document.summaries[0].job
+    header = replace(document.headers[job], num_ranks=3, ranks=tuple({"host": f"host-{name}"} for name in "abc"))
+    row = replace(document.summaries[0], mode="isolated", group="world", slowest_counts=(1, 2, 7))
+    found = lateness.draw(replace(document, headers={job: header}, summaries=(row, replace(row, starved=(0,)))))
+    ranks = re.findall(r"<th scope=\"row\">(\d)</th><td[^>]*>(.*?)</td><td>(.*?)</td>", found)
+    assert ranks == [("2", "host-c", "7 of 10"), ("1", "host-b", "2 of 10"), ("0", "host-a", "1 of 10")]

@@ -1,0 +1,78 @@
+"""What a page shows and holds: a run's document, its names, and the verdicts of `explain` about its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.explain import stored
+from bench.explain.explain import Page, run_page
+from bench.explain.messages import ResultVerdict
+from bench.results import collect
+from bench.results.document import Document
+from bench.results.headline import NamedRun
+from bench.store import runs
+
+_ORDER = [
+    ResultVerdict.ABOVE,
+    ResultVerdict.FAILED,
+    ResultVerdict.FAR_TOO_LOW,
+    ResultVerdict.LOW,
+    ResultVerdict.NORMAL_IF,
+    ResultVerdict.ONLY_RESULT,
+    ResultVerdict.NORMAL,
+    ResultVerdict.CANNOT_BE_JUDGED,
+]  # what a reader should see first comes first
+
+
+@dataclass(frozen=True, slots=True)
+class JobVerdict:
+    """The verdict of `explain` about one job.
+
+    `verdict`: the code of a ResultVerdict. `words`, `why`, `reasons` and `steps`: what the page of `explain` says.
+    `decides`: what the user can give so that the result can be judged; "" if nothing is needed.
+    """
+
+    job: str
+    verdict: str
+    words: str
+    why: str
+    reasons: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    decides: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """The contents of a page."""
+
+    document: Document
+    run: NamedRun
+    verdicts: tuple[JobVerdict, ...] = ()
+
+
+def of_run(path: Path, document: Document | None = None) -> PageContent:
+    """Return the contents of the page of a run's folder or results file. `document`: the run, if it is at hand."""
+    return PageContent(document or collect.document(path), collect.named(path), _verdicts(path))
+
+
+def _verdicts(path: Path) -> tuple[JobVerdict, ...]:
+    """Return the verdicts about the jobs that the suite measured. Modelled and imported jobs have none."""
+    attempts, _ = runs.attempts(path)
+    jobs = [(job, attempt.header, attempt.records) for job, attempt in attempts if not attempt.header.modelled]
+    pages = [(job, run_page(evidence)) for job, evidence in stored.measured(jobs)]
+    pages.sort(key=lambda pair: _ORDER.index(pair[1].assessment.verdict))
+    return tuple(_verdict(job, page) for job, page in pages)
+
+
+def _verdict(job: str, page: Page) -> JobVerdict:
+    verdict = page.assessment.verdict
+    return JobVerdict(
+        job=job,
+        verdict=verdict,
+        words=verdict.template,
+        why=page.assessment.why.text,
+        reasons=tuple(f"{reason.what}: {reason.evidence}" for reason in page.reasons),
+        steps=tuple(step for reason in page.reasons if (step := reason.command or reason.step)),
+        decides=page.decides.text if page.decides else "",
+    )

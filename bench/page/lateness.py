@@ -1,0 +1,66 @@
+"""How often each rank was the slowest, as a table for each job of three or more ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from bench.core.record import Header
+from bench.page import blocks
+from bench.page.markup import Markup, joined
+from bench.results import text
+from bench.results.document import Document, Summary
+from bench.results.table import Column, Table
+
+_MOST = 20  # ranks of a job
+_LEAST_RANKS = 3  # of two ranks each is the slowest in about half of the samples
+
+
+@dataclass(frozen=True, slots=True)
+class _LateRank:
+    """A rank, and in how many samples of how many it was the slowest."""
+
+    rank: int
+    host: str
+    count: int
+    of: int
+
+
+def draw(document: Document) -> Markup:
+    """Return a table of the ranks that were most often the slowest, for each job that knows it."""
+    found = []
+    for job, rows in groupby(document.summaries, lambda row: row.job):
+        ranks = list(_late(document.headers[job], list(rows)))
+        if ranks:
+            ranks.sort(key=lambda one: -one.count)
+            title = f"{job}: in how many samples each rank was the slowest; by chance {text.percent(1 / len(ranks))} %"
+            found.append(blocks.table(Table(_COLUMNS, ranks[:_MOST]), title))
+    return joined(*found)
+
+
+_COLUMNS = (
+    Column("rank", lambda one: str(one.rank)),
+    Column("host", lambda one: one.host, right=False),
+    Column("slowest in", lambda one: f"{one.count} of {one.of}", unit="samples"),
+    Column("share", lambda one: text.percent(one.count / one.of), unit="(%)"),
+)
+
+
+def _late(header: Header, rows: Sequence[Summary]) -> Iterator[_LateRank]:
+    """Yield every rank of a job. Rows with a starved rank are left out: the slowest ranks only waited for it."""
+    counts: Counter[int] = Counter()
+    num_ranks = 0
+    for row in rows:
+        if (
+            row.mode == "isolated"
+            and row.group == "world"
+            and not row.starved
+            and len(row.slowest_counts) >= _LEAST_RANKS
+        ):
+            num_ranks = len(row.slowest_counts)
+            counts.update({rank: number for rank, number in enumerate(row.slowest_counts) if number})
+    hosts = [str(rank.get("host") or "") for rank in header.ranks] + [""] * num_ranks
+    for rank in range(num_ranks if counts else 0):
+        yield _LateRank(rank, hosts[rank], counts[rank], counts.total())
