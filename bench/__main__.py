@@ -1,4 +1,4 @@
-"""Run `python -m bench <command>` from its file in commands/; turn an error into one line and an exit code.
+"""Run `linkbench <command>` from its file in commands/; turn an error into one line and an exit code.
 
 Only the named command is imported, so `--help` and `list` are fast.
 """
@@ -6,17 +6,16 @@ Only the named command is imported, so `--help` and `list` are fast.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-import bench
+from bench.commands import _parser
 from bench.core import plugins, printable
 from bench.core.errors import (
     EXIT_BROKEN_PIPE,
@@ -28,9 +27,6 @@ from bench.core.errors import (
     BenchError,
     Interrupted,
 )
-from bench.core.option_parsers import Parser
-
-_DEBUG = "show the traceback of an error"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,11 +60,15 @@ def _run(words: list[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:  # the shell requests completions of a command line
         import argcomplete
 
-        argcomplete.autocomplete(_parser(plugins.names("command")))
+        from bench.commands import _complete
+
+        parser = _parser.parser_of({*os.environ.get("COMP_LINE", "").split()} & {*plugins.names("command")})
+        _complete.attach(parser)
+        argcomplete.autocomplete(parser)
     chosen = next((word for word in words if not word.startswith("-")), None)
     if chosen is not None:
         plugins.check("command", chosen)
-    parser = _parser([] if chosen is None else [chosen])
+    parser = _parser.parser_of([] if chosen is None else [chosen])
     args = parser.parse_args(words)
     if args.command is None:
         parser.print_help()
@@ -81,21 +81,6 @@ def _run(words: list[str]) -> int:
         output.emit_failure(error, args)
         raise
     return code
-
-
-def _parser(loaded: Collection[str]) -> argparse.ArgumentParser:
-    """Return the parser of all commands. Only commands in `loaded` are imported and have options."""
-    parser = Parser(prog="python -m bench", description=bench.__doc__, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"linkbench-suite {bench.__version__}")
-    parser.add_argument("--debug", action="store_true", help=_DEBUG)
-    commands = parser.add_subparsers(dest="command", metavar="<command>", title="commands", parser_class=Parser)
-    for name in plugins.names("command"):
-        line = plugins.first_line("command", name).replace("%", "%%")
-        command = commands.add_parser(name, help=line, description=line, allow_abbrev=False)
-        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=_DEBUG)
-        if name in loaded:
-            plugins.load("command", name).arguments(command)
-    return parser
 
 
 def _error_of(error: BaseException) -> tuple[int, str]:

@@ -19,6 +19,11 @@ from bench.results.compare_report import CompareReport, Sides
 from bench.results.power import power_report
 from bench.store import runs
 
+EXAMPLES = (
+    ("linkbench compare RUN latest", "which rows became slower since RUN, and how sure is that?"),
+    ("linkbench compare RUN --power", "what could a comparison with RUN find, with how many launches?"),
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""

@@ -23,6 +23,12 @@ from bench.store import runs
 _SCENARIO = "links"
 
 
+EXAMPLES = (
+    ("linkbench diagnose --cluster mine", "measure pairs and name the slow part"),
+    ("linkbench diagnose latest", "judge the pairs of a stored run"),
+)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     parser.add_argument(

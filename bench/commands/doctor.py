@@ -43,6 +43,9 @@ _MORE_LINKS_S = 60.0  # how long to test more links than `run` does, if there ar
 Nodes = dict[str, dict[str, Any]]
 
 
+EXAMPLES = (("linkbench doctor main --cluster mine", "could scenario main run on every host of this cluster?"),)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)

@@ -46,6 +46,13 @@ HintedLog = tuple[EventLog, HintReader]
 Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
 
 
+EXAMPLES = (
+    ("linkbench explain nccl.log --instance p5.48xlarge", "is the result in this log normal?"),
+    ("linkbench explain logs/", "one page for a folder of logs: which hosts are slow?"),
+    ("linkbench explain latest", "the same for a run of this suite"),
+)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     parser.add_argument(

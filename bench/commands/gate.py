@@ -44,6 +44,9 @@ _CSV = (
 )
 
 
+EXAMPLES = (("linkbench gate latest --rules acceptance --junit gate.xml", "accept a machine or name each failure"),)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     parser.add_argument("run", help="a run's path or name, latest, or a log or folder of logs of other tools")

@@ -31,6 +31,9 @@ _MOST_READ, _MOST_SHOWN = 10_000, 50_000
 _MOST_WORLDS = 4  # most numbers named in one sentence
 
 
+EXAMPLES = (("linkbench import nccl.log --instance p4d", "store the rows of a log as a run, with the bounds of a p4d"),)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a folder of logs, or - for stdin")
@@ -115,7 +118,8 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
     given = {"nics": args.nics, "gpus_per_node": args.gpus_per_node}
     if args.cluster is None:
         own = _own_type(args.instance, args.config)
-        return imports.ImportOptions(args.num_ranks, args.num_nodes, args.instance or "", own=own, **given)
+        name = "" if args.instance is None else own.name if own else catalogue.instance(args.instance).name
+        return imports.ImportOptions(args.num_ranks, args.num_nodes, name, own=own, **given)
     cluster = clusters.cluster(config_paths.config_file(args.config), args.cluster)
     return imports.ImportOptions(args.num_ranks, args.num_nodes, cluster.instance or "", cluster.links, **given)
 
@@ -125,7 +129,8 @@ def _own_type(name: str | None, config: Path | None) -> Instance | None:
     if name is None or name in catalogue.instances():
         return None
     site = clusters.load_site(config_paths.config_file(config))
-    return site.instance(name)  # UsageError names the nearest type
+    found = site.instance(name)
+    return found if found.name in site.own else None
 
 
 def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) -> list[str]:

@@ -1,4 +1,4 @@
-"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances; mark what cannot run here."""
+"""List patterns, transports, launchers, scenarios, rules, workloads, clusters, instances, runs; say what cannot run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.units import format_rate
 from bench.results import output
 from bench.results.table import Block, Column, Report, Table
+from bench.store import runs
 
 SCHEMA = "bench.list/1"
 
@@ -61,49 +63,54 @@ def _line(entry: Entry) -> str:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
-    kind = parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only one of: {', '.join(_KINDS)}")
-    kind.completer = lambda **_: tuple(_KINDS)  # type: ignore[attr-defined]  # read by argcomplete
+    parser.add_argument("kind", nargs="?", metavar="KIND", help=f"only one of: {', '.join(KINDS)}")
+    parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
     output.add_output_arguments(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """List one kind, or all."""
-    kinds = [_kind(args.kind)] if args.kind else list(_KINDS)
-    output.show(ListReport({kind: list(_KINDS[kind]()) for kind in kinds}), args)
+    """List one kind, or all but runs, of which there may be thousands."""
+    kinds = [_kind(args.kind)] if args.kind else [kind for kind in KINDS if kind != "runs"]
+    output.show(ListReport({kind: list(KINDS[kind](args.results)) for kind in kinds}), args)
     return EXIT_DONE
 
 
-def _patterns() -> Iterator[Entry]:
+def names(kind: str, results: Path = Path("results")) -> list[str]:
+    """Return the names of one kind, such as `scenarios`. `results`: where runs are kept."""
+    return [entry.name for entry in KINDS[kind](results)]
+
+
+def _patterns(_: Path) -> Iterator[Entry]:
     for name in plugins.names("pattern"):
         yield Entry("pattern", name, plugins.first_line("pattern", name))
 
 
-def _transports() -> Iterator[Entry]:
+def _transports(_: Path) -> Iterator[Entry]:
     for name in plugins.names("transport"):
         yield Entry("transport", name, plugins.first_line("transport", name), paths.lacks(name))
 
 
-def _launchers() -> Iterator[Entry]:
+def _launchers(_: Path) -> Iterator[Entry]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # mpirun of a wheel
     for name in plugins.names("launcher"):
         reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=path))
         yield Entry("launcher", name, plugins.first_line("launcher", name), reason)
 
 
-def _tools() -> Iterator[Entry]:
+def _tools(_: Path) -> Iterator[Entry]:
     for name in plugins.names("tool"):
         yield Entry("tool", name, plugins.first_line("tool", name))
 
 
-def _scenarios() -> Iterator[Entry]:
+def _scenarios(_: Path) -> Iterator[Entry]:
     yield from _described("scenario", paths.scenarios_folder())
 
 
-def _rules() -> Iterator[Entry]:
+def _rules(_: Path) -> Iterator[Entry]:
     yield from _described("rules", paths.rules_folder())
 
 
-def _workloads() -> Iterator[Entry]:
+def _workloads(_: Path) -> Iterator[Entry]:
     yield from _described("workload", paths.workloads_folder())
 
 
@@ -114,7 +121,7 @@ def _described(kind: str, folder: Path) -> Iterator[Entry]:
         yield Entry(kind, path.stem, " ".join(str(described or "").split()))
 
 
-def _clusters() -> Iterator[Entry]:
+def _clusters(_: Path) -> Iterator[Entry]:
     path = paths.config_file()
     value = yaml_file.load(path).value if path.exists() else {}
     clusters = value.get("clusters") if isinstance(value, dict) else None
@@ -129,7 +136,7 @@ def _cluster_line(cluster: dict[str, Any]) -> str:
     return ", ".join([*words, f"launcher {cluster.get('launcher', 'auto')}"])
 
 
-def _instances() -> Iterator[Entry]:
+def _instances(_: Path) -> Iterator[Entry]:
     from bench.hardware import catalogue
 
     for name in catalogue.instances():
@@ -140,8 +147,15 @@ def _instances() -> Iterator[Entry]:
         yield Entry("instance", name, f"{found.provider}: {gpus}, {network}")
 
 
-# The entries of each kind; kinds are in the order in which `bench list` prints them.
-_KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
+def _runs(results: Path) -> Iterator[Entry]:
+    for folder in runs.in_order(results):
+        num = len(runs.jobs_in(folder))
+        began = datetime.fromtimestamp(folder.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        yield Entry("run", folder.name, f"{num} job{'s' * (num != 1)} with results, last changed {began}")
+
+
+# The entries of each kind, given the folder of runs; kinds are in the order in which `bench list` prints them.
+KINDS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,
     "launchers": _launchers,
@@ -151,11 +165,12 @@ _KINDS: dict[str, Callable[[], Iterator[Entry]]] = {
     "workloads": _workloads,
     "clusters": _clusters,
     "instances": _instances,
+    "runs": _runs,
 }
 
 
 def _kind(word: str) -> str:
-    for kind in _KINDS:
+    for kind in KINDS:
         if word in (kind, kind.removesuffix("s")):
             return kind
-    raise UsageError(f"there is no list of {word!r}{plugins.nearest(word, list(_KINDS))}")
+    raise UsageError(f"there is no list of {word!r}{plugins.nearest(word, list(KINDS))}")

@@ -14,6 +14,10 @@ from bench.core.units import format_duration
 from bench.results import output
 from bench.results.table import as_json
 
+EXAMPLES = (
+    ("linkbench plan main --cluster mine", "the commands that `linkbench run main --cluster mine` would start"),
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""

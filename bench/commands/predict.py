@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
 
 
+EXAMPLES = (("linkbench predict --instance p5 --gpus 64", "time and bandwidth of collectives over 64 GPUs"),)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `bench predict`."""
     from_args.add_machine_arguments(parser)

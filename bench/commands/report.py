@@ -16,6 +16,12 @@ from bench.results.document import Document
 from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 
+EXAMPLES = (
+    ("linkbench report latest --summary", "a few lines to paste into a ticket"),
+    ("linkbench report latest --html run.html --redact", "one page with pictures, without names of hosts"),
+    ("linkbench report latest --format csv --output rows.csv", "every figure, for a spreadsheet"),
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""

@@ -40,6 +40,13 @@ from bench.store import runs
 _SCENARIO = "main"
 
 
+EXAMPLES = (
+    ("linkbench run latency --cluster mine --launches 5", "measure scenario latency, each job in five launches"),
+    ("linkbench run main --cluster p4d --model", "compute the same from the links of a p4d, without hardware"),
+    ("linkbench run --resume latest", "measure what an interrupted run still lacks"),
+)
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)

@@ -9,7 +9,6 @@ from pathlib import Path
 from bench.commands._say import say
 from bench.config import clusters, paths
 from bench.config.site import InstanceTypes
-from bench.core import plugins
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.option_parsers import whole
 from bench.hardware.catalogue import Instance
@@ -22,6 +21,13 @@ from bench.predict.select import Selection
 from bench.predict.select_page import SelectReport
 from bench.predict.workload import Workload
 from bench.results import output
+
+EXAMPLES = (
+    (
+        "linkbench select --workload llama-3-8b --instances p4d,p5 --nodes 4",
+        "which of two machines is faster and cheaper?",
+    ),
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +111,10 @@ def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Insta
     """Each machine and number of nodes, in the order of the command line. Raises UsageError for an unknown name."""
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]
-    if args.explain is not None and args.explain not in names:
-        hint = plugins.nearest(args.explain, names)
-        raise UsageError.of(Refusal.EXPLAIN_NOT_LISTED, instance=args.explain, hint=hint)
+    if args.explain is not None:
+        args.explain = site.instance(args.explain).name
+        if args.explain not in names:
+            raise UsageError.of(Refusal.EXPLAIN_NOT_LISTED, instance=args.explain, names=names)
     machines = [(site.instance(name), nodes) for name in names for nodes in args.nodes]
     for machine, nodes in machines:
         per_node = args.gpus or machine.gpus

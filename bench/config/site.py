@@ -9,7 +9,6 @@ from typing import Any
 
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
-from bench.core.plugins import nearest
 from bench.hardware import catalogue
 from bench.hardware.catalogue import Instance, Price
 
@@ -45,10 +44,8 @@ class InstanceTypes:
     own: tuple[str, ...] = ()
 
     def instance(self, name: str) -> Instance:
-        """One type. Raises UsageError with the nearest name if there is none."""
-        if name not in self.instances:
-            raise UsageError(f"no instance type is called {name!r}{nearest(name, tuple(self.instances))}")
-        return self.instances[name]
+        """Return the type that `name` names or abbreviates. Raises UsageError if there is none or several."""
+        return self.instances[catalogue.full_name(name, tuple(self.instances))]
 
     def links(self, name: str, ranks_per_node: int) -> NodeLinks:
         """Return the links of one node. Raises UsageError for an unknown name and for more ranks than GPUs."""
@@ -81,8 +78,8 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
         raise UsageError(
             "is not in the catalogue: name a similar type (`like: p4d.24xlarge`), or give its `gpu` and `gpus`"
         )
-    if base is not None and base not in known:
-        raise UsageError(f"no instance type is called {base!r}{nearest(base, tuple(known))}")
+    if base is not None:
+        base = catalogue.full_name(base, tuple(known))
     found = known[base] if base is not None else _bare(entry)
     links = found.links.with_rates(entry.links)
     changes: dict[str, Any] = {

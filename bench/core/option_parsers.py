@@ -18,6 +18,13 @@ _AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough t
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
+class HelpText(argparse.HelpFormatter):
+    """A help formatter that wraps a paragraph and leaves a text of several lines as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError instead of printing its usage, and suggests the nearest option."""
 

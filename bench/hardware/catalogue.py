@@ -7,7 +7,7 @@ direction, sizes in bytes, prices in US dollars per hour.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -88,11 +88,26 @@ def instances() -> tuple[str, ...]:
 
 @cache
 def instance(name: str) -> Instance:
-    """Return an instance type. Raises UsageError with the nearest name if there is none."""
-    entries = yaml_file("instances")["instances"]
-    if name not in entries:
-        raise UsageError(f"no instance type is called {name!r}{nearest(name, instances())}")
-    return _instance(name, entries[name])
+    """Return the instance type that `name` names or abbreviates. Raises UsageError if there is none or several."""
+    found = full_name(name, instances())
+    return _instance(found, yaml_file("instances")["instances"][found])
+
+
+def full_name(name: str, known: Sequence[str]) -> str:
+    """Return the known instance type that `name` is, or abbreviates: `p4d` or `nd96isr_h100`, if only one fits.
+
+    An abbreviation has whole parts of the full name, which end at `.`, `-` or `_`; upper and lower case are equal.
+    Raises UsageError with the names that fit, or with the nearest name.
+    """
+    if name in known:
+        return name
+    parts = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])")
+    fitting = [each for each in known if parts.search(each.casefold())] if name else []
+    if len(fitting) > 1:
+        raise UsageError(f"several instance types fit {name!r}: {', '.join(fitting)}; choose one")
+    if not fitting:
+        raise UsageError(f"no instance type is called {name!r}{nearest(name, tuple(known))}")
+    return fitting[0]
 
 
 def node_links(name: str, ranks_per_node: int | None = None) -> NodeLinks:

@@ -13,7 +13,7 @@ from datetime import date
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
-from bench.hardware.catalogue import Instance, Price
+from bench.hardware.catalogue import Instance, Price, full_name
 from bench.predict.messages import PredictRemark, Refusal
 
 OLD_AFTER_DAYS = 365
@@ -120,14 +120,13 @@ def given_prices(options: Sequence[str], known: Sequence[str]) -> dict[str, floa
     found = {}
     for typed in options:
         name, equals, value = typed.rpartition("=")
-        if not equals or name not in known:
-            hint = nearest(name or typed, list(known)) if equals else ""
-            raise UsageError.of(Refusal.PRICE_INVALID, typed=typed, hint=hint)
+        if not equals:
+            raise UsageError.of(Refusal.PRICE_INVALID, typed=typed)
         try:
             number = float(value)
         except ValueError:
             raise UsageError.of(Refusal.PRICE_NOT_A_NUMBER, typed=typed, value=value) from None
         if not 0 < number < 1e6:
             raise UsageError.of(Refusal.PRICE_OUT_OF_RANGE, typed=typed)
-        found[name] = number
+        found[full_name(name, known)] = number
     return found

@@ -59,7 +59,7 @@ def machine_of(args: argparse.Namespace) -> RequestedMachine:
             raise UsageError.of(Refusal.CLUSTER_WITHOUT_INSTANCE, cluster=args.cluster)
         name, rates, nodes, per_node = named, dict(cluster.links), cluster.nodes, cluster.ranks_per_node
     else:
-        name, rates, nodes, per_node = args.instance, {}, 1, None
+        name, rates, nodes, per_node = site.instance(args.instance).name, {}, 1, None
     found = site.instance(name)
     if args.ranks_per_node:
         per_node = parsed("ranks_per_node", args.ranks_per_node)

@@ -126,11 +126,11 @@ class Refusal(OptionalPartsCode):
     # Selection
     NO_MACHINE = "no-machine", "{reasons}"
     NO_COST = "no-cost", "cost is unknown for {instances:list} ({reasons:list}): give --price, or rank by --by time"
-    EXPLAIN_NOT_LISTED = "explain-not-listed", "--explain {instance!r} is not in --instances{hint}"
+    EXPLAIN_NOT_LISTED = "explain-not-listed", "--explain {instance}: --instances names only {names:list 4}"
     PLOT_OF_SEVERAL = "plot-of-several", "--plot shows one workload, not {num_workloads}: name one"
     REGION_UNKNOWN = "region-unknown", "no price is known for region {region!r}{hint}"
     DATE_INVALID = "date-invalid", "--price-date {typed!r} is not a date such as 2025-03-31"
-    PRICE_INVALID = "price-invalid", "--price {typed!r} must be INSTANCE=USD_PER_HOUR with a known instance{hint}"
+    PRICE_INVALID = "price-invalid", "--price {typed!r} must be INSTANCE=USD_PER_HOUR"
     PRICE_NOT_A_NUMBER = "price-not-a-number", "--price {typed!r}: {value!r} is not a number of dollars per hour"
     PRICE_OUT_OF_RANGE = "price-out-of-range", "--price {typed!r} must be above zero dollars per hour"
     # The list of instance types

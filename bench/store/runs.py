@@ -88,7 +88,7 @@ def find(results: Path, name: str) -> Path:
     as_path = Path(name)
     if as_path.is_dir() and name != "latest":
         return as_path
-    runs = sorted(folder for folder in results.glob("*") if (folder / "plan.json").exists()) if results.is_dir() else []
+    runs = in_order(results)
     if name == "latest" and runs:
         return max(runs, key=lambda folder: folder.stat().st_mtime)
     if (results / name).is_dir():
@@ -96,6 +96,11 @@ def find(results: Path, name: str) -> Path:
     known = ", ".join(folder.name for folder in runs[-5:]) or "none yet"
     path = f"there is no file or folder {name}, and " if "/" in name or as_path.suffix else ""
     raise UsageError(f"{path}no run is called {name!r} in {results}; the latest there: {known}")
+
+
+def in_order(results: Path) -> list[Path]:
+    """Return the folders of all runs, sorted by name, and so by the time of their start."""
+    return sorted(folder for folder in results.glob("*") if (folder / "plan.json").exists()) if results.is_dir() else []
 
 
 def find_own(results: Path, name: str) -> Path:

@@ -1,8 +1,10 @@
 """`python -m bench` as a user meets it: words in, sentence and exit code out."""
 
+import argparse
 import errno
-import importlib.util
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,12 +12,13 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
 import bench
 from bench import __main__ as entry
+from bench.__main__ import main
+from bench.commands import _parser
 from bench.core import plugins
 from bench.core.errors import Interrupted, MeasurementError, RefusedError
 
@@ -170,15 +173,62 @@ def test_a_reader_that_has_gone_away_is_no_error_to_speak_of() -> None:
     assert process.returncode == 141
 
 
-def test_a_shell_that_asks_for_completion_gets_the_words_that_fit(missing: Callable[[str, str], NoReturn]) -> None:
-    if importlib.util.find_spec("argcomplete") is None:
-        missing("argcomplete", "it is not installed")
-    line = "linkbench list pat"
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("linkbench comp", ["compare", "completion"]),
+        ("linkbench list pat", ["patterns"]),
+        ("linkbench run smo", ["smoke"]),
+        ("linkbench plan --cluster loc", ["local"]),
+        ("linkbench predict --instance p4", ["p4d.24xlarge", "p4de.24xlarge"]),
+        ("linkbench select --instances p4d,p5e", ["p4d,p5e.48xlarge", "p4d,p5en.48xlarge"]),
+        ("linkbench select --workload vit", ["vit-l-306m"]),
+        ("linkbench gate --rules publ", ["publication"]),
+        ("linkbench report --results RESULTS 2026", ["20260102-030405-local-main", "20260103-030405-local-main"]),
+        ("linkbench compare --results RESULTS la", ["latest"]),
+    ],
+)
+def test_a_shell_that_asks_for_completion_gets_the_words_that_fit(line: str, words: list[str], tmp_path: Path) -> None:
+    for name in ("20260102-030405-local-main", "20260103-030405-local-main"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("{}", encoding="utf-8")
+    line = line.replace("RESULTS", str(tmp_path))
     answers = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
     with tempfile.NamedTemporaryFile() as told:
         env = {**_ENV, **answers, "_ARGCOMPLETE_STDOUT_FILENAME": told.name}
         subprocess.run([sys.executable, "-m", "bench"], env=env, cwd=_ROOT, check=True)
-        assert told.read().decode().split() == ["patterns"]
+        assert sorted(told.read().decode().split()) == words
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_names_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "linkbench" in capsys.readouterr().out
+
+
+def test_the_manual_page_has_every_command_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["man"]) == 0
+    page = capsys.readouterr().out
+    parser = _parser.whole_parser()
+    [commands] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    for name, command in commands.choices.items():
+        [section] = re.findall(rf"^\.SS linkbench {name}\n(.*?)(?=^\.S)", page, re.MULTILINE | re.DOTALL)
+        for option in command._option_string_actions:
+            assert option in ("-h", "--help") or option.replace("-", "\\-") in section, (name, option)
+    assert not [line for line in page.splitlines() if line.startswith(("'", ". "))]
+
+
+def test_help_names_every_command_once_and_its_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = re.findall(r"^  ([a-z]+)  ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(shown) == sorted(plugins.names("command"))
+    parser = _parser.whole_parser()
+    examples = [*_parser.EXAMPLES, *(each for name in plugins.names("command") for each in _parser.examples_of(name))]
+    for line, _ in examples:
+        words = shlex.split(re.split(r"[|>]", line)[0])
+        assert words[0] == "linkbench"
+        parser.parse_args(words[1:])  # raises UsageError for an option that does not exist
 
 
 @pytest.mark.parametrize("package", ["numpy", "yaml"])

@@ -143,3 +143,18 @@ def test_the_table_has_one_line_each_and_says_what_can_not_run_here() -> None:
         ["a", "First."],
         ["bcd", "Second.", "[not", "here:", "broken]"],
     ]
+
+
+def test_runs_are_listed_by_their_start_and_only_if_they_are_asked_for(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("20260103-030405-here-one", "20260102-030405-here-two"):
+        (site / "results" / name).mkdir(parents=True)
+        (site / "results" / name / "plan.json").write_text("{}", encoding="utf-8")
+        (site / "results" / name / "job.jsonl").write_text("", encoding="utf-8")
+    (site / "results" / "notes").mkdir()
+    entries = _listed("runs", capsys=capsys)
+    assert [entry["name"] for entry in entries] == ["20260102-030405-here-two", "20260103-030405-here-one"]
+    assert all("1 job with results" in entry["description"] for entry in entries)
+    assert not [entry for entry in _listed(capsys=capsys) if entry["kind"] == "run"]
+    assert _listed("runs", "--results", "elsewhere", capsys=capsys) == []

@@ -145,3 +145,32 @@ def test_a_look_up_loads_no_numpy() -> None:
         "sys.exit(bool({'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=FOLDER.parent.parent, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("p4d", "p4d.24xlarge"),
+        ("P5", "p5.48xlarge"),
+        ("p5.48xlarge", "p5.48xlarge"),
+        ("nd96isr_h100", "Standard_ND96isr_H100_v5"),
+        ("a3-ultragpu", "a3-ultragpu-8g"),
+    ],
+)
+def test_a_short_name_is_enough_if_only_one_type_fits(typed: str, name: str) -> None:
+    assert instance(typed).name == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "fitting"), [("g4dn", ("g4dn.12xlarge", "g4dn.metal")), ("48xlarge", ("p5.48xlarge",))]
+)
+def test_a_short_name_that_fits_several_types_names_them(typed: str, fitting: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        instance(typed)
+    assert all(name in str(caught.value) for name in fitting)
+
+
+@pytest.mark.parametrize("typed", ["", "p", "p4", "4d", "."])
+def test_a_part_of_a_word_is_no_short_name(typed: str) -> None:
+    with pytest.raises(UsageError):
+        instance(typed)

@@ -80,12 +80,12 @@ def test_region_without_a_price() -> None:
 
 def test_price_options() -> None:
     assert given_prices(["p4d.24xlarge=18.5"], catalogue.instances()) == {"p4d.24xlarge": 18.5}
+    assert given_prices(["p4d=18.5"], catalogue.instances()) == {"p4d.24xlarge": 18.5}
 
 
 @pytest.mark.parametrize(
     ("typed", "code"),
     [
-        ("p4d=1", Refusal.PRICE_INVALID),
         ("p4d.24xlarge", Refusal.PRICE_INVALID),
         ("p4d.24xlarge=x", Refusal.PRICE_NOT_A_NUMBER),
         ("p4d.24xlarge=-3", Refusal.PRICE_OUT_OF_RANGE),

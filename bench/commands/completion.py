@@ -1,0 +1,27 @@
+"""Print the lines that make a shell complete commands, options, scenarios, instances and runs when you press TAB."""
+
+from __future__ import annotations
+
+import argparse
+
+import argcomplete
+
+from bench.core.errors import EXIT_DONE
+
+_SHELLS = ("bash", "zsh", "fish")
+PROGRAM = "linkbench"
+EXAMPLES = (
+    ("linkbench completion bash >> ~/.bashrc", "complete in every new bash"),
+    ("linkbench completion fish > ~/.config/fish/completions/linkbench.fish", "the same for fish"),
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command to the parser."""
+    parser.add_argument("shell", choices=_SHELLS, help="the shell that is to complete")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the script of the shell."""
+    print(argcomplete.shellcode([PROGRAM], shell=args.shell))
+    return EXIT_DONE
