@@ -95,10 +95,11 @@ def test_a_run_stores_samples_prints_one_table_draws_plots_and_prints_where(run:
     ran = run(*BENCH, "run", "quick", cwd=site)
     assert ran.code == 0, ran.err
     [folder] = (site / "results").iterdir()
-    assert ran.out.splitlines()[-1] == f"results: results/{folder.name}/  plots: plots/{folder.name}/"
+    places = f"results: results/{folder.name}/  plots: plots/{folder.name}/  page: plots/{folder.name}/report.html"
+    assert ran.out.splitlines()[-1] == places
     assert ran.out.count("algbw") == 1
     assert any(line.startswith("estimate: ") for line in ran.err.splitlines()) and "[2/2] sendrecv-mpi-1x2" in ran.err
-    assert {path.suffix for path in (site / "plots" / folder.name).iterdir()} == {".png", ".svg"}
+    assert {path.suffix for path in (site / "plots" / folder.name).iterdir()} == {".png", ".svg", ".html"}
     [attempt] = jsonl.read(folder / "allreduce-mpi-1x2.jsonl").attempts
     assert len(attempt.records) == 6 and all(record.samples and record.verified for record in attempt.records)
     assert attempt.header.versions["mpi4py"] and attempt.header.nodes and len(attempt.header.ranks) == 2
