@@ -48,7 +48,7 @@ def document_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, An
 
 
 def test_page_and_derivation_are_the_golden_page(capsys: pytest.CaptureFixture[str]) -> None:
-    """Store it again, with README.md's block and plots/reference/select_*, when predictions or wording change."""
+    """Store it again, with docs/tour.md's block and plots/reference/select_*, when predictions or wording change."""
     found = "".join(explained(capsys, instance, *TWO, *DATED) for instance in ("p4d.24xlarge", "g6e.48xlarge"))
     assert found == GOLDEN.read_text(encoding="utf-8")
 
@@ -215,8 +215,10 @@ def test_torch_and_mpi_are_not_needed() -> None:
 
 
 def test_readme_shows_the_printed_table(capsys: pytest.CaptureFixture[str]) -> None:
-    """README.md's block must be stored again when predictions or wording change."""
-    [block] = [part for part in (ROOT / "README.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part]
+    """docs/tour.md's block must be stored again when predictions or wording change."""
+    [block] = [
+        part for part in (ROOT / "docs" / "tour.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part
+    ]
     lines = printed(capsys, *TWO).splitlines()
     assert [line for line in block.strip("\n").splitlines() if line not in lines] == []
 
