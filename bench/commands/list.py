@@ -33,12 +33,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListReport(Report):
-    """Entries by kind."""
+    """The entries that `bench list` prints, by kind."""
 
     found: dict[str, list[Entry]]
 
     def blocks(self) -> Iterator[Block]:
-        """One table for each kind."""
+        """Yield one table for each kind."""
         for kind, entries in self.found.items():
             columns = (
                 Column(f"{kind}:" if entries else f"{kind}: none", lambda entry: entry.name, right=False),
@@ -47,11 +47,11 @@ class ListReport(Report):
             yield Table(columns, entries)
 
     def data(self) -> dict[str, Any]:
-        """All entries in one list."""
+        """Return the JSON document, with the entries of all kinds in one list."""
         return {"schema": SCHEMA, "entries": list(self.records())}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """One line for each entry."""
+        """Return one record for each entry."""
         return (asdict(entry) for entries in self.found.values() for entry in entries)
 
 
@@ -67,7 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """List one kind, or all."""
+    """Print the entries of one kind, or of all kinds."""
     kinds = [_kind(args.kind)] if args.kind else list(_KINDS)
     output.show(ListReport({kind: list(_KINDS[kind]()) for kind in kinds}), args)
     return EXIT_DONE
@@ -84,7 +84,8 @@ def _transports() -> Iterator[Entry]:
 
 
 def _launchers() -> Iterator[Entry]:
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # mpirun of a wheel
+    # A Python package of MPI installs its mpirun beside the interpreter.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     for name in plugins.names("launcher"):
         reason = plugins.load("launcher", name).LAUNCHER.unavailable(lambda program: shutil.which(program, path=path))
         yield Entry("launcher", name, plugins.first_line("launcher", name), reason)
