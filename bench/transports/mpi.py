@@ -107,7 +107,8 @@ class Mpi(Transport):
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
         """Return the compiled loop if every rank has it, else None.
 
-        Times of different loops cannot be compared. Raises RefusedError if `--loop compiled` was given but cannot be met.
+        Times of different loops cannot be compared. Raises RefusedError if `--loop compiled` was given and there is no
+        such loop.
         """
         loop, reason = None, compiler
         if built is not None:
