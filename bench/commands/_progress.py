@@ -1,6 +1,6 @@
 """Show a run on a terminal while it goes on: each row as it is measured, and a bar with the time that is left.
 
-Without a terminal nothing but plain lines is printed.
+Without a terminal, only plain lines are printed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-_MOST_ROWS = 500  # of all jobs together: of longer runs only the bar is shown
+_MOST_ROWS = 500  # of all jobs together; if a run has more rows, only the bar is shown
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where a run is shown. `say`: print a line that stays; `tick`: replace the state; `follow`: show the progress."""
+    """The functions that show a run.
+
+    `say`: prints a line that stays. `tick`: replaces the text of the current state. `follow`: shows the progress.
+    """
 
     say: Say
     tick: Say
@@ -41,7 +44,7 @@ class Screen:
 
 @contextlib.contextmanager
 def shown() -> Iterator[Screen]:
-    """Yield the screen of a run: rows and a bar if stderr is a terminal, else only the lines."""
+    """Yield the screen of a run. If stderr is a terminal, it shows rows and a bar, otherwise only lines."""
     if not sys.stderr.isatty():
         yield Screen(say, _nothing, ignore)
         return
@@ -51,7 +54,7 @@ def shown() -> Iterator[Screen]:
 
     console = Console(stderr=True, highlight=False, markup=False, force_terminal=True, no_color=_no_colour())
     columns = (TextColumn("{task.fields[state]}", markup=False), BarColumn(20), TextColumn("{task.fields[left]}"))
-    # Without a thread that redraws the bar: it would use CPU time while the ranks measure.
+    # No thread redraws the bar, because it would use CPU time while the ranks measure.
     with Bar(*columns, console=console, transient=True, auto_refresh=False) as bar:
         screen = _Terminal(console, bar, bar.add_task("", total=1, state="", left=""))
         yield Screen(screen.say, screen.tick, screen.follow)
@@ -72,11 +75,11 @@ class _Terminal:
         self._reasons: set[tuple[str, str]] = set()
 
     def say(self, sentence: str) -> None:
-        # Soft wrap: a command that users copy must not be broken.
+        # Soft wrap, so that a command that users copy contains no line break.
         self._console.print(styled(printable.line(sentence)), soft_wrap=True)
 
     def tick(self, state: str) -> None:
-        if state != self._state:  # once a second
+        if state != self._state:  # this is called more often than the state changes
             self._state = state
             self._bar.update(self._task, state=printable.line(state))
             self._bar.refresh()
@@ -93,7 +96,7 @@ class _Terminal:
 
 
 def row_line(row: RowEvent) -> str:
-    """Return the line of a row: its size and mode, and its figures or why it has none."""
+    """Return the line of a row: its pattern, size and mode, and then its figures or why it has none."""
     name = f"{row.pattern:<13} {format_bytes(row.payload_bytes):>9}  {row.mode:<9}"
     if row.reason:
         return printable.line(f"  {name} {'FAILED' if row.failed else 'skipped'}: {row.reason}")

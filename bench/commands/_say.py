@@ -8,6 +8,6 @@ from bench.core import printable
 
 
 def say(*sentences: str) -> None:
-    """Print each sentence on a line of its own, without what a terminal or a CI system would act on."""
+    """Print each sentence on its own line. Escape characters that a terminal or a CI system would take for commands."""
     for sentence in sentences:
         print(printable.line(sentence), file=sys.stderr, flush=True)

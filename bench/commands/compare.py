@@ -85,7 +85,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the comparison of NEW with BASE. Returns 1 if all rows together or any row became slower."""
+    """Print the comparison of two runs or, with --power, the number of launches that a comparison needs.
+
+    Returns 1 if all rows together or any row became slower, unless `--fail-on never` is given.
+    """
     if (args.run is not None) + args.power + (args.new is not None) != 1 or (args.run is None) == (args.base is None):
         raise UsageError("give BASE and NEW, or BASE and --power, or --run A B")
     if args.power:
@@ -112,9 +115,12 @@ def _path(name: str, results: Path) -> Path:
 
 
 def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
-    """Measure both sides of --run in turn. Returns their runs, and the share of false alarms of the last comparison.
+    """Measure both sides of --run in turn.
 
-    With `auto`, the launches are compared several times. Each comparison then has only its part of the false alarms.
+    Returns the folders of their runs, and the share of false alarms that the last comparison may have.
+
+    With `--launches auto`, the launches are compared several times. Each comparison may then have only an equal part of
+    the share that a single comparison may have.
     """
     folder = args.results / runs.new_run_id("compare", "ab")
     sides = Side.of(args.run[0], folder / "a"), Side.of(args.run[1], folder / "b")
@@ -134,7 +140,7 @@ def _measured(args: argparse.Namespace) -> tuple[list[Path], float]:
 
 
 def _fraction(option: str, text: str) -> float:
-    """Return the share that `5%` or `0.05` means."""
+    """Parse a share such as `5%` or `0.05`. Raises UsageError naming `option` unless it is between 0 and 1."""
     number = text.strip().removesuffix("%")
     try:
         value = float(number) / (100 if text.strip().endswith("%") else 1)

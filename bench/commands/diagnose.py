@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the verdict. Returns 1 if something is slow."""
+    """Print the verdict on a run, which is measured first if --cluster is given. Returns 1 if a part is slow."""
     if args.run and args.cluster:
         raise UsageError("give a run to read or a --cluster to measure, not both")
     if args.model and not args.cluster:
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
         path, failed = _measured(args)
     except (Interrupted, KeyboardInterrupt):
         for folder in sorted(_folders(args.results) - before):
-            with contextlib.suppress(BenchError):  # no verdict yet, or an undecided one
+            with contextlib.suppress(BenchError):  # the run has no verdict yet, or an undecided verdict
                 _print_verdict(args, folder, None)
             say(f"to see the verdict again: python -m bench diagnose {folder}")
         raise
@@ -112,7 +112,7 @@ def _measured(args: argparse.Namespace) -> tuple[Path, str | None]:
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    """Return the headers by job, summaries and notes, as plain data.
+    """Return the headers of a run by job, its summaries and its notes, as plain data.
 
     Raises UsageError if the path is not a possible input.
     """

@@ -39,7 +39,7 @@ from bench.results import output
 from bench.results.table import as_json
 
 SCHEMA = "bench.doctor/1"
-_MORE_LINKS_S = 60.0  # how long to test more links than `run` does, if there are too many hosts for one round
+_MORE_LINKS_S = 60.0  # how long to test more links than `run` tests, if there are too many hosts for one round
 Nodes = dict[str, dict[str, Any]]
 
 
@@ -61,7 +61,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check and print. The exit code tells whether a run would start and whether the links are healthy."""
+    """Check what a run would need, and print the result.
+
+    The exit code tells whether a run would start and whether the links are healthy.
+    """
     if args.facts is not None:
         return _report("", {}, LinkTest(), [], _machines(_recorded(args.facts), {}, _instance(args.instance)), args)
     own = _instance(args.instance)
@@ -136,7 +139,10 @@ def _recorded(path: Path) -> Nodes:
 def _machines(
     nodes: Nodes, software: Mapping[str, Mapping[str, str]], instance: str | None
 ) -> dict[str, dict[str, Any]]:
-    """Each host's facts, expected rates and findings; the first host also has the differences between hosts."""
+    """Return the facts, expected rates and findings of each host.
+
+    The findings of the first host also contain the differences between hosts.
+    """
     between = health.findings_between(nodes)
     machines = {}
     for number, (host, node) in enumerate(nodes.items()):

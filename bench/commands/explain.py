@@ -40,8 +40,8 @@ _LOW = {ResultVerdict.LOW, ResultVerdict.FAR_TOO_LOW}
 _FAIL_ON = {
     "low": _LOW,
     "unjudged": {*_LOW, ResultVerdict.CANNOT_BE_JUDGED},
-}  # the verdicts that fail besides those that always do
-_LEAST_LOGS = 3  # fewer logs get a page each
+}  # the verdicts that lead to exit code 1 only if --fail-on is given
+_LEAST_LOGS = 3  # if there are fewer logs, each log gets a page
 HintedLog = tuple[EventLog, HintReader]
 Folder = tuple[Fleet, FleetVerdict, Mapping[GroupKey, str], Coded | None]
 
@@ -77,7 +77,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the pages, or one page for logs of similar runs on different hosts.
+    """Print a page for each run, or one page for logs of similar runs on different hosts.
 
     Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one of
     several similar runs is slow or missing, or if a verdict is one of those of --fail-on.
@@ -124,14 +124,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _import() -> Any:
-    """Return the module `bench.commands.import` (`import` is a Python keyword); explain reads the same logs and
-    options.
+    """Return the module `bench.commands.import`, whose name is a keyword of Python.
+
+    `explain` reads the same logs and options as `import`.
     """
     return plugins.load("command", "import")
 
 
 def _stored(name: str, results: Path) -> Path | None:
-    """Return the folder or file of one of our runs; None for a log or a folder of logs."""
+    """Return the folder or file of a stored run of this suite, or None for a log or a folder of logs."""
     path = Path(name)
     if name == imports.STDIN or (path.exists() and not runs.has_results(path)):
         return None
@@ -152,7 +153,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
             raise UsageError("; ".join([*troubles, shown.text]))
         troubles = troubles or imports.troubles([each.log for each, _ in logs])
         raise UsageError("; ".join(troubles) or f"there is no file in {', '.join(names)}")
-    # The user's number of nodes overrides the log's; the number of ranks does not.
+    # The user's number of nodes replaces the log's number. The user's number of ranks does not.
     found = [run for each, _ in logs for run in each.log.runs]
     ignored = _import().ignored_options(found, replace(options, num_nodes=None))
     for sentence in (*troubles, *ignored):
@@ -163,7 +164,7 @@ def _read(names: Sequence[str], options: imports.ImportOptions) -> list[HintedLo
 def _runs(
     logs: Sequence[HintedLog], options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> list[tuple[str, ForeignRun]]:
-    """All runs with the names of their files. The ranks and nodes that the user gives are filled in."""
+    """Return all runs with the names of their files, and with the numbers of ranks and nodes that the user gives."""
     found: list[tuple[str, ForeignRun]] = []
     for each, _ in logs:
         for run in each.log.runs:
@@ -175,7 +176,10 @@ def _runs(
 
 
 def _fleet(read: Sequence[tuple[str, ForeignRun]], plot: Path | None) -> Fleet | None:
-    """Similar runs on different hosts; None if there are too few. Raises UsageError if there is nothing to draw."""
+    """Return the similar runs on different hosts, or None if there are too few.
+
+    `plot`: the file to draw the runs to. Raises UsageError if it is given and there is nothing to draw.
+    """
     fleet = fleet_of(read)
     if fleet.is_one and len({source for source, _ in read}) >= _LEAST_LOGS:
         if plot is not None:
@@ -192,7 +196,10 @@ def _folder(
     options: imports.ImportOptions,
     patterns: Mapping[str, Pattern],
 ) -> Folder:
-    """Judge similar runs. Returns them, their verdict, that on each group's middle run, and what would decide one."""
+    """Judge similar runs. Returns the runs, their verdict, the verdict on the middle run of each group, and a remedy.
+
+    The remedy is what the user can give so that the middle run of a group can be judged, or None.
+    """
     by_place = {(source, run.line): run for source, run in read}
     normal = {}
     decides = None
@@ -216,7 +223,10 @@ def _draw(fleet: Fleet, verdict: FleetVerdict, path: Path) -> None:
 
 
 def _read_source(source: imports.Source) -> HintedLog:
-    """Read one file once for its runs, hints and events. A dump is read a second time, as a document."""
+    """Read one file once for its runs, hints and events.
+
+    A file without runs is read a second time if it is a single document, such as a dump.
+    """
     hints, events = HintReader(), EventReader()
 
     def lines(chunks: Iterable[bytes], look: Callable[[str], None]) -> Iterator[Line]:
@@ -238,7 +248,7 @@ def _log_pages(
 ) -> Iterator[tuple[Page, bool]]:
     """Yield a page for each run of each log, and whether the run is complete and correct.
 
-    A topology in a file without runs is evidence for all runs.
+    A topology in a file without runs is evidence for the runs of all logs.
     """
     event_logs = [each for each, _ in logs]
     beside = [topology for each, hints in logs if not each.log.runs for topology in hints.topology.found]
@@ -254,7 +264,10 @@ def _log_pages(
 
 
 def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each topology if no log has a run, and whether the topology's links are as they should be."""
+    """Yield a page for each topology, and whether the topology's links are as they should be.
+
+    If a log has a run, yield nothing.
+    """
     if any(each.log.runs for each, _ in logs):
         return
     for each, hints in logs:
@@ -263,7 +276,7 @@ def _topology_pages(logs: Sequence[HintedLog], options: imports.ImportOptions) -
 
 
 def _is_explained(log: EventLog, hints: HintReader) -> bool:
-    """Whether a file without runs contains something else to explain: a failure or a topology."""
+    """Check whether a file without runs contains something else to explain: a failure or a topology."""
     return bool(log.events or hints.topology.found)
 
 
@@ -303,7 +316,7 @@ def _as_given(machine: LogMachine, options: imports.ImportOptions, ranks_per_nod
 def _stored_pages(
     path: Path, options: imports.ImportOptions, patterns: Mapping[str, Pattern]
 ) -> Iterator[tuple[Page, bool]]:
-    """Yield a page for each job or imported run of a stored result, and whether it is complete and correct."""
+    """Yield a page for each job or imported run of a stored result, and whether the run is complete and correct."""
     attempts, warnings = runs.attempts(path)
     for sentence in warnings:
         say(f"bench: warning: {sentence}")

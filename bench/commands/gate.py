@@ -90,9 +90,9 @@ def _import() -> Any:
 
 @contextlib.contextmanager
 def _run_folder(args: argparse.Namespace) -> Iterator[str]:
-    """Yield the folder of the run to judge:
+    """Yield the path or name of the run to judge.
 
-    the named run, or a temporary folder with the run that is imported from other tools' logs.
+    This is the run that the user named or, for logs of other tools, a temporary folder with the run imported from them.
     """
     path = Path(args.run)
     is_run = not path.exists() or runs.has_results(path)
@@ -113,7 +113,7 @@ def _only(rules: Sequence[str]) -> str:
 
 
 def _check(junit: Path | None) -> None:
-    """Raise UsageError if the file cannot be written; called before anything is judged."""
+    """Raise UsageError if the file cannot be written. This check comes before the run is judged."""
     if junit is not None and (junit.is_dir() or not junit.absolute().parent.is_dir()):
         raise UsageError(f"--junit {junit} cannot be written: name a file in an existing folder")
 
@@ -127,7 +127,7 @@ def _write(junit: Path | None, content: bytes) -> None:
 
 
 def _print_for_github(lines: Sequence[str]) -> None:
-    """Print to stderr, which the runner also reads, because stdout may be one JSON document."""
+    """Print lines for GitHub's runner to stderr, which it also reads. Stdout may be one JSON document."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
         for line in lines:
             print(line, file=sys.stderr)
@@ -142,7 +142,7 @@ def _rendered(form: str, verdict: GateResult) -> str:
 
 
 def plain(verdict: GateResult) -> dict[str, Any]:
-    """Return the JSON document."""
+    """Return the verdict as the plain data of the JSON document."""
     return {
         "schema": SCHEMA,
         "run": verdict.run,
@@ -252,7 +252,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _csv(verdict: GateResult) -> str:
-    """Return a line for each demand that passed, and one for each fault."""
+    """Return a line for each fault, each demand that passed and each finding without a fault."""
     lines = [_csv_fault(fault) for fault in verdict.faults]
     for demand in verdict.judged:
         line = {"rule": demand.rule, "demand": f"{demand.limit.metric} {demand.limit.text}"}

@@ -26,7 +26,8 @@ from bench.results import output
 from bench.results.run_report import RunReport
 from bench.results.summary import DocumentBuilder
 
-# How many rows are shown in tables, and to programs; rows with wrong data are always shown. A run stores all rows.
+# The most rows that tables and CSV documents show, in this order, besides rows with wrong data, which are always shown.
+# A run stores all rows.
 _MOST_READ, _MOST_SHOWN = 10_000, 50_000
 _MOST_WORLDS = 4  # most numbers named in one sentence
 
@@ -63,12 +64,15 @@ def add_log_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Read, store and print. Returns 1 if a run failed, was truncated or has wrong elements, or a log held no run."""
+    """Read logs, store their runs and print them.
+
+    Returns 1 if a run failed, was truncated or has wrong elements, or a log held no run.
+    """
     options = options_of(args)
     try:
         logs, troubles = _read(args.paths, options)
     except UsageError:
-        if args.format == "json":  # the requested document, also without runs
+        if args.format == "json":  # print the requested document even if there are no runs
             output.emit_pieces(page.pieces(()), args)
         raise
     runs = [run for log in logs for run in log.runs]
@@ -79,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
     folder = imports.folder_of(jobs, logs, args.results or Path("results"), args.cluster) if stored else None
     records = ((job, record) for job in jobs for record in (imports.kept(job, folder) if folder else job.records()))
     if args.format == "json":
-        deque(records, maxlen=0)  # stored only
+        deque(records, maxlen=0)  # reading the records stores them
         output.emit_pieces(page.pieces((log.source.name, run) for log in logs for run in log.runs), args)
     else:
         output.emit(_rendered(args, jobs, records, folder is not None), args)
@@ -125,7 +129,7 @@ def options_of(args: argparse.Namespace) -> imports.ImportOptions:
 
 
 def _own_type(name: str | None, config: Path | None) -> Instance | None:
-    """Return the instance type of this name that bench.yaml defines; None for a name of the catalogue, or no name."""
+    """Return the instance type of this name in bench.yaml, or None if the name is None or in the catalogue."""
     if name is None or name in catalogue.instances():
         return None
     site = clusters.load_site(config_paths.config_file(config))
@@ -145,7 +149,7 @@ def ignored_options(runs: Sequence[ForeignRun], options: imports.ImportOptions) 
 
 
 def is_correct(run: ForeignRun) -> bool:
-    """Whether the run succeeded and has no wrong elements."""
+    """Check whether the run succeeded and has no wrong elements."""
     return run.status == OK and not any(row.num_wrong for row in run.rows)
 
 

@@ -25,7 +25,11 @@ _WORDS_OF_YAML = ("true", "false", "null")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Facts for the entry. `instance`: the type's name in the catalogue; None if the catalogue lacks it."""
+    """The facts of this machine that its entry in bench.yaml needs.
+
+    `product`: the product name that the machine reports, None if unknown. `instance`: the name of its type in the
+    catalogue, None if the catalogue lacks the type.
+    """
 
     host: str
     num_cpus: int
@@ -48,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Add the entry. The rest of the file stays unchanged, byte for byte."""
+    """Add an entry for this machine. The rest of the file stays unchanged, byte for byte."""
     found = probe()
     name = args.name or re.sub(r"[^A-Za-z0-9._-]+", "-", found.host).strip("-._") or "local"
     if not _NAME.fullmatch(name):
@@ -118,7 +122,7 @@ def with_entry(old: bytes, path: Path, name: str, found: Probed) -> tuple[bytes,
 
 
 def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
-    """Where the new entry goes: (number of lines before it, its indentation)."""
+    """Return the number of lines before the new entry, and the entry's indentation in spaces."""
     lines = old.splitlines()
     if before is None or "clusters" not in before.value:
         return len(lines), 2
@@ -132,7 +136,7 @@ def _place(old: bytes, before: yaml_file.YamlFile | None) -> tuple[int, int]:
 
 
 def _check(new: bytes, path: Path, value: dict[str, Any], entry: list[str]) -> None:
-    """Check that the new file has the old content and the new entry. Raises UsageError if not."""
+    """Raise UsageError unless the new file has the old content and the new entry."""
     wanted = yaml_file.read("\n".join(entry).encode(), path).value
     wanted = value | {"clusters": (value.get("clusters") or {}) | wanted}
     try:

@@ -35,12 +35,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListReport(Report):
-    """Entries by kind."""
+    """The entries that `bench list` prints, by kind."""
 
     found: dict[str, list[Entry]]
 
     def blocks(self) -> Iterator[Block]:
-        """One table for each kind."""
+        """Yield one table for each kind."""
         for kind, entries in self.found.items():
             columns = (
                 Column(f"{kind}:" if entries else f"{kind}: none", lambda entry: entry.name, right=False),
@@ -49,11 +49,11 @@ class ListReport(Report):
             yield Table(columns, entries)
 
     def data(self) -> dict[str, Any]:
-        """All entries in one list."""
+        """Return the JSON document, with the entries of all kinds in one list."""
         return {"schema": SCHEMA, "entries": list(self.records())}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """One line for each entry."""
+        """Return one record for each entry."""
         return (asdict(entry) for entries in self.found.values() for entry in entries)
 
 

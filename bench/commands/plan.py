@@ -37,9 +37,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def words(planned: Plan) -> str:
-    """Return the plan as text:
+    """Return the plan as text that consists of comments and shell commands.
 
-    comments, and shell lines to paste into a shell, or into sbatch if Slurm starts the ranks.
+    The text can be pasted into a shell, or into sbatch if Slurm must start the ranks.
     """
     what = "modelled on" if planned.modelled else "on"
     lines = []
@@ -62,6 +62,6 @@ def _rows(job: Job) -> str:
 
 
 def estimate(planned: Plan) -> str:
-    """One line with the total time and the budget for measuring."""
+    """Return one line with the estimated total time and the budget for measuring."""
     budget = f"; budget for measuring {format_duration(planned.budget_s)} a launch" if planned.budget_s else ""
     return f"estimate: {format_duration(planned.estimate_s)} in all, including the start of ranks{budget}"

@@ -55,7 +55,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the predictions, and draw them if asked."""
+    """Print the predictions. Draw them if --plot is given."""
     from bench.predict import predict
     from bench.predict.predict_page import PredictReport, prediction_rows
 
@@ -115,8 +115,9 @@ def _counts(option: str, text: str) -> list[int]:
 def _measured(
     rows: Sequence[Mapping[str, Any]], evidence: EfficiencyEvidence
 ) -> Iterator[tuple[str, str, int, int, int, float]]:
-    """Yield the user's rows on the predicted worlds, as (basis, pattern, nodes, GPUs per node, size in bytes,
-    seconds).
+    """Yield the user's own rows on the predicted worlds.
+
+    Each row is (basis, pattern, nodes, GPUs per node, size in bytes, seconds).
     """
     worlds = {(row["pattern"], row["num_nodes"], row["ranks_per_node"]) for row in rows}
     for each in evidence.rows:

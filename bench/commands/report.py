@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Show the run."""
+    """Print the run's tables or its certificate, or write its page."""
     if args.certificate is not None:
         return of_folder.certificate(args)
     path = path_of(args)
@@ -92,5 +92,5 @@ def warn(*documents: Document) -> None:
 
 
 def path_of(args: argparse.Namespace) -> Path:
-    """Return the run's folder or file."""
+    """Return the folder or file of the run that the user named."""
     return collect.find(args.run, args.results)

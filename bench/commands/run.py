@@ -50,7 +50,7 @@ EXAMPLES = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     _plan.add_plan_arguments(parser)
-    parser.set_defaults(scenario=None)  # None: the user named no scenario, which --resume needs to know
+    parser.set_defaults(scenario=None)  # None means that the user named no scenario; --resume must know this
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
@@ -68,7 +68,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run, report and plot. The exit code tells whether everything was measured and correct."""
+    """Run a scenario, print its tables and draw its plots.
+
+    The exit code tells whether everything was measured and correct.
+    """
     if args.retest and args.resume:
         raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
     if not args.no_plots:
@@ -107,7 +110,7 @@ def nothing_measured(ran: RunResult) -> BenchError:
 
 
 def exit_code(document: Document, ran: RunResult) -> int:
-    """4 if something failed or was wrong, 3 if nothing could be measured, else 0."""
+    """Return 4 if something failed or data were wrong, 3 if nothing could be measured, else 0."""
     if ran.failed and not document.summaries and ran.refused == set(ran.failed):
         return EXIT_REFUSED
     if ran.failed or document.failures or any(row.verified is False for row in document.summaries):
@@ -116,7 +119,10 @@ def exit_code(document: Document, ran: RunResult) -> int:
 
 
 def draw(document: Document, folder: Path) -> list[Path]:
-    """Draw every figure that applies, as PNG and SVG. Raises UsageError if they cannot be written."""
+    """Draw every figure that applies to a run, as PNG and SVG. Returns the paths of the files.
+
+    Raises UsageError if a file cannot be written.
+    """
     from bench.figures import _style
 
     drawn: list[Path] = []
@@ -135,7 +141,10 @@ def draw(document: Document, folder: Path) -> list[Path]:
 
 
 def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[list[Path], MeasurementError | None]:
-    """Draw. Returns (the plots, the error if drawing failed). A failure to plot does not affect the results."""
+    """Draw the plots of a run. Returns their paths, and the error if drawing failed, else None.
+
+    Such an error does not affect the results.
+    """
     if args.no_plots:
         return [], None
     try:
@@ -145,7 +154,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
 
 
 def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]:
-    """Write the page of the run beside its plots, and return its path; a page that cannot be written is left out."""
+    """Write the page of a run beside its plots. Returns a list of the page's path, empty if no page was written."""
     if args.no_plots or not document.summaries:
         return []
     from bench.page import content, page
@@ -216,7 +225,7 @@ def _resumed(args: argparse.Namespace) -> RunResult:
 
 
 def _stored_site(stored: Mapping[str, Any], args: argparse.Namespace) -> Site:
-    """Return the site of a stored plan, from the current bench.yaml.
+    """Return the site of a stored plan, as the current bench.yaml describes it.
 
     Raises RefusedError if the cluster has changed since the plan was made.
     """

@@ -108,7 +108,10 @@ def _selected(
 
 
 def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Instance, int]]:
-    """Each machine and number of nodes, in the order of the command line. Raises UsageError for an unknown name."""
+    """Return each pair of an instance type and a number of nodes, in the order of the command line.
+
+    Raises UsageError for an unknown name.
+    """
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]
     if args.explain is not None:

@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the tables, and draw the errors if asked."""
+    """Print the tables. Draw the errors if --plot is given."""
     from bench.predict import validate
     from bench.predict.validate_page import ValidateReport
 

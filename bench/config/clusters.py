@@ -21,11 +21,14 @@ from bench.core.units import parse_rate
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One entry of bench.yaml: where ranks run. `links`: rates in bytes per second that replace the catalogue's.
+    """One entry of `clusters` in bench.yaml, which says where ranks run.
 
-    `site_instance`: the instance type, if bench.yaml defines it; `differs`: why ranks cannot use that type.
-    `ranks_per_node` None: one per GPU (of the instance type if named), otherwise one per CPU of this machine, but at
-    least 2. `launcher` "auto": the usual launcher of the transport.
+    `links`: rates in bytes per second that replace the catalogue's rates.
+
+    `site_instance`: the name of the instance type if bench.yaml defines this type, else None. `differs`: why a run
+    cannot use that type, or "" if it can. `ranks_per_node`: None means one rank per GPU of the instance type. If no
+    type is named, None means one rank per GPU of this machine for transports of GPU memory, and one rank per CPU, from
+    2 to 8, for the others. `launcher`: "auto" means the usual launcher of the transport.
     """
 
     name: str
@@ -63,9 +66,9 @@ def load_clusters(path: Path) -> Mapping[str, Cluster]:
 
 
 def load_site(path: Path) -> InstanceTypes:
-    """Return the catalogue's instance types with those of a bench.yaml, if the file exists.
+    """Return the catalogue's instance types, with the changes and additions of a bench.yaml if the file exists.
 
-    Raises UsageError as above.
+    Raises UsageError for the first mistake in the file.
     """
     if not path.exists():
         return site_of({})
@@ -73,7 +76,7 @@ def load_site(path: Path) -> InstanceTypes:
 
 
 def cluster(path: Path, name: str) -> Cluster:
-    """One cluster of a bench.yaml. `local`, this machine as it is, exists without an entry.
+    """Return one cluster of a bench.yaml. The name `local` means this machine and needs no entry.
 
     Raises UsageError with the nearest name, or all names, if there is no such cluster.
     """
@@ -124,7 +127,7 @@ def _check_hosts(hosts: tuple[str, ...], launcher: str, nodes: int) -> None:
 
 
 def _check_racks(racks: Mapping[str, tuple[str, ...]], named: tuple[str, ...]) -> None:
-    """Check that no host is in two racks and, if `hosts:` is given, that it names each host of a rack."""
+    """Check that no host is in two racks. If `hosts:` is given, also check that it names each host of each rack."""
     rack_of: dict[str, str] = {}
     for rack, hosts in racks.items():
         for host in hosts:

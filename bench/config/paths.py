@@ -1,4 +1,4 @@
-"""What commands find in the working directory and on this machine. Imports nothing heavy."""
+"""Find the files that commands read, and check which transports can run here. This module imports no large library."""
 
 from __future__ import annotations
 
@@ -14,29 +14,35 @@ PACKAGE_ROOT = Path(bench.__file__).resolve().parent.parent
 
 
 def config_file(given: Path | None = None) -> Path:
-    """Return the path `given`, else bench.yaml in the working directory, else the package's bench.yaml."""
+    """Return the path `given`.
+
+    If it is None, return bench.yaml in the working directory, or else the package's bench.yaml.
+    """
     if given is not None:
         return given
     return Path("bench.yaml") if Path("bench.yaml").exists() else PACKAGE_ROOT / "bench.yaml"
 
 
 def scenarios_folder() -> Path:
-    """scenarios/ in the working directory, else the package's folder."""
+    """Return scenarios/ in the working directory if it exists, else the package's scenarios/."""
     return Path("scenarios") if Path("scenarios").is_dir() else PACKAGE_ROOT / "scenarios"
 
 
 def rules_folder() -> Path:
-    """rules/ in the working directory, else the package's folder."""
+    """Return rules/ in the working directory if it exists, else the package's rules/."""
     return Path("rules") if Path("rules").is_dir() else PACKAGE_ROOT / "rules"
 
 
 def workloads_folder() -> Path:
-    """workloads/ in the working directory, else the package's folder."""
+    """Return workloads/ in the working directory if it exists, else the package's workloads/."""
     return Path("workloads") if Path("workloads").is_dir() else PACKAGE_ROOT / "workloads"
 
 
 def lacks(transport: str) -> str | None:
-    """Why a transport cannot run on this machine; None if it can. Looks for its library without importing it."""
+    """Return why a transport cannot run on this machine, or None if it can.
+
+    The transport's Python packages are searched for, but not imported.
+    """
     if traits(transport).on_gpu and nvml.count_gpus() == 0:  # checked first: without a GPU, packages would not help
         return "no NVIDIA GPU was found"
     missing = [name for name in traits(transport).requires if not _installed(name)]

@@ -20,9 +20,10 @@ from bench.core.units import parse_duration
 class Measurement:
     """One entry of a scenario's `measure`. Every combination of its values is measured.
 
-    `transports` None: those that suit the machine. `nodes` None: all nodes of the cluster. `least_ranks`: smaller
-    worlds are not measured. `values`: the values to try of each factor that the entry names; other factors have their
-    default. `env`: the values to try of each environment variable. `tools`: other benchmarks to run as well.
+    `transports`: None means the transports that suit the machine. `nodes`: None means all nodes of the cluster.
+    `least_ranks`: the fewest ranks of a world that is measured. `values`: the values to try of each factor that the
+    entry names. Other factors have their default value. `env`: the values to try of each environment variable. `tools`:
+    other benchmarks to run as well.
     """
 
     patterns: tuple[str, ...]
@@ -43,7 +44,7 @@ class Measurement:
 class Scenario:
     """What to measure. `budget_s`: seconds for one launch of all jobs; `max_s`: seconds for one row.
 
-    `launches`: how often each job runs. `text`: the file verbatim, kept with the results.
+    `launches`: how often each job runs. `text`: the unchanged text of the file, which is kept with the results.
     """
 
     name: str
@@ -63,7 +64,10 @@ def load_scenario(name_or_path: str, folder: Path) -> Scenario:
 
 
 def _content(varied: Factor) -> Content:
-    """Return the reader of a factor, which reads a tuple of values. A factor that cannot be varied has one value."""
+    """Return the content that reads the values of a factor as a tuple.
+
+    If an entry can give only one value of the factor, the tuple has one element.
+    """
     if varied.several:
         return Values(varied.parse, varied.split)
     if varied.merge is None:

@@ -28,9 +28,11 @@ T = TypeVar("T")
 
 
 class KeyMistake(UsageError):
-    """A value contradicts another one. A section's `make` raises this; the message then points at `key`.
+    """An error in a value that contradicts another value.
 
-    `at_value`: the message points at the value, not at the key.
+    A section's `make` raises it. The message then points at `key`.
+
+    `at_value`: whether the message points at the value of `key` rather than at `key`.
     """
 
     def __init__(self, key: str | tuple[str | int, ...], message: str, at_value: bool = False) -> None:
@@ -66,7 +68,10 @@ class Value(Content):
 
 @dataclass(frozen=True, slots=True)
 class Values(Content):
-    """One scalar or a list of them, each read by `parse`. `split` makes the list, `merge` combines what was read."""
+    """One scalar or a list of scalars, each read by `parse`.
+
+    `split`: makes a list of the typed value. `merge`: combines the parsed values into the result.
+    """
 
     parse: Parse
     split: Callable[[object], list[Any]] = listed
@@ -80,12 +85,16 @@ class Values(Content):
                 parsed.append(scalar(self.parse, part))
             return self.merge(tuple(parsed))
         except UsageError as error:
-            raise file.fail((*loc, len(parsed)), str(error)) from None  # past the end if all parts were read
+            raise file.fail((*loc, len(parsed)), str(error)) from None  # the list's own place if all parts were read
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a section. `names`: its spellings in files (errors show the first); empty: the field's name."""
+    """One key of a section.
+
+    `names`: the spellings that files may use; errors show the first one. If `names` is empty, the key is spelt like the
+    field.
+    """
 
     content: Content
     names: tuple[str, ...] = ()
@@ -94,7 +103,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Section(Content):
-    """A mapping with known keys. `keys`: field name -> key; `make` is called with the fields that the file sets."""
+    """A mapping with known keys. `keys`: the key of each field. `make`: called with the fields that the file sets."""
 
     keys: Mapping[str, Key]
     make: Callable[..., Any] = dict
@@ -125,7 +134,7 @@ class Section(Content):
         return build(file, loc, partial(self.make, **found), typed_as)
 
     def key_names(self) -> Iterator[str]:
-        """All keys of this section and of the sections inside it, as errors name them."""
+        """Yield the names of all keys of this section and of the sections inside it, as error messages show them."""
         for field, key in self.keys.items():
             yield _names(field, key)[0]
             if isinstance(key.content, Section):
@@ -204,7 +213,10 @@ class Either(Content):
 
 
 def load(path: Path, kind: Section) -> Any:
-    """Read a file of this kind. Returns what `make` of its section returns. Raises UsageError for the first mistake."""
+    """Read a file whose contents `kind` describes, and return the result of `kind.make`.
+
+    Raises UsageError for the first mistake.
+    """
     return read(yaml_file.load(path), kind)
 
 
@@ -215,9 +227,9 @@ def read(file: YamlFile, kind: Section) -> Any:
 
 
 def build(file: YamlFile, loc: Loc, make: Callable[[], T], typed_as: Mapping[Any, str] = MappingProxyType({})) -> T:
-    """Return `make()`, and add the place of the section at `loc` to its errors.
+    """Return the result of `make()`. If `make` raises UsageError, add the place of the section at `loc` to the message.
 
-    `typed_as`: field -> its key in the file.
+    `typed_as`: for each field, the key as it is typed in the file.
     """
     try:
         return make()

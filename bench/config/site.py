@@ -1,4 +1,4 @@
-"""The instance types of a site: the catalogue's, with the changes of its bench.yaml, and the site's own."""
+"""The instance types of a site: the types of the catalogue, changed as bench.yaml says, and the site's own types."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from bench.hardware.catalogue import Instance, Price
 
 @dataclass(frozen=True, slots=True)
 class OwnInstance:
-    """One entry of bench.yaml's `instances`: how it differs from the type `like`, or from the catalogue's type of this
-    name.
+    """One entry of `instances` in bench.yaml.
 
-    `links`: the rate of each link in bytes per second; `price`: dollars per hour on `price_date`.
+    The entry says how the type differs from the type `like`. If `like` is None, it says how the type differs from the
+    catalogue's type of the same name. Fields that are None do not differ.
+
+    `links`: the rate of each link in bytes per second. `price`: dollars per hour on `price_date`.
     """
 
     name: str
@@ -112,11 +114,12 @@ def changed(entry: OwnInstance, known: Mapping[str, Instance]) -> Instance:
 
 
 def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None, Mapping[str, float], str]:
-    """Return the catalogue's instance type, the rates that replace the type's rates, and a problem ('' if there is
-    none).
+    """Return the catalogue's type for a run, the rates that replace its rates, and the reason why a run cannot use it.
 
-    There is a problem if the type differs in more than rates and price. Only predictions can use such a type. Raises
-    UsageError for an unknown name.
+    The reason is '' if a run can use the type.
+
+    A run cannot use a type of bench.yaml that differs in more than rates and price. Only predictions can use such a
+    type. Raises UsageError for an unknown name.
     """
     if name is None or name not in own:
         return (None if name is None else catalogue.instance(name).name), {}, ""
@@ -142,7 +145,7 @@ def ran_as(name: str | None, own: Mapping[str, OwnInstance]) -> tuple[str | None
 
 
 def _bare(entry: OwnInstance) -> Instance:
-    """Return an instance type of which the entry names only the GPUs, and no similar type."""
+    """Return an instance type for an entry that names the GPUs but no similar type."""
     assert entry.gpu is not None and entry.gpus is not None
     latency = catalogue.yaml_file("links")["latency"]
     seconds = {f"{name}_s": latency[name]["us"] * 1e-6 for name in ("peer", "host", "network")}

@@ -1,4 +1,4 @@
-"""How one value of a YAML file is read. Each function takes the typed text and raises UsageError if it is wrong."""
+"""The functions that read one value of a YAML file. Each takes the typed text, and raises UsageError if it is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.hardware.bounds import COPY_DIRECTIONS, COPY_PATTERNS
 
 
 def words(typed: object) -> list[Any]:
-    """Return the words of a value: a list is returned unchanged, a single text is split as a shell splits it."""
+    """Return the words of a value. A list is returned unchanged. A single text is split as a shell splits it."""
     if not isinstance(typed, str):
         return listed(typed)
     try:
@@ -48,7 +48,7 @@ option_name = _matching(r"[A-Za-z0-9][A-Za-z0-9_-]*", "an option's name without 
 
 
 def hosts(typed: str) -> tuple[str, ...]:
-    """One host, or several as Slurm writes them: `n[001-128]`."""
+    """Parse one host, or several hosts written as in Slurm, such as `n[001-128]`."""
     return tuple(map(host_name, hostlist.expand(typed)))
 
 
@@ -58,7 +58,7 @@ def all_hosts(parsed: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
 
 
 def text(typed: str) -> str:
-    """Any text that is not empty."""
+    """Return any text that is not empty and has no zero byte."""
     if not typed.strip() or "\0" in typed:
         raise UsageError("expected some text")
     return typed
@@ -84,21 +84,21 @@ def instance(typed: str) -> str:
 
 
 def link(typed: str) -> str:
-    """Return the name of a link whose rate a file may set in place of the catalogue's."""
+    """Return the name of a link. A file may set the link's rate to replace the catalogue's rate."""
     if typed not in RATES:
         raise UsageError(f"no link is called {typed!r}{nearest(typed, RATES)}")
     return typed
 
 
 def peers(typed: str) -> str:
-    """How the GPUs of a node reach each other."""
+    """Return the kind of link by which the GPUs of a node reach each other."""
     if typed not in PEERS:
         raise UsageError(f"no kind of peer link is called {typed!r}{nearest(typed, PEERS)}")
     return typed
 
 
 def price(typed: str) -> float:
-    """Dollars per hour, above zero."""
+    """Parse a price in dollars per hour, which must be above zero."""
     found = _number(typed)
     if found is None or not 0 < found < 1e6:
         raise UsageError(f"{typed!r} is not a price: give US dollars per hour of one node, such as 21.96")
@@ -106,7 +106,7 @@ def price(typed: str) -> float:
 
 
 def ratio(typed: str) -> float:
-    """1 or more."""
+    """Parse a ratio of 1 or more."""
     found = _number(typed)
     if found is None or not 1 <= found < 1e6:
         raise UsageError(f"{typed!r} is not an oversubscription: give 1 (none) or more, such as 2 or 1.5")
@@ -164,7 +164,7 @@ def ranks_per_node(typed: str) -> int | None:
 
 
 def transports(chosen: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Several parsed transports; None for auto. Raises UsageError if auto is listed with other transports."""
+    """Return the parsed transports, or None for auto. Raises UsageError if auto is listed with other transports."""
     if "auto" in chosen and len(chosen) > 1:
         raise UsageError("auto chooses the transports: leave out the others, or leave out auto")
     return None if chosen == ("auto",) else chosen

@@ -36,13 +36,16 @@ _WORDS = {
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_MOST_DEPTH = 50  # far more than any file of ours, far less than Python's stack
+_MOST_DEPTH = 50  # far more than our files need, far less than Python's limit of recursion
 _MOST_DIGITS = 4000  # Python refuses to read whole numbers with more digits
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The place of a value and of its key (line and column, counted from 1); for a scalar also its text as typed."""
+    """The places of a value and of its key. Lines and columns are counted from 1.
+
+    `text`: for a scalar, the text as typed.
+    """
 
     line: int
     column: int
@@ -61,13 +64,16 @@ class YamlFile:
     places: dict[Loc, Written]
 
     def where(self, loc: Loc, key: bool = False) -> str:
-        """`scenarios/x.yaml:7:13`: the place of the value at `loc` (or of its key), or of its nearest parent."""
+        """Return the place of the value at `loc`, or of its key if `key` is true, such as `scenarios/x.yaml:7:13`.
+
+        If the file has no such value, return the place of the nearest parent.
+        """
         written = self.places[self.present(loc)]
         line, column = (written.key_line, written.key_column) if key else (written.line, written.column)
         return f"{_shown(self.path)}:{line}:{column}"
 
     def typed(self, loc: Loc = ()) -> Any:
-        """`value`, or its part at `loc`, with every scalar as typed: `012` stays "012"."""
+        """Return the part of `value` at `loc`, with every scalar as typed. For example, `012` stays "012"."""
         value = self.value
         for part in loc:
             value = value[part]
@@ -111,7 +117,7 @@ def _letters_of(name: str) -> str:
 
 
 def dotted(loc: Loc) -> str:
-    """`measure.0.patterns` of ("measure", 0, "patterns")."""
+    """Return a place as text, such as `measure.0.patterns` for ("measure", 0, "patterns")."""
     return ".".join(map(str, loc))
 
 
@@ -125,7 +131,7 @@ def load(path: Path) -> YamlFile:
 
 
 def read(raw: bytes, path: Path) -> YamlFile:
-    """Parse bytes. Errors name `path`."""
+    """Parse the bytes of a file. Errors name `path`."""
     import yaml
 
     try:
@@ -155,7 +161,7 @@ class _Reader:
         """Return the file's only document."""
         import yaml
 
-        started = any(isinstance(event, yaml.DocumentStartEvent) for event in self._events)  # reads up to there
+        started = any(isinstance(event, yaml.DocumentStartEvent) for event in self._events)  # reads the events before
         value = self._value(next(self._events), (), None) if started else None
         if value is None:
             raise UsageError(f"{_shown(self._path)} is empty")
@@ -181,7 +187,7 @@ class _Reader:
         return self._scalar(event)
 
     def _refuse(self, event: Any) -> None:
-        """Raise an error if this is an alias, or has an anchor or a tag."""
+        """Raise UsageError if an event is an alias, or has an anchor or a tag."""
         import yaml
 
         if isinstance(event, yaml.AliasEvent):
@@ -247,7 +253,7 @@ def _error(path: Path, line: int, column: int, message: str) -> UsageError:
 
 
 def _position(before: bytes) -> tuple[int, int]:
-    """Line and column, counted from 1, of the character after these bytes."""
+    """Return line and column, counted from 1, of the character after these bytes."""
     start_of_line = before.rfind(b"\n") + 1
     return before.count(b"\n") + 1, len(before[start_of_line:].decode("utf-8", "replace")) + 1
 

@@ -1,1 +1,1 @@
-"""Figures: one file each, with `applies(document)` and `draw(document)`."""
+"""Figures. Each file draws one kind of figure, and has the functions `applies(document)` and `draw(document)`."""

@@ -11,7 +11,7 @@ from bench.figures._style import GREY, SMALL_TEXT
 from bench.results.curves import BoundCurve, bound_curves
 from bench.results.document import Summary
 
-# A bound further above the data than this factor would flatten the curves, so it is named but not drawn.
+# A bound that exceeds the data by more than this factor would flatten the curves, so it is named but not drawn.
 _IN_VIEW = 2.5
 
 
@@ -50,10 +50,11 @@ def draw(axes: Axes, rows: Iterable[Summary]) -> None:
 
 
 def _name_levels(axes: Axes, curves: Sequence[BoundCurve], text_height: float) -> list[str]:
-    """Write names next to flat bounds. If two bounds are close, the upper one has its name above its line, the lower
-    below.
+    """Write the names of flat bounds next to their lines.
 
-    Returns the names that do not fit above the axis.
+    If two lines are close, the lower bound has its name below its line.
+
+    Returns the names for which there is no room between the line and the x axis.
     """
     rates = sorted(max(curve.rates) for curve in curves)
     unplaced = []

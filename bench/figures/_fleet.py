@@ -24,7 +24,10 @@ _MOST_NAMED = 6
 
 
 def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
-    """Draw one map of all groups; named hosts are framed. Raises UsageError if there are no pairs with figures."""
+    """Draw one map of all groups of runs, with a frame around each host that the verdict names.
+
+    Raises UsageError if there are no pairs with figures.
+    """
     number = {host: index for index, host in enumerate(fleet.hosts)}
     compared = {group.key for group in fleet.groups if group.compared}
     grid = np.full((len(number), len(number)), math.nan)

@@ -1,4 +1,4 @@
-"""Predicted bus bandwidth against size: a line and a band for each algorithm, the user's rows as points."""
+"""Predicted bus bandwidth against size, with a line and a band for each algorithm. The user's rows are points."""
 
 from __future__ import annotations
 

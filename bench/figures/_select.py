@@ -21,7 +21,7 @@ from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4
-_LONG_S = 10.0  # longer steps are shown in seconds
+_LONG_S = 10.0  # if a step can take longer, times are shown in seconds instead of milliseconds
 _MOST = 6  # machines in a figure, limited by the distinct colours
 _PARTS = (
     ("compute_s", "compute", "#0072B2", ""),
@@ -32,7 +32,7 @@ _PARTS = (
 
 
 def draw(selection: Selection) -> Figure:
-    """Draw four panels of the best machines, each with intervals."""
+    """Draw four panels that show the best machines with their intervals."""
     shown = selection.candidates[:_MOST]
     figure, axes = _style.panels(4, height_in=3.9)
     looks = _style.looks(each.instance.name for each in shown)
@@ -67,7 +67,10 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
-    """Draw the parts of the step and the interval of its whole time. Communication known only as a range is pale."""
+    """Draw the parts of each machine's step, and the interval of the whole step's time.
+
+    The bar of communication is pale if only a range of its time is known.
+    """
     longest = max(each.range("total_s").high for each in shown)
     scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
     for row, each in enumerate(shown):
@@ -129,7 +132,7 @@ def _lines(
     by_cost: bool,
     words: Callable[[int], str],
 ) -> None:
-    """Draw one band for each machine. `words` formats the labels of the x axis."""
+    """Draw one band for each machine. `words`: returns the label of a value on the x axis."""
     scale = _MILLION if by_cost else _MILLION / 3600
     for line in lines:
         style = look(line.name.rpartition(" x ")[2])
@@ -150,7 +153,10 @@ def _lines(
 
 
 def _plain(*each: Axis) -> None:
-    """Label ticks without exponents, at 1, 2 and 5 times powers of ten; below one decade also at 3 and 7 times."""
+    """Label ticks without exponents, at 1, 2 and 5 times powers of ten.
+
+    If the axis spans less than a decade, also label 3 and 7 times powers of ten.
+    """
     for axis in each:
         axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
         axis.set_minor_formatter(FuncFormatter(partial(_between, axis)))
@@ -163,7 +169,7 @@ def _between(axis: Axis, value: float, _: object) -> str:
 
 
 def _short(value: float) -> str:
-    """0.5, 20, 50k, 1M."""
+    """Return a number as short text, such as 0.5, 20, 50k or 1M."""
     scale, unit = (1e6, "M") if value >= 1e6 else (1e3, "k") if value >= 1e4 else (1.0, "")
     return f"{value / scale:g}{unit}"
 

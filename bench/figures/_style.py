@@ -36,12 +36,15 @@ SMALL_TEXT = 9
 GREY = "#444444"
 _NUM_SIZE_LABELS = 8
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_LINE, _HANDLE = 125, 10  # letters: of a legend as wide as the figure, and before each label
+_LINE, _HANDLE = 125, 10  # in letters: the width of the figure, and of the line before a label in the legend
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Colour, marker and dashes of one series, the same in every panel; modelled series are dash-dotted."""
+    """The colour, marker and dashes of one series, which are the same in every panel.
+
+    Modelled series are dash-dotted.
+    """
 
     label: str
     colour: str
@@ -80,7 +83,10 @@ def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]
 
 
 def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Summary], remarks: Sequence[str]) -> None:
-    """Add the title above the panels and the legend and remarks below; mark modelled and imported rows."""
+    """Add the title above the panels, and the legend and the remarks below them.
+
+    The title says whether rows are modelled or imported. `rows`: the rows that the figure shows.
+    """
     drawn = list(rows)
     modelled = [row.modelled for row in drawn]
     if any(modelled):
@@ -137,9 +143,10 @@ def points(
     y: Sequence[float],
     errors: Sequence[tuple[float, float]] | None = None,
 ) -> None:
-    """Draw a series: a bar for the interval (below, above) of each point, hollow markers if not converged, and a line.
+    """Draw a series as points and a line. The markers of rows that did not converge are hollow.
 
-    The line joins neighbouring points only if they have the same algorithm.
+    The line joins neighbouring points only if they have the same algorithm. `errors`: how far the interval of each
+    point reaches below and above the point.
     """
     if errors is not None:
         axes.errorbar(
@@ -168,7 +175,10 @@ def points(
 
 
 def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
-    """Set a binary logarithmic x axis (8, 1K, 1M, ...). Sizes are labelled from the largest down, as many as fit."""
+    """Set a binary logarithmic x axis (8, 1K, 1M, ...).
+
+    As many sizes are labelled as fit, beginning with the largest.
+    """
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
     room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))
@@ -183,21 +193,22 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
 
 
 def shown(text: str) -> str:
-    """Return one line for a figure:
+    """Return a text as one line that matplotlib shows literally.
 
-    no hidden characters, and `$` escaped, because matplotlib reads `$...$` as a formula.
+    Hidden characters are replaced by visible escapes. Two or more `$` are escaped, because matplotlib reads `$...$` as
+    a formula.
     """
     text = printable(text)
     return _DOLLAR.sub(r"\\$", text) if len(_DOLLAR.findall(text)) > 1 else text
 
 
 def _tick_labels(axis: Axis) -> list[Text]:
-    """Return the labels of ticks, whose formatters make their texts when they are drawn."""
+    """Return the labels of the ticks of an axis. Their formatters set their texts when the figure is drawn."""
     return [label for tick in (*axis.majorTicks, *axis.minorTicks) for label in (tick.label1, tick.label2)]
 
 
 def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
-    """Write `path`.png and `path`.svg and create their folder; return both paths."""
+    """Write `path`.png and `path`.svg, and create their folder. Returns both paths."""
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
     png, svg = base.with_name(base.name + ".png"), base.with_name(base.name + ".svg")

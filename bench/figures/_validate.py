@@ -1,4 +1,4 @@
-"""The errors of held-out predictions by class, with one point for each row."""
+"""The errors of predictions that are made without the predicted system's own rows, by class. Each row is one point."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
 
 
 def errors(rows: Sequence[HeldOutRow]) -> Figure:
-    """Draw predicted / measured time: by size on the left, large sizes by class on the right."""
+    """Draw the ratio of predicted to measured time.
+
+    The left panel shows all rows by size, the right one large sizes by class.
+    """
     classes = list(dict.fromkeys(sorted(link_level(row) for row in rows)))
     looks = {name: _look(index, name) for index, name in enumerate(classes)}
     figure, (left, right) = _style.panels(2, height_in=4.2)
@@ -64,7 +67,7 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
 
 
 def _look(index: int, name: str) -> _style.Look:
-    """Return the look of a class. Once all colours are used, the marker changes."""
+    """Return the look of a class. Once all colours are used, they repeat with other markers."""
     marker = _style.MARKERS[(index + index // len(_style.COLOURS)) % len(_style.MARKERS)]
     return _style.Look(name, _style.COLOURS[index % len(_style.COLOURS)], marker, "-")
 
@@ -86,5 +89,5 @@ def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Seque
 
 
 def _positions(index: int, num: int) -> list[float]:
-    """Positions side by side, centred on the position of a class."""
+    """Return `num` positions side by side, centred on the position of the class with this index."""
     return [index + 0.6 * ((k + 0.5) / num - 0.5) for k in range(num)]

@@ -11,12 +11,15 @@ from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:
-    """Whether there is any bandwidth to draw."""
+    """Check whether there is any bandwidth to draw."""
     return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `bandwidth`, with the slowest group at each size. Empty for a document without bandwidth."""
+    """Return one figure, `bandwidth`, which shows the slowest group at each size.
+
+    Return an empty list for a document without bandwidth.
+    """
     rows = _chosen(document)
     if not rows:
         return []
@@ -57,7 +60,10 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _error(row: Summary, rate: float) -> tuple[float, float]:
-    """How far the rate's interval reaches below and above the rate; computed from the interval of the time."""
+    """Return how far the interval of a rate reaches below and above the rate.
+
+    Both are computed from the interval of the time.
+    """
     if not row.median_s or not row.ci_low_s or not row.ci_high_s:
         return 0.0, 0.0
     return rate * (1 - row.median_s / row.ci_high_s), rate * (row.median_s / row.ci_low_s - 1)

@@ -1,4 +1,4 @@
-"""The fitted model latency + size / bandwidth over the measured times: one figure per mode, one panel per pattern."""
+"""The fitted model latency + size / bandwidth with the measured times. Each mode has a figure, each pattern a panel."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode an
 
 
 def applies(document: Document) -> bool:
-    """Whether the document has a fit."""
+    """Check whether the document has a fit."""
     return bool(document.fits)
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure for each mode with fits: `fit-isolated`, `fit-pipelined`. Of several groups the slowest is drawn."""
+    """Return one figure for each mode with fits: `fit-isolated`, `fit-pipelined`.
+
+    Of several groups, the slowest is drawn.
+    """
     return [(f"fit-{mode}", _figure(document, mode)) for mode in sorted({fit.mode for fit in document.fits})]
 
 
@@ -54,7 +57,7 @@ def _figure(document: Document, mode: str) -> Figure:
         panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
-    # The points are points of curves, not rows with flags, so no point is hollow.
+    # No point is hollow here. Without flags, `finish` does not explain hollow points in the legend.
     rows = [
         replace(row, flags=())
         for row in document.summaries
@@ -70,7 +73,7 @@ def _key(curve: Fit | model.Curve) -> tuple[str, str, str]:
 
 
 def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
-    """For each job, the fit of the group with the longest time at the largest size."""
+    """Return for each job the fit of the group that takes longest at the largest size."""
     slowest: dict[str, Fit] = {}
     for fit in sorted(fits, key=lambda fit: points[_key(fit)][-1].seconds):
         slowest[fit.job] = fit
@@ -109,7 +112,10 @@ def _draw_points(panel: Axes, look: _style.Look, points: Sequence[model.Point]) 
 
 
 def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) -> None:
-    """Draw the line, and a tick at half its bandwidth. A line that does not fit is dotted and has no tick."""
+    """Draw the line of a segment, and a tick where it reaches half its bandwidth.
+
+    A line that does not fit is dotted and has no tick.
+    """
     sizes = np.geomspace(segment.first_bytes, segment.last_bytes, 100)
     times = [model.predicted(segment, size) for size in sizes]
     panel.plot(sizes, times, color=look.colour, linewidth=1.6 if fits else 1.0, linestyle=look.dashes if fits else ":")
@@ -119,15 +125,18 @@ def _draw_segment(panel: Axes, look: _style.Look, segment: Segment, fits: bool) 
 
 
 def _half(segment: Segment) -> float | None:
-    """Return the size n1/2, or None if it lies outside the segment's sizes."""
+    """Return the size n1/2, at which a segment reaches half its bandwidth.
+
+    Return None if this size lies outside the segment's sizes.
+    """
     half = segment.half_bytes
     return half if half and segment.first_bytes <= half <= segment.last_bytes else None
 
 
 def _headline(fit: Fit) -> str:
-    """Return the headline, `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`:
+    """Return the headline of a fit, such as `1.54 us, 1.3 GB/s, n1/2 2.61 KiB`.
 
-    latency of the first piece, bandwidth and n1/2 of the last.
+    It has the latency of the first segment, the bandwidth of the last segment, and n1/2 of each segment that has one.
     """
     if not fit.fits:
         at = f" at {format_bytes(fit.max_residual_bytes)}" if fit.max_residual_bytes else ""
@@ -145,7 +154,7 @@ def _latency(segment: Segment) -> float:
 
 
 def _time_axis(panel: Axes, num_lines: int) -> None:
-    """Label powers of ten (10 us, 1 ms, ...), with empty space above the data for the headlines."""
+    """Label powers of ten (10 us, 1 ms, ...), and leave empty space above the data for the headlines."""
     low, high = panel.get_ylim()
     panel.set_ylim(low, high * (high / low) ** (0.04 * num_lines))
     panel.set_ylabel("time", fontsize=_style.TEXT)

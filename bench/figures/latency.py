@@ -14,12 +14,14 @@ from bench.results.document import Document, Summary
 
 
 def applies(document: Document) -> bool:
-    """Whether a pattern with sizes has an isolated time."""
+    """Check whether a pattern with sizes has an isolated time."""
     return bool(_chosen(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `latency`, with the slowest group at each size. Empty if the document has no isolated times.
+    """Return one figure, `latency`, which shows the slowest group at each size.
+
+    Return an empty list if the document has no isolated times.
 
     A pattern without sizes (barrier) gets a remark instead of a panel.
     """
@@ -75,7 +77,7 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
 
 
 def _time_axis(panel: Axes) -> None:
-    """Label powers of ten (10 us, 1 ms, ...); if there are few of them, also their multiples by 2 and 5."""
+    """Label powers of ten (10 us, 1 ms, ...). If there are few of them, also label their multiples by 2 and 5."""
     panel.set_yscale("log")
     panel.set_ylabel("time", fontsize=_style.TEXT)
     low, high = panel.get_ylim()
@@ -85,7 +87,10 @@ def _time_axis(panel: Axes) -> None:
 
 
 def _band(row: Summary) -> tuple[float, float]:
-    """(low, high) in seconds: from the fastest sample to p95, else the median's interval, else (median, median)."""
+    """Return the ends of a row's band in seconds: the fastest sample and p95.
+
+    If these are unknown, return the ends of the median's interval, or the median twice.
+    """
     median = curves.seconds(row)
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
@@ -93,7 +98,7 @@ def _band(row: Summary) -> tuple[float, float]:
 
 
 def _error(row: Summary) -> tuple[float, float]:
-    """How far, in seconds, the median's interval reaches below and above the median."""
+    """Return how far the median's interval reaches below and above the median, in seconds."""
     median = curves.seconds(row)
     return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
 

@@ -1,6 +1,7 @@
-"""Maps of all pairs of ranks, source by destination: bandwidth of the largest size, time of the smallest size.
+"""Maps of all pairs of ranks. One shows the bandwidth of the largest size, the other the time of the smallest size.
 
-Ranks are sorted by rack and host. Frames mark the parts that `bench diagnose` finds slow.
+The row of a cell is the source and its column the destination. Ranks are sorted by rack and host. Frames mark the parts
+that `bench diagnose` finds slow.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from bench.figures import _style
 from bench.results import curves
 from bench.results.document import Document, Summary
 
-_MOST_ANNOTATED_RANKS = 16  # width of one map; two maps have narrower cells
+_MOST_ANNOTATED_RANKS = 16  # if there is one map; two maps have narrower cells
 _MOST_ANNOTATED_OF_TWO = 10
-_MOST_CELLS = 512  # cells per side; with more ranks, ranks share a cell, which shows their worst pair
+_MOST_CELLS = 512  # on each side; if there are more ranks, several share a cell, which shows their worst pair
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
@@ -34,14 +35,15 @@ _FRAME = "#D55E00"
 
 
 def applies(document: Document) -> bool:
-    """Whether there are at least two pairs to compare."""
+    """Check whether there are at least two pairs to compare."""
     return any(len(_pairs(rows)) > 1 for rows in _jobs(document).values())
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """One figure, `pairs-<job>`, for each job that measured pairs.
+    """Return one figure, `pairs-<job>`, for each job that measured pairs.
 
-    Half a round trip, or a two-way bandwidth, fills both cells of a pair. The cell of an unmeasured direction is grey.
+    The time of half a round trip fills both cells of a pair, and so does a two-way bandwidth. The cell of an unmeasured
+    direction is grey.
     """
     figures = []
     for job, rows in _jobs(document).items():
@@ -62,7 +64,7 @@ def _pairs(rows: Sequence[Summary]) -> set[tuple[int | None, int | None]]:
 def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure:
     direct = [
         row for row in rows if Flag.THROUGH_HOST not in row.flags
-    ] or rows  # modes with the same rows share one map
+    ] or rows  # draw rows copied through host memory only if there are no others
     maps = [each for each in (_bandwidths(direct), _times(direct)) if each]
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
@@ -98,7 +100,10 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
 
 @dataclass(frozen=True, slots=True)
 class PairMap:
-    """One panel: its rows, and the function that gives a row's value. `symmetric`: a row applies to both directions."""
+    """One panel, its rows, and the function that returns a row's value.
+
+    `colours`: a colour map of matplotlib. `symmetric`: whether a row applies to both directions of its pair.
+    """
 
     title: str
     unit: str
@@ -132,7 +137,10 @@ def _times(rows: list[Summary]) -> PairMap | None:
 
 
 def _ranks_of_a_cell(header: Header) -> int:
-    """Ranks per cell: 1, or for a large world the ranks of so many whole nodes that a side has few enough cells."""
+    """Return the number of ranks on each side of a cell, which is 1 unless the world is large.
+
+    In a large world, a cell has the ranks of one or more whole nodes, so that a side has at most `_MOST_CELLS` cells.
+    """
     num_ranks, per_node = known(header.num_ranks), known(header.ranks_per_node)
     if num_ranks <= _MOST_CELLS:
         return 1
@@ -140,23 +148,27 @@ def _ranks_of_a_cell(header: Header) -> int:
 
 
 def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
-    """Return the worst value of each cell, as [source, destination], with ranks in the order `order`.
+    """Return the worst value of each cell as an array [source, destination], with ranks in the order `order`.
 
-    The value is NaN if not measured.
+    The value of a cell that was not measured is NaN.
     """
     share = _ranks_of_a_cell(header)
     side = -(-known(header.num_ranks) // share)
     grid = np.full((side, side), math.nan)
     # The colour map of times is reversed, because the largest time is the worst.
     worst = np.fmax if shown.colours.endswith("_r") else np.fmin
-    pairs = curves.by(shown.rows, lambda row: (row.src, row.dst))  # the median of several measurements of a pair
+    # If a pair was measured several times, its value is the median.
+    pairs = curves.by(shown.rows, lambda row: (row.src, row.dst))
     at = np.argsort(order)[np.array(list(pairs))] // share
     worst.at(grid, (at[:, 0], at[:, 1]), [np.median([shown.value(row) for row in rows]) for rows in pairs.values()])
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
 
 
 def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
-    """Frame the rows and columns of a host or NIC, or the cells of a link; adjacent cells share a frame."""
+    """Draw frames around the rows and columns of a host or NIC, or around the cells of a link.
+
+    Adjacent cells share a frame. `share`: ranks on each side of a cell.
+    """
     at = []
     for end in accused.ends:
         at.append(sorted({place // share for place, rank in enumerate(order) if _is_of(rank, end, places)}))
@@ -197,7 +209,10 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], grid: Any, shown: PairMap) -> None:
-    """Draw a grid of ranks in this order, with host names where there is room to read them. NaN is grey."""
+    """Draw a grid of ranks in this order. Cells with NaN are grey.
+
+    If there is room, ranks are labelled by host names.
+    """
     norm = _norm(float(np.nanmin(grid)), float(np.nanmax(grid)))
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
@@ -230,8 +245,9 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
 
 
 def _norm(low: float, high: float) -> Normalize:
-    """Return a colour scale of at least a factor of 2, so noise looks harmless; above a factor of 5 it is
-    logarithmic.
+    """Return a colour scale that spans at least a factor of 2, so that noise does not look like a fault.
+
+    The scale is logarithmic if it spans more than a factor of 5.
     """
     low = min(low, high / 2)
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
@@ -257,5 +273,5 @@ def annotate(panel: Axes, grid: Any, form: str = "") -> None:
 
 
 def _digits(value: float) -> str:
-    """Three digits: 4.40, 11.2, 230."""
+    """Return a value with three digits, such as 4.40, 11.2 or 230."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

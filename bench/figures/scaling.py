@@ -1,4 +1,4 @@
-"""Scaling of each pattern: bandwidth (or time) of the largest common size by number of ranks, and the ideal line.
+"""Scaling of each pattern, as bandwidth (or time) of the largest common size by number of ranks, with the ideal line.
 
 A second figure shows efficiencies relative to the smallest world of the same kind and to the bound of each world.
 """
@@ -19,14 +19,14 @@ _Series = dict[str, list[Summary]]  # label -> one row for each number of ranks,
 
 
 def applies(document: Document) -> bool:
-    """Whether a pattern was measured at a common size with more than one number of ranks."""
+    """Check whether a pattern was measured at a common size with more than one number of ranks."""
     return bool(_panels(document))
 
 
 def draw(document: Document) -> list[tuple[str, Figure]]:
-    """`scaling` and, if worlds have a reference, `scaling-efficiency`, with a panel for each pattern.
+    """Return `scaling` and, if worlds have a reference, `scaling-efficiency`. Each figure has a panel for each pattern.
 
-    Empty if the document has only one world.
+    Return an empty list if the document has only one world.
     """
     panels = _panels(document)
     return [("scaling", _bandwidths(panels)), *_efficiencies(document)] if panels else []
@@ -57,7 +57,10 @@ def _bandwidths(panels: dict[str, _Series]) -> Figure:
 
 
 def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
-    """Efficiency in percent at the largest pipelined size, with separate curves inside a node and between nodes."""
+    """Return a figure of the efficiency in percent at the largest pipelined size.
+
+    Scaling inside a node and scaling between nodes have separate curves. The list is empty if no world has a reference.
+    """
     rated = [one for one in document.scalings if one.factor != "order" and one.mode == "pipelined" and one.efficiency]
     patterns: dict[str, list[Scaling]] = {}
     for one in rated:
@@ -123,7 +126,10 @@ def _draw_efficiency(panel: Axes, look: _style.Look, curve: list[Scaling]) -> No
 
 
 def _panels(document: Document) -> dict[str, _Series]:
-    """For each pattern, the series with more than one world, at the largest size that all their worlds requested."""
+    """Return for each pattern the series with more than one world.
+
+    The rows are those of the largest size that all worlds of these series requested.
+    """
     panels = {}
     for pattern, rows in curves.by(document.summaries, lambda row: row.pattern).items():
         chosen = [row for row in curves.valid(document, _mode(rows)) if row.pattern == pattern and _has_world(row)]
@@ -139,7 +145,10 @@ def _panels(document: Document) -> dict[str, _Series]:
 
 
 def _has_world(row: Summary) -> bool:
-    """Whether a row is of a whole world of known size. False for groups, which share links, and for imported logs."""
+    """Check whether a row is of a whole world of known size.
+
+    This is false for rows of groups, because groups share links, and for rows of imported logs.
+    """
     known = row.num_ranks is not None and row.num_nodes is not None
     return known and row.topology == "world" and not row.imported
 
@@ -196,8 +205,8 @@ def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool)
 def _value(row: Summary, seconds: float | None, rated: bool) -> float:
     """Return the value to draw for a time.
 
-    `seconds`: the time, by default the median. `rated`: whether the value is the busbw in GB/s rather than a time in
-    microseconds.
+    `seconds`: the time; if it is None or 0, the row's median is used. `rated`: whether the value is the busbw in GB/s
+    rather than a time in microseconds.
     """
     median = curves.seconds(row)
     seconds = seconds or median
@@ -207,7 +216,7 @@ def _value(row: Summary, seconds: float | None, rated: bool) -> float:
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
-    """Label the axis of ranks. `nodes`: number of ranks of a world -> its number of nodes."""
+    """Label the axis of ranks. `nodes`: for each number of ranks, the number of nodes of that world."""
     panel.set_xscale("log", base=2)
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())

@@ -1,4 +1,4 @@
-"""Two kernels: one copies, the other holds a stream until the host releases it.
+"""Two CUDA kernels. One copies memory, and the other makes a stream wait until the host releases it.
 
 Neither kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
 """
@@ -12,8 +12,8 @@ import numpy as np
 THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: all that one SM can hold
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
 
-# Words of 16 bytes, tile by tile: each thread has four loads in flight before its first store. The last bytes are
-# copied one by one. With four blocks on an SM, each thread has 32 registers.
+# The kernel copies words of 16 bytes, tile by tile. Each thread has four loads in flight before its first store. The
+# bytes after the last whole word are copied one by one. With four blocks on an SM, each thread has 32 registers.
 COPY = r"""
 extern "C" __global__ void __launch_bounds__(512, 4)
 bench_copy(unsigned long long source, unsigned long long target, unsigned long long num_bytes) {
@@ -83,13 +83,13 @@ def gate_kernel(cupy: Any) -> Any:
 
 
 def numbers(*values: int) -> tuple[np.uint64, ...]:
-    """Kernel arguments, all 64 bits wide."""
+    """Return numbers as kernel arguments, all 64 bits wide."""
     return tuple(np.uint64(value) for value in values)
 
 
 def copy_grid(num_bytes: int, num_sms: int) -> int:
-    """Return the number of blocks of the copy kernel:
+    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
 
-    as many as fit on the SMs, or one per tile if there are fewer tiles.
+    These are as many blocks as fit on the SMs, or one block per tile if there are fewer tiles.
     """
     return max(1, min(BLOCKS_PER_SM * num_sms, -(-num_bytes // TILE_BYTES)))

@@ -1,4 +1,4 @@
-"""Copies with all arguments bound. Each copy is issued on its own stream; one event starts all of them."""
+"""Programs of copies whose arguments are bound. Each copy has its own stream, and one event starts all streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALIGNMENT_BYTES = 16  # alignment of both ends of a kernel's copy
 
 
 def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """Copy by memcpyAsync, or between two GPUs of this process by memcpyPeerAsync."""
+    """Return a function that issues a copy by memcpyAsync, or by memcpyPeerAsync between two GPUs of this process."""
     (source_on, source_at), (target_on, target_at) = source, target
     if HOST not in (source_on, target_on) and source_on != target_on:
         return partial(runtime.memcpyPeerAsync, target_at, target_on, source_at, source_on, num_bytes, stream)
@@ -27,7 +27,10 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
 
 
 def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: int, stream: int) -> Issue:
-    """Copy by the kernel, with as many blocks as fit on the GPU. The GPU must have access to both ends."""
+    """Return a function that issues a copy by the kernel, with at most as many blocks as fit on the GPU.
+
+    The GPU must have access to both ends. Raises ValueError if an end is not aligned.
+    """
     (_, source_at), (_, target_at) = source, target
     if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
         raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
@@ -37,7 +40,7 @@ def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: in
 
 
 class CopyProgram:
-    """Copies of one rank: `issues[k][j]` issues the copy of buffer set k on stream j."""
+    """The copies of one rank. `issues[k][j]` issues the copy of buffer set k on stream j."""
 
     def __init__(
         self, runtime: Any, device: int, streams: Sequence[int], issues: Sequence[Sequence[Issue]], gated: bool
@@ -51,19 +54,22 @@ class CopyProgram:
         self._others: ThreadPoolExecutor | None = None
 
     def run(self, index: int) -> None:
-        """Run all copies of a set to completion."""
+        """Issue all copies of a buffer set and wait until they are complete."""
         self._ran = True
         self.issue((index,))
         for stream in self.streams:
             self._runtime.streamSynchronize(stream)
 
     def warm(self, index: int) -> None:
-        """Run once, unless that was already done: CUDA may wait for the whole GPU while it loads code."""
+        """Run the copies of a buffer set, unless some copies ran before.
+
+        CUDA may wait for the whole GPU while it loads code. This call makes it load the code before a measurement.
+        """
         if not self._ran:
             self.run(index)
 
     def issue(self, order: Sequence[int]) -> None:
-        """Issue the copies of these sets in order, without waiting."""
+        """Issue the copies of these buffer sets in order, without waiting for them."""
         for index in order:
             for issue in self.issues[index]:
                 issue()
@@ -77,7 +83,7 @@ class CopyProgram:
         self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
     def enqueue(self, order: Sequence[int]) -> None:
-        """Enqueue an event that all streams wait for, the copies of these sets, and an event at each stream's end."""
+        """Enqueue an event that all streams wait for, the copies of these buffer sets, and an event on each stream."""
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
         for stream in self.streams[1:]:
@@ -87,22 +93,23 @@ class CopyProgram:
             runtime.eventRecord(end, stream)
 
     def wait(self) -> None:
-        """Wait for the end of every stream."""
+        """Wait for the last event of every stream."""
         for end in self._ends:
             self._runtime.eventSynchronize(end)
 
     def ends_s(self) -> list[float]:
-        """Seconds of each stream, from the common start to its own end, by the GPU's events."""
+        """Return for each stream the seconds from the common start to the stream's end, by the GPU's events."""
         return [float(self._runtime.eventElapsedTime(self._begin, end)) * 1e-3 for end in self._ends]
 
     def elapsed_s(self) -> float:
-        """Seconds from the common start to the last end."""
+        """Return the seconds from the common start to the end of the last stream."""
         return max(self.ends_s())
 
     def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
-        """Issue copies and wait for them.
+        """Issue the copies of these buffer sets and wait for them.
 
-        Returns three times in seconds: by events, until the host saw the end, and until all copies were issued.
+        Returns three times in seconds: the time by the GPU's events, the time until the host saw the end, and the time
+        until all copies were issued.
         """
         began = perf_counter()
         self.enqueue(order)
@@ -112,7 +119,7 @@ class CopyProgram:
         return self.elapsed_s(), ended - began, issued - began
 
     def timed_by_host(self, order: Sequence[int]) -> float:
-        """Seconds on the host's clock, for copies that block the calling thread.
+        """Return the seconds that copies take by the host's clock. This is for copies that block the calling thread.
 
         The driver copies pageable memory on the calling thread. Two directions at once therefore need two threads.
         """

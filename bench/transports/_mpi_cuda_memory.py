@@ -18,15 +18,17 @@ from bench.transports import _host
 from bench.transports._cuda_device import WITHOUT_DRIVER
 from bench.transports._device import CupyArrays
 
-_ALIGNMENT_BYTES = 256  # as cudaMalloc aligns
+_ALIGNMENT_BYTES = 256  # the alignment of memory from cudaMalloc
 _RESERVE_BYTES = 1 << 30  # reserved for the library and the driver
 
 
 class RankGpu:
-    """The GPU of this rank, made current."""
+    """The GPU of this rank. The constructor makes it CuPy's current device."""
 
     def __init__(self, cupy: Any, place: RankInfo, shared: bool) -> None:
-        """Choose the GPU of the local rank, or the only visible one. `shared`: ranks may share GPUs, assigned in turn.
+        """Choose the GPU of the local rank, or the only visible GPU.
+
+        `shared`: whether ranks may share GPUs, which are then assigned in turn.
 
         Raises RefusedError if there is no GPU for this rank.
         """
@@ -51,7 +53,10 @@ class RankGpu:
         self.name = f"{cupy.cuda.Device(self.index).pci_bus_id} {uuid}".strip()
 
     def _compiles(self, rank: int) -> None:
-        """Compile a kernel now: CuPy needs kernels to fill and compare, and a missing compiler must not fail a row."""
+        """Raise RefusedError if CuPy cannot compile a kernel for this GPU.
+
+        CuPy needs kernels to fill and compare memory. Without this check, a missing compiler would fail a row.
+        """
         try:
             Memory(self.arrays, self.arrays.empty(64)).fill(constant(GUARD))
             self.finish()
@@ -78,7 +83,7 @@ class RankGpu:
         return num_gpus
 
     def facts(self) -> dict[str, str]:
-        """Return the facts for the header."""
+        """Return the facts about this GPU for the header."""
         model = self._about.get("name", b"")
         runtime = int(self._runtime.runtimeGetVersion())
         return {
@@ -89,36 +94,42 @@ class RankGpu:
         }
 
     def available_bytes(self, num_sharing: int) -> int:
-        """Bytes for this rank's buffers on a GPU that `num_sharing` ranks use."""
+        """Return the bytes that this rank's buffers may use on a GPU that `num_sharing` ranks share."""
         free = int(self._runtime.memGetInfo()[0]) // num_sharing
         return max(free - _RESERVE_BYTES, free // 2)
 
     def cache_bytes(self) -> int | None:
-        """Bytes of the GPU's L2 cache; None if unknown."""
+        """Return the bytes of the GPU's L2 cache, or None if they are unknown."""
         return int(self._about.get("l2CacheSize", 0)) or None
 
     def finish(self) -> None:
-        """Wait for the current stream."""
+        """Wait until the current stream is idle."""
         self._cupy.cuda.get_current_stream().synchronize()
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> MpiCudaBuffers:
-        """Buffers on this GPU. Raises MemoryError, also for the runtime's own out-of-memory error."""
+        """Return buffers on this GPU.
+
+        Raises MemoryError if they do not fit, and for every error of the CUDA runtime.
+        """
         try:
             return MpiCudaBuffers(self, send_bytes, recv_bytes, num_sets, max(alignment_bytes, _ALIGNMENT_BYTES))
         except self._runtime.CUDARuntimeError as error:
             raise MemoryError(first_line(error)) from None
 
     def empty(self, num_bytes: int) -> Any:
-        """Device memory: a CuPy array of bytes."""
+        """Return device memory as a CuPy array of bytes."""
         return self.arrays.empty(num_bytes)
 
     def pinned(self, num_bytes: int) -> Any:
-        """Pinned host memory: a numpy array of bytes."""
+        """Return pinned host memory as a numpy array of bytes."""
         return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(num_bytes), np.uint8, num_bytes)
 
 
 class MpiCudaBuffers(Buffers):
-    """Sets of a send and a receive buffer in one block on the GPU, with guards around each. All bytes are written."""
+    """Sets of a send and a receive buffer in one block on the GPU, with guard bytes around each buffer.
+
+    The constructor writes all bytes of the block.
+    """
 
     def __init__(self, gpu: RankGpu, send_bytes: int, recv_bytes: int, num_sets: int, alignment_bytes: int) -> None:
         self._gpu = gpu
@@ -134,12 +145,12 @@ class MpiCudaBuffers(Buffers):
         self._start = {"send": alignment_bytes, "recv": send_room + alignment_bytes}
 
     def view(self, which: Which, index: int) -> Any:
-        """Return the device memory, for mpi4py."""
+        """Return a buffer of set `index` as device memory, for mpi4py."""
         start = index * self._stride + self._start[which]
         return self._block[start : start + self._num_bytes(which)]
 
     def address(self, which: Which, index: int) -> int:
-        """Return the address of that memory, for the compiled loop."""
+        """Return the address of a buffer of set `index`, for the compiled loop."""
         return self._address + index * self._stride + self._start[which]
 
     def memory(self, which: Which, index: int) -> tuple[Memory]:
@@ -154,11 +165,11 @@ class MpiCudaBuffers(Buffers):
         return [Memory(self._gpu.arrays, self._block[begin:end]) for begin, end in ends]
 
     def write(self, which: Which, index: int, data: Bytes | int) -> None:
-        """As the base class; the bytes are in place on return."""
+        """Write a whole buffer as the base class does, and wait until the bytes are written."""
         super().write(which, index, data)
         self._gpu.finish()
 
     def fill(self, which: Which, index: int, begin: int, num_bytes: int, content: Tiled) -> None:
-        """As the base class; the bytes are in place on return."""
+        """Fill a part of a buffer as the base class does, and wait until the bytes are written."""
         super().fill(which, index, begin, num_bytes, content)
         self._gpu.finish()

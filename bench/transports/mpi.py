@@ -1,8 +1,9 @@
 """MPI over host memory (mpi4py): buffers and prebuilt arguments, never pickled data.
 
 A compiled loop calls the library that mpi4py loaded, so no Python runs between the readings of the clock. If the loop
-cannot be built, or a call has more than 2^31 - 1 elements, a Python loop times it; every record states which. The MPI
-thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the time of small messages.
+cannot be built, or a call has more than 2^31 - 1 elements, a Python loop takes the times. Every record states which
+loop took them. The MPI thread level is `single`, as in C benchmarks: mpi4py's default (`multiple`) doubles the time of
+small messages.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ TRAITS = Traits(
     host_memory=True,
     separates=True,
     factors=("thread_level", "sync", "loop"),
-    nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),  # of MPICH over UCX, of Open MPI over TCP
+    # The first variable is for MPICH over UCX, the second for Open MPI over TCP.
+    nic_variables=("UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include"),
     library_facts=("mpi_library", "mpi_standard", "mpi_thread_level"),
     required_facts=("mpi_library", "mpi_thread_level"),
     required_versions=("mpi4py",),
@@ -54,7 +56,7 @@ _REMEDY = {
     "slurm": "srun uses another PMI than this library. "
     "Give it `mpi: pmi2` (MPICH) or `mpi: pmix` (Open MPI) under `options:` in bench.yaml",
 }
-_MOST_COUNT = 2**31 - 1  # most elements in one call before MPI-4
+_MOST_COUNT = 2**31 - 1  # the most elements of one call before MPI-4
 
 
 class MpiRefusal(Code):
@@ -72,10 +74,12 @@ class Mpi(Transport):
     calls_alone = True
 
     def __init__(self, place: RankInfo, options: Options, arrival_s: float = ARRIVAL_S) -> None:
-        """Initialise MPI at the requested thread level. `arrival_s`: the limit for the first bytes of all ranks.
+        """Initialise MPI at the requested thread level.
+
+        `arrival_s`: the most seconds to wait for the first bytes of all ranks.
 
         Raises RefusedError if MPI cannot be loaded, its world differs from the launcher's, or `--loop compiled` cannot
-        be built; AbsentError with the ranks that sent no first byte.
+        be built. Raises AbsentError with the ranks that sent no first byte.
         """
         self._alignment_bytes = options.alignment_bytes
         self.sync_method, self.spins = options.sync, not options.oversubscribed
@@ -94,13 +98,18 @@ class Mpi(Transport):
         _arrival.over_mpi(self._world, self._mpi.BYTE, min(arrival_s, options.timeout_s))
         self.place, self.nobody = place, self._mpi.PROC_NULL
         self.channel = _MpiChannel(self._world.Dup())
-        # OSU's single barrier is on the measured communicator, which slows the next call by up to 7 %.
+        # `--sync barrier` does as OSU's benchmarks do: its barrier uses the measured communicator, which slows the next
+        # call by up to 7 %.
         self._sync_comm = self._world if options.sync == "barrier" else self._world.Dup()
         self._comms: dict[tuple[int, ...], Any] = {tuple(range(place.num_ranks)): self._world}
         self._loop = self._open_loop(built, compiler, options.loop)
 
     def _open_loop(self, built: Path | None, compiler: str, wanted: str) -> _mpi_loop.Loop | None:
-        """Return the compiled loop on every rank or on none: times of different loops cannot be compared."""
+        """Return the compiled loop if every rank has it, else None.
+
+        Times of different loops cannot be compared. Raises RefusedError if `--loop compiled` was given and there is no
+        such loop.
+        """
         loop, reason = None, compiler
         if built is not None:
             try:
@@ -120,13 +129,13 @@ class Mpi(Transport):
         return None
 
     def _open_barriers(self, loop: _mpi_loop.Loop) -> None:
-        """Compile the barriers of the timed loop."""
+        """Prepare the barriers that the compiled loop runs before timed calls."""
         barrier = loop.step("barrier", comm=self._sync_comm)
         self._barriers_before_each = loop.program([[barrier] * _BARRIERS[self.sync_method]], [])
         self._barrier_before_batch = loop.program([[barrier]], [])
 
     def world_and_bytes(self) -> tuple[Any, Any]:
-        """Return COMM_WORLD and the byte type, for messages that are neither control messages nor measured."""
+        """Return COMM_WORLD and the type of a byte, for other messages than control messages and measured messages."""
         return self._world, self._mpi.BYTE
 
     def close(self) -> None:
@@ -155,7 +164,10 @@ class Mpi(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Refuse what MPI lacks: half floats, averages, and before MPI-4 calls with more than 2^31 - 1 elements."""
+        """Return why MPI cannot run a step, or None if it can.
+
+        MPI has no half floats, no averages and, before MPI-4, no calls with more than 2^31 - 1 elements.
+        """
         if is_device_work(step):
             return Skip.of(SkipCode.DEVICE_WORK, transport="mpi")
         if isinstance(step, Collective) and step.op in REDUCTIONS:
@@ -182,7 +194,7 @@ class Mpi(Transport):
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return calls with their arguments bound, and exchanges as persistent requests."""
+        """Return calls whose arguments are bound. Exchanges become persistent requests."""
         assert isinstance(buffers, Addressed)
         builder = Builder(self._mpi, self._world, self._comms.get(group.ranks), group, buffers, reduction, in_place)
         if self._loop is None or max(map(_most_bytes, steps), default=0) // builder.element_bytes > _MOST_COUNT:
@@ -211,12 +223,12 @@ class Mpi(Transport):
             self._open_barriers(self._loop)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """Start a nonblocking barrier."""
+        """Start a nonblocking barrier. The returned function tells whether all ranks have entered it."""
         test: Callable[[], bool] = self._all_ranks.Ibarrier().Test
         return test
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """Start a nonblocking broadcast."""
+        """Start a nonblocking broadcast within this rank's part. The returned function waits for the value."""
         box = np.array([value])
         request = self._part.Ibcast(box)
 
@@ -241,7 +253,7 @@ class Mpi(Transport):
 
 
 class _MpiChannel(Channel):
-    """The control plane, over a separate communicator. It pickles objects; nothing here is timed."""
+    """The control plane, on a separate communicator. It pickles objects, because nothing here is timed."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -270,7 +282,7 @@ def choose_library(library: str | None) -> None:
 
 
 def _load(library: str | None, thread_level: str) -> Any:
-    """Return mpi4py's MPI module."""
+    """Return the module `mpi4py.MPI`, with the thread level set before MPI_Init."""
     choose_library(library)
     try:
         import mpi4py
@@ -293,7 +305,10 @@ def _load(library: str | None, thread_level: str) -> Any:
 
 
 def _library_path(library: str, env: Mapping[str, str]) -> str | None:
-    """Return the libmpi that belongs to the mpirun on PATH (same prefix); None if mpi4py is to choose."""
+    """Return the path of the libmpi of `library` in OPAL_PREFIX (Open MPI only) or beside an mpirun on PATH.
+
+    Return None if there is no such file. Then mpi4py chooses the library.
+    """
     file = {"mpich": "libmpi.so.12", "openmpi": "libmpi.so.40"}[library]
     prefixes = [env["OPAL_PREFIX"]] if library == "openmpi" and env.get("OPAL_PREFIX") else []
     prefixes += [str(Path(folder).parent) for folder in env.get("PATH", "").split(os.pathsep) if folder]

@@ -45,15 +45,17 @@ class MpiCuda(Transport):
     calls_alone = True
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Take the GPU, try the library in a separate process, initialise MPI, and compare with staging.
+        """Take the GPU, check the library in a separate process, and initialise MPI.
 
-        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs; also raises what Mpi
+        Then time messages from GPU memory with and without staging through the host.
+
+        Raises RefusedError on every rank if one rank has no GPU, or its library cannot use GPUs. Also raises what Mpi
         raises.
         """
         self._alignment_bytes = options.alignment_bytes
         choose_library(options.mpi)
         gpu, checked, reason = _prepared(place, options.share_gpu)
-        # The first rank of a host tries the library for all its ranks; the others wait for it in MPI_Init.
+        # The first rank of a host checks the library for all its ranks. The other ranks wait for it in MPI_Init.
         self._mpi = Mpi(place, options, ARRIVAL_S + _mpi_cuda_check.LIMIT_S)
         self.place, self.channel = place, self._mpi.channel
         self.nobody, self.sync_method = self._mpi.nobody, self._mpi.sync_method
@@ -83,7 +85,7 @@ class MpiCuda(Transport):
     def _compared(self) -> tuple[str, str]:
         """Return the fact and the note about how messages from device memory compare with staged messages.
 
-        Both are empty for one rank.
+        Both are empty if there is only one rank.
         """
         other = _mpi_cuda_staging.partner(self._hosts)
         num_bytes = min(_mpi_cuda_staging.NUM_BYTES, self._available_bytes // 4)
@@ -99,7 +101,7 @@ class MpiCuda(Transport):
         return _mpi_cuda_staging.describe(device_s, staged_s, other, self._hosts, num_bytes)
 
     def close(self) -> None:
-        """Wait for the GPU; mpi4py finalises MPI when the process ends."""
+        """Wait until the GPU's stream is idle. MPI itself is finalised by mpi4py when the process ends."""
         self._gpu.finish()
         self._mpi.close()
 
@@ -108,22 +110,22 @@ class MpiCuda(Transport):
         self._mpi.abort(exit_code)
 
     def lost_contact(self, error: BaseException) -> bool:
-        """As Mpi."""
+        """Check an error as Mpi does."""
         return self._mpi.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the facts of Mpi, the GPU, what the library reports about CUDA, and the comparison with staging."""
+        """Return the facts of Mpi and the GPU, the library's answer about CUDA, and the comparison with staging."""
         own = {"mpi_cuda_answer": self._tried.answer, "mpi_cuda_tried": "device memory came through whole"}
         own |= {"device_messages": self._path} if self._path else {}
         own |= {"shared_gpu": "yes"} if self._num_sharing > 1 else {}
         return self._mpi.facts() | self._gpu.facts() | own
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """As Mpi."""
+        """Return why MPI cannot run a step, as Mpi does."""
         return self._mpi.unsupported_reason(step, reduction, in_place)
 
     def available_bytes(self) -> int | None:
-        """Bytes of GPU memory for buffers: the minimum of all ranks."""
+        """Return the bytes of GPU memory for a rank's buffers, which are the minimum over all ranks."""
         return self._available_bytes
 
     def cache_bytes(self) -> int | None:
@@ -135,18 +137,18 @@ class MpiCuda(Transport):
         return self._gpu.allocate(send_bytes, recv_bytes, num_sets, self._alignment_bytes)
 
     def open_groups(self, groups: Round) -> None:
-        """As Mpi."""
+        """Make communicators for groups as Mpi does."""
         self._mpi.open_groups(groups)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """Return the calls of Mpi with addresses on the GPU."""
+        """Return the calls that Mpi makes, with addresses on the GPU."""
         assert isinstance(buffers, MpiCudaBuffers)
         return self._mpi.compile(steps, group, buffers, reduction, in_place)
 
     def sync(self) -> None:
-        """Wait for this rank's stream, then for all ranks."""
+        """Wait until this rank's stream is idle, then for all ranks."""
         self._gpu.finish()
         self._mpi.sync()
 
@@ -165,22 +167,25 @@ class MpiCuda(Transport):
         return self._mpi.time_batch(compiled, num_calls)
 
     def separate(self, parts: Round) -> None:
-        """As Mpi."""
+        """Make communicators for each part as Mpi does."""
         self._mpi.separate(parts)
 
     def barrier_async(self) -> Callable[[], bool]:
-        """As Mpi."""
+        """Start a nonblocking barrier as Mpi does."""
         return self._mpi.barrier_async()
 
     def broadcast_async(self, value: float) -> Callable[[], float]:
-        """As Mpi."""
+        """Start a nonblocking broadcast as Mpi does."""
         return self._mpi.broadcast_async(value)
 
 
 def _prepared(
     place: RankInfo, shared: bool
 ) -> tuple[RankGpu | None, _mpi_cuda_check.Checked | None, RefusedError | None]:
-    """Return this rank's GPU, the library check on the first rank of a host, and why either failed."""
+    """Return this rank's GPU, the result of the library check, and the error if one of them failed.
+
+    Only the first rank of a host checks the library. What does not exist is None.
+    """
     try:
         gpu = RankGpu(load_cupy(), place, shared)
     except RefusedError as error:

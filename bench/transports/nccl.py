@@ -54,13 +54,13 @@ class Nccl(Transport):
     in_place_only = frozenset({"allreduce", "reduce"})
     keeps_order = False  # torch sorts the ranks of a group
     num_threads = 2  # the caller, and the thread that moves the bytes
-    exits_at_once = True  # torch's threads may abort the process at exit: its exit code would be lost
+    exits_at_once = True  # otherwise, torch's threads may abort the process at exit, and its exit code is lost
 
     def __init__(self, place: RankInfo, options: Options) -> None:
         """Join the process group, and connect NCCL's ranks by a first call.
 
-        Raises RefusedError if this rank has no GPU of its own or NCCL cannot be opened, MeasurementError if NCCL uses
-        another network than `--require` demands.
+        Raises NotInstalledError if torch is built without CUDA or NCCL, and RefusedError if this rank has no GPU of its
+        own or NCCL cannot be opened. Raises MeasurementError if NCCL uses another network than `--require` demands.
         """
         self.place, self._options = place, options
         self._torch = _torch.load_torch()
@@ -94,7 +94,7 @@ class Nccl(Transport):
         self._timer = EventTimer(self._torch, self.sync, "graph" if options.graph else "python")
         self._beside = _torch_compute.OnGpu(self._torch)
         self._check_network()
-        # Tried now, on all ranks, because later some ranks may have no messages.
+        # Tried now, on all ranks together, because some ranks may have no messages in a later exchange.
         ring = _torch.tiny_exchange(place.rank, place.num_ranks)
         asks = options.graph and place.num_ranks > 1
         self._unsupported_in_graphs = self._tried(ring, Reduction("uint8", "sum")) if asks else None
@@ -137,7 +137,7 @@ class Nccl(Transport):
         self.channel = _torch.TorchChannel(self._torch, self.place, self._control)
 
     def _check_network(self) -> None:
-        """Check the network that NCCL reported on all ranks against `--require`."""
+        """Raise MeasurementError if the network that NCCL reported on any rank breaks a demand of `--require`."""
         self._debug.opened()
         self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
         void = _nccl_debug.broken_demand(self._options.require, self._report, None)
@@ -150,8 +150,9 @@ class Nccl(Transport):
         return f" ({given} is set; without it the benchmark reads NCCL's output)" if given else ""
 
     def _uuid(self) -> str | None:
-        """Return a name of this rank's GPU that is unique among all hosts; None if it is unknown or if ranks may share
-        GPUs.
+        """Return a name of this rank's GPU that is unique among all hosts.
+
+        Return None if the name is unknown or if ranks may share GPUs.
         """
         if self._ranks_per_gpu > 1 or os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1":
             return None
@@ -165,7 +166,7 @@ class Nccl(Transport):
         self._debug.close()
 
     def abort(self, exit_code: int) -> None:
-        """Close the debug file. The launcher or a timeout ends the other ranks."""
+        """Close NCCL's debug output. The launcher or a timeout ends the other ranks."""
         self._debug.close()
 
     def lost_contact(self, error: BaseException) -> bool:
@@ -188,7 +189,9 @@ class Nccl(Transport):
         }
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
-        """Check NCCL's documented types and reductions, then run a tiny call of this kind, once.
+        """Return why NCCL cannot run a step, or None if it can.
+
+        The documented types and reductions are checked first. Then a tiny call of the same kind is run once.
 
         All ranks must ask for the same step.
         """
@@ -284,10 +287,11 @@ class Nccl(Transport):
     ) -> Compiled:
         """Return functions of torch.distributed with their tensors bound.
 
-        Sends and receives are always posted as one batch.
+        Sends and receives are always posted as one batch, because a plain send or receive would build a communicator
+        for every pair of ranks.
 
-        A plain send or receive would build a communicator for every pair of ranks. Each collective is called once, to
-        read the algorithm that NCCL chooses. Raises MeasurementError if `--require` demands another algorithm.
+        A program with a collective is called before it is timed, to read the algorithm that NCCL chooses. Raises
+        MeasurementError if `--require` demands another algorithm.
         """
         assert isinstance(buffers, _device.DeviceBuffers)
         calls = self._bound(steps, group, buffers, reduction, in_place)
@@ -357,7 +361,7 @@ class Nccl(Transport):
     def time_together(
         self, collective: Compiled | None, num_calls: int, product: Compiled | None, num_products: int
     ) -> Together:
-        """Time a collective and products that run at the same time; the products run on a separate stream."""
+        """Time a collective and products that run at the same time. The products run on a separate stream."""
         return self._beside.run(self.sync, collective, num_calls, product, num_products)
 
 
