@@ -3,7 +3,7 @@
     python -m benchmarks.report_large
 
 Writes a run of two ranks' samples into a temporary folder (once as many rows of 10,000 samples, once as a few rows of a
-million), then starts `python -m bench report` on it and reads its time and peak memory.
+million), then starts `linkbench report` on it and reads its time and peak memory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale [plan] [memory] [model] [report]
 
-plan: every scenario on 1,024 nodes by each launcher, CPU seconds and memory of `python -m bench plan`.
+plan: every scenario on 1,024 nodes by each launcher, CPU seconds and memory of `linkbench plan`.
 memory: memory of rank 0 while it gathers invented samples of 8,192 ranks, row after row, and of all pairs of 128 or 256
 ranks.
 model: seconds of one size of each pattern on 8,192 modelled ranks.
@@ -76,7 +76,7 @@ def measured(what: str, work: Callable[[], Any], below: bool = False) -> None:
 
 
 def bench(what: str, *words: str) -> None:
-    """Run `python -m bench` with these words."""
+    """Run `linkbench` with these words."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "bench", *words]
     measured(what, partial(_call, command, env), below=True)

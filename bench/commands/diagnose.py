@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
         for folder in sorted(_folders(args.results) - before):
             with contextlib.suppress(BenchError):  # the run has no verdict yet, or an undecided verdict
                 _print_verdict(args, folder, None)
-            say(f"to see the verdict again: python -m bench diagnose {folder}")
+            say(f"to see the verdict again: linkbench diagnose {folder}")
         raise
     return _print_verdict(args, path, failed)
 

@@ -1,6 +1,6 @@
 """Check what a run would need: this machine, every host of the cluster, and the ports between them. Measures nothing.
 
-`python -m bench doctor --cluster lab` prints one line per host and a remedy for every problem that would stop a run.
+`linkbench doctor --cluster lab` prints one line per host and a remedy for every problem that would stop a run.
 Then it prints a page about each machine: its hardware, the expected rates of its links, and their faults. The exit code
 is 3 if a run would be refused, 1 if a machine's links have a fault, else 0.
 

@@ -65,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from None
     where = printable.line(f"added to {path}:")
-    print(f"{where}\n{printable.lines(entry)}\nmeasure there: python -m bench run --cluster {name}")
+    print(f"{where}\n{printable.lines(entry)}\nmeasure there: linkbench run --cluster {name}")
     return EXIT_DONE
 
 
@@ -86,11 +86,11 @@ def probe() -> Probed:
 def entry_lines(name: str, found: Probed) -> list[str]:
     """Return the lines of the entry, without indentation."""
     gpus = f"{len(found.gpus)} x {found.gpus[0]}" if found.gpus else "no GPU"
-    lines = [f"{_quoted(name)}:", f"  # {found.host}: {found.num_cpus} CPUs, {gpus}; written by `python -m bench init`"]
+    lines = [f"{_quoted(name)}:", f"  # {found.host}: {found.num_cpus} CPUs, {gpus}; written by `linkbench init`"]
     if found.instance:
         lines.append(f"  instance: {found.instance}")
     else:
-        lines.append("  # instance: a name of `python -m bench list instances`; its links then bound the results")
+        lines.append("  # instance: a name of `linkbench list instances`; its links then bound the results")
     lines += ["  nodes: 1", f"  launcher: {'slurm' if found.slurm else 'auto'}"]
     return lines
 

@@ -150,7 +150,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
     try:
         return draw(document, args.plots / run.name), None
     except (UsageError, ImportError) as error:  # ImportError: matplotlib is installed but cannot be loaded
-        return [], MeasurementError(f"{error}; the results are kept: python -m bench plot {run} --plots DIR")
+        return [], MeasurementError(f"{error}; the results are kept: linkbench plot {run} --plots DIR")
 
 
 def _page(document: Document, args: argparse.Namespace, run: Path) -> list[Path]:

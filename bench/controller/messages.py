@@ -219,7 +219,7 @@ class ControllerError(Code):
     RETEST_IN_ALLOCATION = (
         "retest-in-allocation",
         "a retest chooses its hosts, so it needs an allocation with these hosts: salloc --nodes={num_nodes}{nodelist} "
-        "python -m bench run --retest {run}",
+        "linkbench run --retest {run}",
     )
     RETEST_ON_KUBERNETES = (
         "retest-on-kubernetes",

@@ -28,8 +28,8 @@ from bench.core.secret_values import resolved
 _SETUP_S, _HELP_S = 60.0, 60.0
 _SHELL = re.compile(r"^\S*sh: (?:line )?\d+: (?:eval: )?(?:line \d+: )?")
 _ELSEWHERE = (
-    "`python -m bench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one with "
-    "GPUs (`python -m bench list` names them)"
+    "`linkbench plan {} --cluster NAME` shows the commands for another cluster of bench.yaml, such as one with "
+    "GPUs (`linkbench list` names them)"
 )
 Which = Callable[[str], str | None]
 
@@ -88,7 +88,7 @@ def _check_launcher(name: str, launcher: Launcher, plan: Plan, site: Site, which
 
 def _instead(plan: Plan) -> str:
     """Return what the user can do on this machine instead of running this plan."""
-    shown = f"`python -m bench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
+    shown = f"`linkbench plan {plan.scenario} --cluster {plan.cluster.name}` shows the commands to run there"
     if plan.cluster.instance is None or all(job.case.pattern in NOT_MODELLED for job in plan.jobs):
         return shown
     return f"{shown}, `--model` (MODEL=1) models it here"

@@ -182,7 +182,7 @@ def refuse(found: Survey, cluster: str) -> list[PreflightFinding]:
     if not wrong:
         return list(found.findings)
     more = len(wrong) - _MOST_SHOWN
-    rest = f"; and {more} more: python -m bench doctor --cluster {cluster}" if more > 0 else ""
+    rest = f"; and {more} more: linkbench doctor --cluster {cluster}" if more > 0 else ""
     error = RefusedError("; ".join(finding.what for finding in wrong[:_MOST_SHOWN]) + rest)
     error.code = wrong[0].code
     error.facts = {"findings": [{"code": each.code, "hosts": each.hosts, "facts": each.facts} for each in wrong]}

@@ -14,7 +14,7 @@ class EndCode(Code):
     TERMINATED = "terminated", "terminated by SIGTERM"
     CONTROLLER_GONE = (
         "controller-gone",
-        "the controller is gone and last renewed its lease {silent_s:.0f} s ago: continue with `python -m bench run "
+        "the controller is gone and last renewed its lease {silent_s:.0f} s ago: continue with `linkbench run "
         "--resume`",
     )
     OUT_OF_MEMORY = (
@@ -25,12 +25,12 @@ class EndCode(Code):
     NO_PROGRESS = "no-progress", "no progress for {silent_s:.0f} s in: {doing}"
     NOT_FINISHED = (
         "not-finished",
-        "{doing} did not finish within {within_s:.0f} s: `python -m bench doctor` tests the ports between the hosts",
+        "{doing} did not finish within {within_s:.0f} s: `linkbench doctor` tests the ports between the hosts",
     )
     SUSPENDED = (
         "suspended",
         "machine {host} was suspended for {paused_s:.0f} s, more than the deadline of {deadline_s:.0f} s, in: {doing}; "
-        "continue with `python -m bench run --resume`",
+        "continue with `linkbench run --resume`",
     )
     PAUSED = (
         "paused",
@@ -44,7 +44,7 @@ class EndCode(Code):
     ABSENT = (
         "absent",
         "{missing}: did not reach rank {seen_by} on {seen_on} within {waited_s:.0f} s{others}: check the host "
-        "and its ranks' output; `python -m bench doctor` tests the ports between the hosts",
+        "and its ranks' output; `linkbench doctor` tests the ports between the hosts",
     )
     PEERS_ABSENT = "peers-absent", "not all ranks arrived within {waited_s:.0f} s"
 

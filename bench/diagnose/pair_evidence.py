@@ -95,7 +95,7 @@ def diagnosed(
         found.setdefault(keys[job], []).append(row)
     if not found:
         raise UsageError(
-            "no measured pairs of ranks: run `python -m bench diagnose --cluster NAME`, or `python -m bench.pairs`"
+            "no measured pairs of ranks: run `linkbench diagnose --cluster NAME`, or `python -m bench.pairs`"
         )
     return tuple(_diagnosed(headers, key, rows) for key, rows in found.items())
 

@@ -84,7 +84,7 @@ class AssessmentCode(OptionalPartsCode):
         "own-machine-unknown",
         "<{rate:rate} is {share:.0%} of {bound} ({bound_rate:rate}). >No published result of such a machine is known, "
         "and its links are unknown: give --instance or `links:` to the run. Or compare with an earlier run of the same "
-        "machine: python -m bench compare.",
+        "machine: linkbench compare.",
     )
     NICS_UNKNOWN = (
         "nics-unknown",

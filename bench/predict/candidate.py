@@ -278,12 +278,12 @@ def _unknowns(
 ) -> dict[str, Unknown]:
     """Return the unknown quantities by the names of their draws."""
     name, gpu = instance.name, instance.gpu
-    select = f"python -m bench select --workload {question.workload.name} --runs results/RUN"
+    select = f"linkbench select --workload {question.workload.name} --runs results/RUN"
     baseline = f"train on one {gpu} alone, then give --set 'training.baselines={{{gpu}: SAMPLES_PER_S}}'"
     unknowns = {key: Unknown(description, baseline) for key, description in computed.unknowns.items()}
     matmul = f"matmul {gpu}"
     if matmul in unknowns:
-        run = f"on {name}: python -m bench run gpu_baseline; then {select}"
+        run = f"on {name}: linkbench run gpu_baseline; then {select}"
         unknowns[matmul] = Unknown(computed.unknowns[matmul], run)
     unknowns[_OVERLAP] = Unknown(
         "the slowdown of computation by hidden communication",
@@ -294,7 +294,7 @@ def _unknowns(
         if call.group.num_nodes > 1:
             where = f"from a cluster of {call.group.num_nodes} x {name} in bench.yaml"
             cluster = " --cluster CLUSTER"
-        command = f"{where}: python -m bench run bandwidth{cluster}; then {select}"
+        command = f"{where}: linkbench run bandwidth{cluster}; then {select}"
         description = f"the {call.collective} of {name} ({prediction.link_class})"
         unknowns.setdefault(_links_name(prediction), Unknown(description, command))
         shared = f"the efficiency of {prediction.link_class} links"

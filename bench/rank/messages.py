@@ -101,7 +101,7 @@ class RankRefusal(Code):
     )
     MODEL_INSTANCE = (
         "model-instance",
-        "the model needs the links of an instance type: --instance p4d.24xlarge (`python -m bench list` names them)",
+        "the model needs the links of an instance type: --instance p4d.24xlarge (`linkbench list` names them)",
     )
     BAD_EXPECT = "bad-expect", "--expect {given!r} is not a world such as 4x2 or h0,h1x2"
     NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport {others}"

@@ -68,7 +68,7 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         entry.main([name, "--help"])
     assert ended.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert f"usage: python -m bench {name}" in told
+    assert f"usage: linkbench {name}" in told
     assert plugins.first_line("command", name) in told
 
 

@@ -104,7 +104,7 @@ def test_a_pipe_is_read_and_the_machine_is_named(capsys: Out, monkeypatch: pytes
     assert main(["explain", "-", "--instance", "p5.48xlarge", "--format", "json"]) == 0
     [page] = json.loads(capsys.readouterr().out)["pages"]
     assert (page["num_ranks"], page["num_nodes"], page["standing_code"]) == (8, 1, "low")
-    assert reason_codes(page)[0] == "no-nvls" and page["reasons"][0]["command"].endswith("| python -m bench explain -")
+    assert reason_codes(page)[0] == "no-nvls" and page["reasons"][0]["command"].endswith("| linkbench explain -")
 
 
 def test_on_an_unknown_machine_the_page_says_where_it_is_normal_and_what_to_give(tmp_path: Path, capsys: Out) -> None:

@@ -9,10 +9,10 @@ from bench.rank import main as rank
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        (["run", "x", "--luanches", "5"], ("--luanches 5", "--launches?", "python -m bench run --help")),
-        (["run", "--deadlin=3"], ("--deadlin=3", "--deadline?", "python -m bench run --help")),
-        (["list", "--bogus"], ("--bogus", "python -m bench list --help")),
-        (["--debugg", "list"], ("--debugg", "--debug?", "python -m bench --help")),
+        (["run", "x", "--luanches", "5"], ("--luanches 5", "--launches?", "linkbench run --help")),
+        (["run", "--deadlin=3"], ("--deadlin=3", "--deadline?", "linkbench run --help")),
+        (["list", "--bogus"], ("--bogus", "linkbench list --help")),
+        (["--debugg", "list"], ("--debugg", "--debug?", "linkbench --help")),
     ],
 )
 def test_a_mistyped_option_of_a_command(

@@ -160,7 +160,7 @@ def test_doubt_about_links_names_a_run_on_them(monkeypatch: pytest.MonkeyPatch) 
     doubt = verdict(found, "cost").doubt
     assert doubt is not None
     assert doubt.unknown == "links  host"
-    assert "python -m bench run bandwidth;" in doubt.command
+    assert "linkbench run bandwidth;" in doubt.command
     g6e = next(each for each in found.candidates if each.instance.name == "g6e.48xlarge")
     assert not g6e.has_middle
     assert g6e.basis == "measured+bound"

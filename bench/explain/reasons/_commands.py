@@ -17,7 +17,7 @@ def nccl_test(evidence: RunEvidence, first: str = "8") -> str:
 
 def nccl_debug(evidence: RunEvidence) -> str:
     """Return the nccl-tests command with NCCL's debug log turned on, piped into `explain`."""
-    test = f"{nccl_test(evidence)} 2>&1 | python -m bench explain -"
+    test = f"{nccl_test(evidence)} 2>&1 | linkbench explain -"
     if evidence.crosses_nics:
         return f"mpirun ... -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"
     return f"NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET {test}"

@@ -32,7 +32,7 @@ def wrong_data(failed: FailedRun) -> Found | None:
     if not failed.num_wrong_rows:
         return None
     facts = {"num_wrong_rows": failed.num_wrong_rows, "num_rows": failed.num_rows}
-    return Found(1.0, facts, "all_reduce_perf -b 1M -e 1M -c 1 -n 1 2>&1 | python -m bench explain -")
+    return Found(1.0, facts, "all_reduce_perf -b 1M -e 1M -c 1 -n 1 2>&1 | linkbench explain -")
 
 
 @reason(

@@ -101,7 +101,7 @@ def through_host(evidence: RunEvidence) -> Found | None:
     elif others:
         rates = [reference.best[1] for reference in others]
         facts |= {"reference_gpu": others[0].gpu, "reference_range": rate_range(min(rates), max(rates))}
-    return Found(0.95 if log else 0.75, facts, "p2pBandwidthLatencyTest 2>&1 | python -m bench explain -")
+    return Found(0.95 if log else 0.75, facts, "p2pBandwidthLatencyTest 2>&1 | linkbench explain -")
 
 
 @reason(

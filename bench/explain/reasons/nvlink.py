@@ -269,9 +269,9 @@ def slow_part_unknown(evidence: RunEvidence) -> Found | None:
     if short is None:
         return None
     inside = not evidence.crosses_nics
-    command = "nvbandwidth -t device_to_device_memcpy_read_ce 2>&1 | python -m bench explain -"
+    command = "nvbandwidth -t device_to_device_memcpy_read_ce 2>&1 | linkbench explain -"
     if not inside:
-        command = "python -m bench run scenarios/links.yaml && python -m bench diagnose latest"
+        command = "linkbench run scenarios/links.yaml && linkbench diagnose latest"
     return Found(0.1, _facts(short) | {"inside": inside}, command)
 
 
