@@ -1,4 +1,4 @@
-"""Seconds and peak memory of `bench import` for large synthetic logs.
+"""Seconds and peak memory of `linkbench import` for large synthetic logs.
 
     python -m benchmarks.import_large --megabytes 100
 

@@ -4,7 +4,7 @@
 
 Before each allreduce the slow rank calls MPI_Barrier on MPI_COMM_SELF, which moves nothing, until its call takes 10 %
 longer. slow_rank_child.py starts `bench.allreduce` with this one change. Three runs alternate from launch to launch:
-BASE, an identical run, and the slower run. Each is then compared with BASE as by `bench compare`.
+BASE, an identical run, and the slower run. Each is then compared with BASE as by `linkbench compare`.
 """
 
 from __future__ import annotations

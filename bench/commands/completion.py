@@ -6,10 +6,10 @@ import argparse
 
 import argcomplete
 
+from bench.commands._parser import PROGRAM
 from bench.core.errors import EXIT_DONE
 
 _SHELLS = ("bash", "zsh", "fish")
-PROGRAM = "linkbench"
 EXAMPLES = (
     ("linkbench completion bash >> ~/.bashrc", "complete in every new bash"),
     ("linkbench completion fish > ~/.config/fish/completions/linkbench.fish", "the same for fish"),

@@ -167,7 +167,7 @@ def _rendered(
         else:
             num_more += 1
     more = f"{num_more:,} more rows are not shown or counted here, none with wrong data"
-    more += "; `bench report` shows all stored rows" if kept else ""
+    more += "; `linkbench report` shows all stored rows" if kept else ""
     document = rows.document({job.header.job: job.header for job in jobs}, [Coded.uncoded(more)] if num_more else [])
     report = RunReport(document, args.show, args.notes, most_lines=output.most_lines(args), columns=args.columns)
     text: str = plugins.load("format", args.format).render(report)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `bench instances`."""
+    """Declare the options of `linkbench instances`."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these types")
     parser.add_argument("--gpu", metavar="WORD", help="only types whose GPU name contains this, such as H100")
     parser.add_argument("--provider", metavar="NAME", help="only types of this provider; own: only those of bench.yaml")

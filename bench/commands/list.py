@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ListReport(Report):
-    """The entries that `bench list` prints, by kind."""
+    """The entries that `linkbench list` prints, by kind."""
 
     found: dict[str, list[Entry]]
 
@@ -154,7 +154,7 @@ def _runs(results: Path) -> Iterator[Entry]:
         yield Entry("run", folder.name, f"{num} job{'s' * (num != 1)} with results, last changed {began}")
 
 
-# The entries of each kind, given the folder of runs; kinds are in the order in which `bench list` prints them.
+# The entries of each kind, given the folder of runs; kinds are in the order in which `linkbench list` prints them.
 KINDS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     "patterns": _patterns,
     "transports": _transports,

@@ -24,7 +24,7 @@ EXAMPLES = (("linkbench predict --instance p5 --gpus 64", "time and bandwidth of
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `bench predict`."""
+    """Declare the options of `linkbench predict`."""
     from_args.add_machine_arguments(parser)
     parser.add_argument(
         "--patterns", "--pattern", default="allreduce", metavar="LIST", help="collectives, or all (default allreduce)"

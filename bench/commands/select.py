@@ -31,7 +31,7 @@ EXAMPLES = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `bench select`."""
+    """Declare the options of `linkbench select`."""
     parser.add_argument(
         "--workload", required=True, metavar="NAME", help="workload files, by name in workloads/ or by path: A,B"
     )

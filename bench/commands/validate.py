@@ -11,7 +11,7 @@ from bench.results import output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of `bench validate`."""
+    """Declare the options of `linkbench validate`."""
     words = "your runs and imported logs, validated as well"
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN", help=words)
     words = "draw the errors (.png, .svg or .pdf)"

@@ -211,7 +211,7 @@ class ControllerError(Code):
     UNAVAILABLE = "unavailable", "cluster {cluster!r} cannot be measured from here: {why}; {instead}"
     NOT_STARTED = "not-started", "job {job} could not be started ({why}): {program}"
     NO_GUARD = "no-guard", "the guard process, which ends a job if the controller dies, could not be started ({why})"
-    NO_TOOL = "no-tool", "{tool} cannot be started here: use `bench import` to read its logs"
+    NO_TOOL = "no-tool", "{tool} cannot be started here: use `linkbench import` to read its logs"
     NO_TOOL_FOLDER = (
         "no-tool-folder",
         "{folder} is not a folder: --tool-path (or {variable}) must name the folder of {tool}",

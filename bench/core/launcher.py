@@ -60,7 +60,7 @@ class Launcher(ABC):
     precedence: int  # if variables of several launchers are set, the smallest wins
     remote = False  # does a scheduler start ranks elsewhere, so facts of this machine do not hold for theirs?
 
-    by_hand = False  # does the user submit its jobs, as `bench plan` prints them?
+    by_hand = False  # does the user submit its jobs, as `linkbench plan` prints them?
     help: tuple[str, ...] = ()  # arguments, after the interpreter, that print its options; empty: none
     python: str | None = None  # the ranks' interpreter, if this machine's path does not exist there
 

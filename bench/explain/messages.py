@@ -293,7 +293,7 @@ class ResultCode(OptionalPartsCode):
     FIGURE = "figure", "{figure}"
     MEASURED = "measured", "measured: {measured}"
     MEANING = "meaning", "{meaning}"
-    MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `bench import --format json` lists"
+    MORE_FIGURES = "more-figures", "and {num_more:n more figure}, which `linkbench import --format json` lists"
     BEST = (
         "best-row",
         "{rate:rate} of busbw at {size_bytes:bytes} ({placement}), the best of {num_rows:n row}"

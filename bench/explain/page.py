@@ -1,4 +1,4 @@
-"""Pages of `bench explain` as text, Markdown or JSON, in the order in which an answer is read."""
+"""Pages of `linkbench explain` as text, Markdown or JSON, in the order in which an answer is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of `bench select`: parts of the step, cost against time, and both against model size and nodes."""
+"""The figure of `linkbench select`: parts of the step, cost against time, and both against model size and nodes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Maps of all pairs of ranks. One shows the bandwidth of the largest size, the other the time of the smallest size.
 
 The row of a cell is the source and its column the destination. Ranks are sorted by rack and host. Frames mark the parts
-that `bench diagnose` finds slow.
+that `linkbench diagnose` finds slow.
 """
 
 from __future__ import annotations

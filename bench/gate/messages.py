@@ -390,7 +390,7 @@ class FaultCode(Code):
     RANKS_UNKNOWN = (
         "ranks-unknown",
         GateFailure.ONE_RANK,
-        "the number of ranks is unknown: give `bench import` --num-ranks",
+        "the number of ranks is unknown: give `linkbench import` --num-ranks",
     )
     RANK_ALONE = "rank-alone", GateFailure.ONE_RANK, "only one rank took part: nothing crossed a link"
     DATA_UNCHECKED = "data-unchecked", GateFailure.UNVERIFIED, "the data was not checked"
@@ -414,7 +414,7 @@ class FaultCode(Code):
     BOUND_UNKNOWN = (
         "bound-unknown",
         GateFailure.NO_BOUND,
-        "no bound is known: give the cluster `instance:` or `links:` in bench.yaml, or `bench import` --instance, "
+        "no bound is known: give the cluster `instance:` or `links:` in bench.yaml, or `linkbench import` --instance, "
         "--num-ranks and --num-nodes",
     )
     REFERENCE_UNKNOWN = (
@@ -656,7 +656,7 @@ class PublicationRule(Code):
     VERDICTS = (
         "verdicts",
         "a verdict has launches, test and interval",
-        "a run by itself gives no verdict: `bench compare` does, from 5 launches of each run",
+        "a run by itself gives no verdict: `linkbench compare` does, from 5 launches of each run",
     )
     TAILS = (
         "tails",

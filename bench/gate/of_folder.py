@@ -26,7 +26,7 @@ from bench.results import collect, output
 from bench.results.document import Document
 from bench.store import run_lock, runs
 
-_PUBLICATION = "publication.yaml"  # the rules of `bench lint`
+_PUBLICATION = "publication.yaml"  # the rules of `linkbench lint`
 _MOST_REASONS = 32  # a retest stores at most this many reasons of nodes
 
 
@@ -67,7 +67,7 @@ def publication(args: argparse.Namespace) -> tuple[gates.GateResult, Document]:
 
 
 def certificate(args: argparse.Namespace) -> int:
-    """Print `bench report RUN --certificate [RULES]`; the exit code is 0 only if the run passed."""
+    """Print `linkbench report RUN --certificate [RULES]`; the exit code is 0 only if the run passed."""
     if args.format not in ("table", "markdown"):
         raise UsageError(f"a certificate is a page of Markdown: remove --format {args.format}")
     path = collect.find(args.run, args.results)

@@ -244,7 +244,7 @@ def _weakest(rows: Sequence[Summary], limit: Demand) -> _Judged:
 
 
 def _against_baseline(run: GateInput, rows: Sequence[Summary], limit: Demand) -> _Judged:
-    """Judge rows by the verdicts of `bench compare` with the baseline. A row that cannot be compared fails."""
+    """Judge rows by the verdicts of `linkbench compare` with the baseline. A row that cannot be compared fails."""
     if run.baseline is None:
         missing = run.no_baseline
         return [], [GateFault.of_row(missing.code, row, **missing.facts) for row in rows]

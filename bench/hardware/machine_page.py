@@ -1,4 +1,4 @@
-"""Write the page of `bench doctor` about a machine: hardware, expected rates, problems, and what is unknown."""
+"""Write the page of `linkbench doctor` about a machine: hardware, expected rates, problems, and what is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings of `bench doctor` about a machine: codes with their words, and remedies."""
+"""The findings of `linkbench doctor` about a machine: codes with their words, and remedies."""
 
 from __future__ import annotations
 

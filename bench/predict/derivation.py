@@ -1,4 +1,4 @@
-"""Write the derivation of one machine's figures line by line, so that a reader can check it by hand (`bench select
+"""Write the derivation of one machine's figures line by line, so that a reader can check it by hand (`linkbench select
 --explain`).
 """
 

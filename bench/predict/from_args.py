@@ -35,7 +35,7 @@ class RequestedMachine:
 def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare --instance or --cluster, --links, --config."""
     machine = parser.add_mutually_exclusive_group(required=True)
-    machine.add_argument("--instance", metavar="NAME", help="an instance type of `bench instances` or bench.yaml")
+    machine.add_argument("--instance", metavar="NAME", help="an instance type of `linkbench instances` or bench.yaml")
     machine.add_argument(
         "--cluster", metavar="NAME", help="a cluster of bench.yaml: its instance type, links and nodes"
     )

@@ -15,7 +15,9 @@ from bench.predict.predict import EfficiencyEvidence, Prediction, busbw
 from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.predict/1"
-COVERED_SMALL = 0.85  # share of published rows below 1 MiB that are inside their interval, as `bench validate` counts
+COVERED_SMALL = (
+    0.85  # share of published rows below 1 MiB that are inside their interval, as `linkbench validate` counts
+)
 
 
 def prediction_rows(

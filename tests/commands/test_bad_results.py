@@ -28,7 +28,7 @@ def lines(tmp_path: Path, a_header: Callable[..., Header], a_record: Callable[..
 
 
 def report(lines: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
-    """(exit code, JSON document, stderr) of `bench report` on these lines."""
+    """(exit code, JSON document, stderr) of `linkbench report` on these lines."""
     path = tmp_path / "bad.jsonl"
     path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
     code = main(["report", str(path), "--format", "json"])

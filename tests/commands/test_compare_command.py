@@ -1,4 +1,4 @@
-"""`bench compare` in process, on prepared results files and on the results that the project keeps."""
+"""`linkbench compare` in process, on prepared results files and on the results that the project keeps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def a_run(tmp_path: Path, a_header: Make, a_record: Make) -> Make:
 
 
 def compared(base: Path, new: Path, *options: str) -> int:
-    """The exit code of `bench compare`, the runs given by their names."""
+    """The exit code of `linkbench compare`, the runs given by their names."""
     return main(["compare", base.name, new.name, "--results", str(base.parent), *options])
 
 

@@ -1,4 +1,4 @@
-"""`bench doctor`: what it says of machines' links, and by which exit code."""
+"""`linkbench doctor`: what it says of machines' links, and by which exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench fit` in process, on the results that the project keeps and on written files."""
+"""`linkbench fit` in process, on the results that the project keeps and on written files."""
 
 from __future__ import annotations
 

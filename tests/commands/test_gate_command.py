@@ -1,4 +1,4 @@
-"""`bench gate` on files: exit codes, JUnit files, certificates, and a small real run."""
+"""`linkbench gate` on files: exit codes, JUnit files, certificates, and a small real run."""
 
 from __future__ import annotations
 

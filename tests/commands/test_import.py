@@ -144,7 +144,7 @@ def test_rows_beyond_the_printed_ones_are_counted_and_stored(capsys: Out, monkey
     text = capsys.readouterr().out
     assert len([line for line in text.splitlines() if line[:1] == " "]) == 2
     more = "# 4 more rows "
-    assert more in text and "`bench report`" in text
+    assert more in text and "`linkbench report`" in text
     assert sum(len(attempt.records) for _, attempt in stored()) == 6
     assert main(["import", log, "--no-store"]) == 0
     text = capsys.readouterr().out

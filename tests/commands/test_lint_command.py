@@ -1,4 +1,4 @@
-"""`bench lint` on files: a good run keeps all rules, and each change breaks exactly its rule."""
+"""`linkbench lint` on files: a good run keeps all rules, and each change breaks exactly its rule."""
 
 from __future__ import annotations
 

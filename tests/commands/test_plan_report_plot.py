@@ -1,4 +1,4 @@
-"""`bench plan`, `report` and `plot` in process, on the results that the project keeps."""
+"""`linkbench plan`, `report` and `plot` in process, on the results that the project keeps."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_tool_with_a_log_reader_only_cannot_be_planned(tool: str, capsys: Out,
     scenario.write_text(f"description: x\nmeasure:\n  - {{patterns: [pingpong], transport: mpi, tools: [{tool}]}}\n")
     assert main(["plan", str(scenario), *CONFIG]) == 2
     err = capsys.readouterr().err
-    assert err.startswith("bench: error: ") and tool in err and "`bench import`" in err
+    assert err.startswith("bench: error: ") and tool in err and "`linkbench import`" in err
 
 
 def test_a_plan_in_json_has_the_command_and_the_case(capsys: Out) -> None:

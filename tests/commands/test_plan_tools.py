@@ -1,4 +1,4 @@
-"""`bench plan` of scenarios with tools: what is started, by which launcher, and what is skipped and why."""
+"""`linkbench plan` of scenarios with tools: what is started, by which launcher, and what is skipped and why."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def program(folder: Path, text: bytes, name: str = "all_reduce_perf") -> Path:
 def plan(
     tmp_path: Path, capsys: Out, cluster: str, *words: str, more: str = "like: nccl-tests", pattern: str = "allreduce"
 ) -> dict[str, Any]:
-    """`bench plan --format json`"""
+    """`linkbench plan --format json`"""
     path = tmp_path / "beside.yaml"
     path.write_text(SCENARIO.format(more=more, pattern=pattern))
     argv = ["plan", str(path), "--cluster", cluster, "--config", str(ROOT / "bench.yaml"), "--format", "json", *words]

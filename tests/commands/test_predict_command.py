@@ -1,4 +1,4 @@
-"""`bench predict`, `validate` and `instances` as a user calls them: formats, files, errors."""
+"""`linkbench predict`, `validate` and `instances` as a user calls them: formats, files, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench run --resume`: what is refused before anything starts."""
+"""`linkbench run --resume`: what is refused before anything starts."""
 
 from __future__ import annotations
 

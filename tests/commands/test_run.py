@@ -1,4 +1,4 @@
-"""What `bench run` reports about a run without results, and about plots that cannot be drawn."""
+"""What `linkbench run` reports about a run without results, and about plots that cannot be drawn."""
 
 from __future__ import annotations
 

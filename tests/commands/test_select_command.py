@@ -1,4 +1,4 @@
-"""`bench select` as a user calls it: formats, derivation, plot, errors."""
+"""`linkbench select` as a user calls it: formats, derivation, plot, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench select --runs` with a run of gpu_baseline: the measured rate replaces the published one."""
+"""`linkbench select --runs` with a run of gpu_baseline: the measured rate replaces the published one."""
 
 from __future__ import annotations
 

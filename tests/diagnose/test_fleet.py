@@ -253,7 +253,7 @@ def test_simulated_clusters(fault: str) -> None:
 
 @pytest.fixture
 def explained(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Exit code and output of `bench explain`."""
+    """Exit code and output of `linkbench explain`."""
 
     def call(*args: str) -> tuple[int, str]:
         code = main(["explain", *args])

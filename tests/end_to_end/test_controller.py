@@ -1,4 +1,4 @@
-"""The real controller: `bench run`, `plan`, `report`, `plot`, resume, interrupts, full and read-only disks."""
+"""The real controller: `linkbench run`, `plan`, `report`, `plot`, resume, interrupts, full and read-only disks."""
 
 from __future__ import annotations
 

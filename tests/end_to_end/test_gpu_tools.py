@@ -69,7 +69,7 @@ def ran_beside(
     standin: str,
     mode: str = "like: nccl-tests",
 ) -> tuple[Any, dict[str, Any]]:
-    """`bench run` of the scenario, and its document."""
+    """`linkbench run` of the scenario, and its document."""
     scenario = tmp_path / "beside.yaml"
     scenario.write_text(SCENARIO.format(mode=mode))
     words = ["run", str(scenario), "--config", str(ROOT / "bench.yaml"), "--no-plots", "--format", "json"]

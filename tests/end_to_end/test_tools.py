@@ -58,7 +58,7 @@ def program(folder: Path, text: str = PROGRAM) -> Path:
 
 
 def command(python: tuple[str, ...], scenario: Path, *more: str) -> tuple[str, ...]:
-    """The words of `bench run`."""
+    """The words of `linkbench run`."""
     return (*python, "-m", "bench", "run", str(scenario), "--config", str(ROOT / "bench.yaml"), "--no-plots", *more)
 
 

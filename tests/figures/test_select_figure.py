@@ -1,4 +1,4 @@
-"""The figure of `bench select`: every machine in it, modelled said, no middle drawn where none is known."""
+"""The figure of `linkbench select`: every machine in it, modelled said, no middle drawn where none is known."""
 
 from __future__ import annotations
 

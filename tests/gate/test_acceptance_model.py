@@ -66,7 +66,7 @@ def acceptance() -> Rules:
 
 
 def modelled_document(instance: str, rows: tuple[tuple[str, str], ...] = ROWS) -> Document:
-    """What `bench run acceptance --model` gives."""
+    """What `linkbench run acceptance --model` gives."""
     jobs = []
     for pattern, topology in rows:
         name = f"{pattern}-{topology}"

@@ -1,4 +1,4 @@
-"""Manifests: valid to the letter, and the whole way from `bench plan` to a report behind a kubectl that obeys."""
+"""Manifests: valid to the letter, and the whole way from `linkbench plan` to a report behind a kubectl that obeys."""
 
 from __future__ import annotations
 

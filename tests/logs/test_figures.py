@@ -266,7 +266,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.
 
 
 def read_file(path: Path) -> imports.Log:
-    """One file, as `bench import` reads it."""
+    """One file, as `linkbench import` reads it."""
     return imports.read(imports.Source(str(path), path), imports.readers(), _lines.results)
 
 

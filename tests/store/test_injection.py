@@ -60,7 +60,7 @@ def test_a_failure_at_any_operation_of_the_store_loses_and_doubles_nothing(
 
 
 class Command:
-    """`bench run` of a modelled scenario, with a failure at one operation of the controller or of rank 0."""
+    """`linkbench run` of a modelled scenario, with a failure at one operation of the controller or of rank 0."""
 
     def __init__(self, library: str, place: Path) -> None:
         self.place, self.results = place, place / "results"

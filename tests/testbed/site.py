@@ -1,4 +1,4 @@
-"""A site on the testbed: a folder with bench.yaml and a scenario, `bench run` on one of its hosts, ranks by hand."""
+"""A site on the testbed: a folder with bench.yaml and a scenario, `linkbench run` on one of its hosts, ranks by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make(
 
 
 def run(bed: Testbed, folder: Path, *words: str, timeout_s: float = 250) -> Ran:
-    """`bench run it` on the first host."""
+    """`linkbench run it` on the first host."""
     command = [*BENCH, "run", "it", "--cluster", "bed", "--no-plots", *words]
     return bed.on(bed.hosts[0], command, env={"PYTHONPATH": str(ROOT)}, cwd=folder, timeout_s=timeout_s)
 

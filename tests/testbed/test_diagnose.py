@@ -25,7 +25,7 @@ LAUNCHER = {"gloo": "torchrun", "mpi": "mpirun"}
 
 
 def diagnosed(bed: Testbed, transport: str, folder: Path) -> tuple[int, dict[str, Any]]:
-    """Exit code and JSON of `bench diagnose --cluster`, typed on h0."""
+    """Exit code and JSON of `linkbench diagnose --cluster`, typed on h0."""
     num_nics = len(bed.nics)
     cluster: dict[str, Any] = {
         "nodes": len(bed.hosts),

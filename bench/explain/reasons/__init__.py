@@ -1,1 +1,1 @@
-"""The reasons that `bench explain` knows, one file per topic. Each reason is a function with `@reason`."""
+"""The reasons that `linkbench explain` knows, one file per topic. Each reason is a function with `@reason`."""

@@ -1,1 +1,1 @@
-"""The formats of failure messages that `bench explain` reads, one file per format. No other code names a format."""
+"""The formats of failure messages that `linkbench explain` reads, one file per format. No other code names a format."""
