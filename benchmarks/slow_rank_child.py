@@ -41,5 +41,5 @@ def slowed(builder: Builder, steps: Sequence[Step], loop: _mpi_loop.Loop) -> _mp
 _program = Builder.program
 if __name__ == "__main__":
     if place(os.environ).rank == SLOW_RANK and float(os.environ[NOTHING_S]) > 0:
-        Builder.program = slowed  # type: ignore[method-assign]
+        Builder.program = slowed  # type: ignore[method-assign, assignment]
     run_pattern("allreduce")

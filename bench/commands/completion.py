@@ -23,5 +23,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the script of the shell."""
-    print(argcomplete.shellcode([PROGRAM], shell=args.shell))
+    print(argcomplete.shell_integration.shellcode([PROGRAM], shell=args.shell))
     return EXIT_DONE

@@ -1,8 +1,8 @@
 """Finds the hosts that explain the slow, failed and missing runs of a fleet. Pairs explain the remaining runs.
 
 Each host gets a probability of being at fault. `localise` finds a host that is slow with all its partners, as in
-`linkbench diagnose`. A host that fails, or is slow, only with some partners is found because bad runs concentrate on it.
-Two hypotheses are compared for every host:
+`linkbench diagnose`. A host that fails, or is slow, only with some partners is found because bad runs concentrate on
+it. Two hypotheses are compared for every host:
 
 - sound: its runs are slow or lost as often as the runs of hosts that are not at fault;
 - at fault: in one or more kinds of job, its runs are slow or lost at other rates, which may have any value.
@@ -179,7 +179,7 @@ def _tier(host: HostEvidence) -> int:
 
 
 def _diagnosis(fleet: Fleet) -> Diagnosis:
-    """Apply `localise`, as `linkbench diagnose` does, to the figures of pairs, each divided by the usual rate of its group.
+    """Apply `localise`, as `linkbench diagnose` does, to the figures of pairs, each divided by its group's usual rate.
 
     A figure is used for both directions. Figures far above the usual rate are reduced to a limit, because a faster tier
     does not make the other hosts slow.

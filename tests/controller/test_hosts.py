@@ -119,7 +119,9 @@ def test_a_lost_connection_loses_and_doubles_no_line(talking: subprocess.Popen[s
 
 def test_a_connection_whose_launcher_is_gone_is_named(talking: subprocess.Popen[str], tmp_path: Path) -> None:
     assert talking.stdout is not None
-    talking.stdout.readline()
+    first = [talking.stdout.readline()]
+    while first.count("line 0\n") < 2:  # the command runs on both hosts
+        first.append(talking.stdout.readline())
     agent = psutil.Process(talking.pid).children()[0]
     for process in processes.of_job(str(tmp_path)):
         if keeper.__name__ in process.cmdline() and os.getsid(process.pid) == process.pid:

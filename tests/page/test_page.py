@@ -228,6 +228,8 @@ def test_late_ranks_are_listed_from_the_one_that_was_slowest_most_often() -> Non
     job = document.summaries[0].job
     header = replace(document.headers[job], num_ranks=3, ranks=tuple({"host": f"host-{name}"} for name in "abc"))
     row = replace(document.summaries[0], mode="isolated", group="world", slowest_counts=(1, 2, 7))
-    found = lateness.draw(replace(document, headers={job: header}, summaries=(row, replace(row, starved=(0,)))))
+    found = lateness.draw(
+        replace(document, headers={job: header}, summaries=(row, replace(row, starved=({"rank": 0},))))
+    )
     ranks = re.findall(r"<th scope=\"row\">(\d)</th><td[^>]*>(.*?)</td><td>(.*?)</td>", found)
     assert ranks == [("2", "host-c", "7 of 10"), ("1", "host-b", "2 of 10"), ("0", "host-a", "1 of 10")]

@@ -112,13 +112,16 @@ def test_another_program_is_not_taken_for_a_host() -> None:
 
 
 def test_a_host_listens_on_the_first_free_port_and_is_found_there() -> None:
-    with socket.create_server(("", 0)) as taken:
-        first, other = taken.getsockname()[1], ports.free_port()
+    with socket.socket() as taken:
+        taken.bind(("", 0))  # bound without a listener: it refuses callers, and nobody else can bind it
+        first = taken.getsockname()[1]
         free = tuple(ports.free_port() for _ in range(5))  # another program may take one of them meanwhile
         here = LinkRound("a", (first, *free), (), ("b",), 20)
-        there = LinkRound("b", (other,), (Target("a", "127.0.0.1", (first, *free)),), (), 20)
+        there = LinkRound(
+            "b", tuple(ports.free_port() for _ in range(5)), (Target("a", "127.0.0.1", (first, *free)),), (), 20
+        )
         with taking_part(here, there) as found:
-            taken.close()  # refuses from now on
+            pass
     assert found["a"].port in free and found["b"].calls[0].error is None
     with socket.create_server(("", 0)) as taken, pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
         links.take_part(LinkRound("a", (taken.getsockname()[1],), (), (), 1), SECRET)

@@ -1,4 +1,4 @@
-"""A site on the testbed: a folder with bench.yaml and a scenario, `linkbench run` on one of its hosts, ranks by hand."""
+"""A site on the testbed: a folder with bench.yaml and a scenario, `linkbench run` on a host of it, ranks by hand."""
 
 from __future__ import annotations
 
