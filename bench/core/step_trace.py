@@ -1,0 +1,146 @@
+"""What a profiler recorded of a training job on one rank, in the same form for every source.
+
+A reader in `logs/traces/` fills a `RankTrace` from a file; `job/` matches the ranks and explains the steps. All times
+are seconds on the clock of the file, counted from `RankTrace.epoch_s`. Times of two ranks can be compared only after
+`job/align.py` has aligned the clocks.
+
+Many events have the same few fields, so they are numpy arrays: an *array of spans* has the shape (n, 2), type float64,
+with the start and end of one event per line, sorted by start. Spans may overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from bench.core.codes import Coded
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Spans = NDArray[np.float64]
+
+
+class Phase(StrEnum):
+    """The part of the program that a rank's host executes. Times outside all phases belong to `host`."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Direction(StrEnum):
+    """Where a copy goes."""
+
+    H2D = "h2d"
+    D2H = "d2h"
+    D2D = "d2d"
+    P2P = "p2p"
+
+
+class WaitKind(StrEnum):
+    """Why a rank's host thread stands still."""
+
+    SYNC = "sync"  # it waits for a stream, an event or the device: cudaStreamSynchronize
+    ITEM = "item"  # it waits for a value from the device: item(), a copy to the host
+    ALLOCATOR = "allocator"  # cudaMalloc, cudaFree and the like
+    EXCHANGE = "exchange"  # it waits for a collective (only without a device)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCollective:
+    """One collective or message of one rank.
+
+    group: the name of the process group; '' if the source does not state it, and readers then use one group.
+    members: the ranks of the group in order, if stated. place: the number of earlier collectives of this group in this
+    file; the n-th of one rank is the n-th of all others. seq: the library's own sequence number, if stated.
+    op: `allreduce`, `reduce_scatter`, `allgather`, `alltoall`, `broadcast`, `reduce`, `gather`, `scatter`, `barrier`,
+    `send`, `recv`, `sendrecv`, or the source's own word. num_bytes: the payload of one rank by the definition of
+    `core/payload.py`; None if unknown. peer: the other rank of a message.
+    start_s, end_s: its kernel on the device, or the transfer by a thread of the host library. called_s: the host's
+    call; without a device this is when the rank arrives. launch_s: the start of the kernel's launch on the host.
+    lane: which stream or thread carries it out; the collectives of a lane run one after another.
+    """
+
+    op: str
+    place: int
+    start_s: float
+    end_s: float
+    group: str = ""
+    members: tuple[int, ...] | None = None
+    group_size: int | None = None
+    seq: int | None = None
+    num_bytes: int | None = None
+    dtype: str | None = None
+    peer: int | None = None
+    called_s: float | None = None
+    launch_s: float | None = None
+    lane: str = ""
+    timed: bool = True  # false: the source knows that it was called, but not how long it took
+
+    @property
+    def arrival_s(self) -> float:
+        """When this rank was ready: its kernel started or, without a device, the host called."""
+        return self.start_s if self.launch_s is not None or self.called_s is None else self.called_s
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCopy:
+    """One copy by the device. pinned: whether the host memory is page-locked; None if unknown."""
+
+    direction: Direction
+    start_s: float
+    end_s: float
+    num_bytes: int | None = None
+    pinned: bool | None = None
+    launch_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """The host thread waits from start to end. name: the call as the source names it."""
+
+    kind: WaitKind
+    start_s: float
+    end_s: float
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """One rank of one job.
+
+    source: the path of the file. rank, world_size, host, device_name: None if the file does not state them. epoch_s:
+    the unix time of time 0, if known. num_events: events read.
+    on_device: whether `compute` holds kernels of a device. If not, it holds the operators of the host's threads without
+    those that wait for collectives.
+    steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
+    source marks none. step_names: their names.
+    compute: spans of work. compute_launch_s: for each, the start of its launch; NaN if unknown. Shape (n,).
+    phases: spans of the main thread by Phase. remarks: what the file lacks, contradicts or lost.
+    """
+
+    source: str
+    on_device: bool
+    compute: Spans
+    compute_launch_s: NDArray[np.float64]
+    collectives: tuple[TracedCollective, ...] = ()
+    copies: tuple[TracedCopy, ...] = ()
+    waits: tuple[HostWait, ...] = ()
+    phases: Mapping[Phase, Spans] = field(default_factory=lambda: MappingProxyType({}))
+    steps: tuple[tuple[float, float], ...] = ()
+    step_names: tuple[str, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    host: str | None = None
+    device_name: str | None = None
+    backend: str | None = None
+    epoch_s: float | None = None
+    num_events: int = 0
+    facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+    remarks: tuple[Coded, ...] = ()

@@ -1,0 +1,165 @@
+"""A job as it is explained: its ranks matched to each other, the parts of its steps, and the causes of lost time.
+
+All times are seconds. After `align.py`, times of all ranks are on the clock of the reference rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from bench.core.codes import Coded
+from bench.core.step_trace import RankTrace
+
+
+class Part(StrEnum):
+    """One part of a rank's step. The parts are disjoint and their sum is the step."""
+
+    DATA_WAIT = "data_wait"  # the loader's next batch was awaited, and the device had nothing to do
+    COMPUTE = "compute"  # the device, or without one the host, computed
+    IMBALANCE = "imbalance"  # the rank waited for a rank that arrived later at an exchange
+    EXPOSED_EXCHANGE = "exposed_exchange"  # all ranks had arrived, and the data still moved
+    EXPOSED_COPY = "exposed_copy"  # copies to or from the device with neither compute nor an exchange meanwhile
+    HOST_BOUND = "host_bound"  # the device was idle because the host had not yet launched the next work
+    OTHER = "other"
+
+
+class Segment(StrEnum):
+    """What a late rank did while the others waited for it."""
+
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    HOST = "host"
+    H2D = "h2d"
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Clocks of the ranks. A time t of rank r is t + offsets_s[r] on the clock of the reference rank.
+
+    bound_s: the residual spread of the ends of synchronous collectives: no difference between ranks below it is known.
+    None if nothing could be aligned. drifts_s_per_s: the ranks whose clock drifts by more than the bound.
+    """
+
+    reference: int
+    offsets_s: Mapping[int, float]
+    bound_s: float | None
+    num_collectives: int
+    drifts_s_per_s: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedCollective:
+    """One collective of all ranks that have it. Times are aligned.
+
+    arrivals_s, ends_s: by rank. complete: whether all members of the group have a file.
+    """
+
+    group: str
+    place: int
+    op: str
+    num_bytes: int | None
+    dtype: str | None
+    group_size: int | None
+    arrivals_s: Mapping[int, float]
+    starts_s: Mapping[int, float]
+    ends_s: Mapping[int, float]
+    complete: bool
+    timed: bool = True
+
+    @property
+    def last_rank(self) -> int:
+        """The rank that arrived last."""
+        return max(self.arrivals_s, key=lambda rank: self.arrivals_s[rank])
+
+    @property
+    def last_arrival_s(self) -> float:
+        """When the last rank arrived."""
+        return max(self.arrivals_s.values())
+
+    @property
+    def transfer_s(self) -> float:
+        """The exchange itself: from the last arrival to the last end, at least 0."""
+        return max(max(self.ends_s.values()) - self.last_arrival_s, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """One step of one rank and its parts. The sum of the parts is end_s - start_s."""
+
+    rank: int
+    step: int
+    start_s: float
+    end_s: float
+    parts: Mapping[Part, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """One exchange that waited for a rank: by how much it was later than the first, and which segment was longer."""
+
+    step: int
+    rank: int
+    late_s: float
+    segment: Segment
+    collective: int  # its index in Job.collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts."""
+
+    traces: Mapping[int, RankTrace]
+    num_ranks: int
+    alignment: Alignment
+    collectives: Sequence[MatchedCollective]
+    num_steps: int
+    missing: tuple[int, ...] = ()
+    remarks: tuple[Coded, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a step would save without something, by replay: median over steps and a 90 % interval, seconds."""
+
+    name: str
+    gain_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why time is lost, what a step would gain without it, and how to confirm it.
+
+    code: one of `messages.CauseCode`. confidence: 0 to 1. evidence: coded facts. command: what confirms it.
+    """
+
+    code: str
+    gain_s: float
+    gain_low_s: float
+    gain_high_s: float
+    confidence: float
+    evidence: tuple[Coded, ...]
+    command: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """All that is said of a job. step_s: median over steps of the slowest rank's step; None without steps.
+
+    gains: the what-ifs. limit_s: no cause with a smaller gain is named.
+    """
+
+    job: Job
+    steps: Sequence[RankStep]
+    step_s: float | None
+    late: Sequence[Late]
+    gains: Sequence[Gain]
+    causes: Sequence[Cause]
+    limit_s: float
