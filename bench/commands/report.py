@@ -10,6 +10,7 @@ from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.gate import of_folder
 from bench.page import embedded, page, pdf, redact
+from bench.predict import expected
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -57,7 +58,7 @@ def read(path: Path) -> tuple[Document, NamedRun]:
     """Return the document and the names of a run, which is a folder, a results file or a page."""
     if embedded.is_page(path):
         return embedded.read(path)
-    return collect.document(path), collect.named(path)
+    return expected.added(collect.document(path)), collect.named(path)
 
 
 def write_page(html: str, args: argparse.Namespace) -> list[Path]:
