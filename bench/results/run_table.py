@@ -293,7 +293,7 @@ def _ideal(columns: Iterable[Column], mode: str, expected: bool) -> Iterator[Col
     for column in columns:
         show = shows.get(column.title)
         if show is None:
-            yield column
+            yield replace(column, leave_out=2) if expected and column.title == "bound" else column
             continue
         beside = expected and (mode == "isolated" or column.title == "busbw")
         yield replace(column, title=f"ideal {column.title}", leave_out=2 if expected and not beside else 0)

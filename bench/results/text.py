@@ -115,9 +115,9 @@ def _expected(middle: float | None, low: float | None, high: float | None, facto
     """Return a middle, if it is known, and an interval in brackets, each end with 3 digits."""
     if low is None or high is None:
         return NOTHING
-    if high * factor < 0.001:
-        return "<0.001"
-    least = "<0.001" if low * factor < 0.001 else significant(low * factor, 3)
+    if high * factor < 0.01:
+        return "<0.01"
+    least = "<0.01" if low * factor < 0.01 else significant(low * factor, 3)
     interval_words = f"[{least}..{significant(high * factor, 3)}]"
     return interval_words if middle is None else f"{significant(middle * factor, 3)} {interval_words}"
 
