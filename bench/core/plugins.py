@@ -25,6 +25,7 @@ FOLDERS = {
     "figure": "figures",
     "command": "commands",
     "reason": "explain/reasons",
+    "trace": "logs/traces",
 }
 
 

@@ -49,7 +49,8 @@ def both(one: Spans, other: Spans) -> Spans:
     theirs = np.arange(counts.sum()) - np.repeat(begins, counts) + np.repeat(first, counts)
     start = np.maximum(one[mine, 0], other[theirs, 0])
     end = np.minimum(one[mine, 1], other[theirs, 1])
-    return np.column_stack((start, end))[end > start]
+    found: Spans = np.column_stack((start, end))[end > start]
+    return found
 
 
 def minus(one: Spans, other: Spans) -> Spans:

@@ -4,9 +4,9 @@ The n-th collective of a group on one rank is the n-th on all others. If ranks b
 of the same name or the library's sequence numbers tell which belong together. Operation and bytes are checked; a
 mismatch ends the comparison of that group and is reported.
 
-Collectives in which every rank needs data of every other end together, so the offset of a rank's clock is the median
-difference of the ends. What remains after the correction is the bound below which nothing is claimed. The same idea
-with figures of public traces: decision 0026.
+Ranks of one host share a clock. Between hosts, collectives in which every rank needs data of every other end together,
+so the offset of a rank's clock is the median difference of the ends. What remains of the differences after the
+correction is the bound below which nothing is claimed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _SYNCHRONOUS = frozenset({"allreduce", "allgather", "reduce_scatter", "alltoall"
 _SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})  # in others, ranks may send different numbers of bytes
 _MESSAGES = frozenset({"send", "recv"})
 _RESIDUE_QUANTILE = 0.9
+_SAME_CLOCK_S = 0.01  # ranks that name the same host, and whose collectives end together this closely, share a clock
 _LEAST_FOR_DRIFT = 8
 _SEVERAL = 3  # a drift must exceed the residue by this factor
 Found = dict[int, TracedCollective]  # rank -> its part of one collective
@@ -67,8 +68,8 @@ def job_of(traces: Iterable[RankTrace]) -> Job:
         ranks = [str(rank) for rank in missing]
         remarks.append(Coded.of(JobCode.MISSING_RANKS, num=len(missing), num_ranks=num_ranks, ranks=ranks))
     by_rank, num_steps = _same_steps(by_rank, remarks)
-    own = [remark for trace in by_rank.values() for remark in trace.remarks]
-    return Job(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *dict.fromkeys(own)))
+    own = {(remark.code, remark.text): remark for trace in by_rank.values() for remark in trace.remarks}
+    return Job(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *own.values()))
 
 
 def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
@@ -261,6 +262,8 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
             remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=others))
         return Alignment(reference, base, None, 0)
     offsets, unaligned = _offsets(reference, [*by_rank], ends)
+    if len(known) == len(epochs):
+        offsets = _of_hosts(offsets, by_rank)
     if unaligned:
         remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=[str(rank) for rank in unaligned]))
     residue = _residue(ends, offsets, {}, 0.0)
@@ -295,6 +298,19 @@ def _offsets(
                 offsets[rank] = float(np.median(own - np.array([one[rank] for one in same])))
     unaligned = [rank for rank in ranks if rank not in offsets]
     return {rank: offsets.get(rank, 0.0) for rank in ranks}, unaligned
+
+
+def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, float]:
+    """Return the offsets with one offset for the ranks of each host, whose files state times of the same clock."""
+    by_host: dict[str, list[int]] = defaultdict(list)
+    for rank, trace in by_rank.items():
+        by_host[trace.host or f"of rank {rank}"].append(rank)
+    first = by_rank[min(by_rank)].host
+    found = dict(offsets)
+    for host, ranks in by_host.items():
+        usual = 0.0 if host == first else float(np.median([offsets[rank] for rank in ranks]))
+        found.update({rank: usual for rank in ranks if abs(offsets[rank] - usual) <= _SAME_CLOCK_S})
+    return found
 
 
 def _members(ends: Mapping[int, float]) -> tuple[int, ...]:

@@ -1,0 +1,140 @@
+"""Traces of jobs, from files, folders and archives.
+
+A format is a file in `logs/traces/` with a `READER`, which recognises the first bytes of a file. One file is read at a
+time. A file that cannot be read is one remark; no content of a file is executed, and none causes an exception.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from bench.core import plugins
+from bench.core.codes import Coded
+from bench.core.errors import UsageError
+from bench.core.step_trace import RankTrace
+from bench.logs.archives import ArchiveError
+from bench.logs.trace_messages import TraceCode
+from bench.logs.traces import _open
+
+_PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_NO_TRACES = (".txt", ".md", ".csv", ".tsv", ".yaml", ".yml", ".py", ".sh", ".png", ".svg", ".html")
+
+
+class TraceReader(Protocol):
+    """What a file in `logs/traces/` offers."""
+
+    name: str
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Check whether the file is of this format, by its first unpacked bytes."""
+
+    def read(self, path: Path) -> Iterable[RankTrace]:
+        """Read the ranks of a file. Damage is a remark of a trace. Raises OSError."""
+
+
+def read(paths: Iterable[Path]) -> tuple[list[RankTrace], list[Coded]]:
+    """Return the ranks of all files, and remarks on files that could not be read.
+
+    Raises UsageError if a path does not exist.
+    """
+    traces: list[RankTrace] = []
+    remarks: list[Coded] = []
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path} does not exist")
+        found = _in_folder(path) if path.is_dir() else [(str(path), path)]
+        for name, file in found:
+            traces += _of_file(name, file, remarks, named=path == file)
+    return traces, remarks
+
+
+def readers() -> list[TraceReader]:
+    """Return all readers."""
+    return [plugins.load("trace", name).READER for name in plugins.names("trace")]
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files of a folder and its subfolders that may be traces."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix not in _NO_TRACES and not path.name.startswith("."):
+            yield str(path), path
+
+
+def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterator[RankTrace]:
+    """Yield the ranks of a file or an archive. named: whether the user named this file, so that it must be a trace."""
+    try:
+        head = _open.head(path)
+        if not head:
+            remarks.append(Coded.of(TraceCode.EMPTY, source=name))
+        elif zipfile.is_zipfile(path):
+            yield from _of_zip(name, path, remarks)
+        elif _is_tar(head):
+            yield from _of_tar(name, path, remarks)
+        elif any(one.recognises(path, head) for one in readers()):
+            yield from _of_trace(name, path, head)
+        elif head.startswith(_PICKLES):
+            remarks.append(Coded.of(TraceCode.PICKLE, source=name))
+        elif named:
+            remarks.append(Coded.of(TraceCode.UNKNOWN, source=name))
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
+        remarks.append(Coded.of(TraceCode.UNREADABLE, source=name, error=str(error)))
+    except ArchiveError as error:
+        remarks.append(Coded.of(TraceCode.UNREADABLE, source=name, error=error.error or error.kind))
+
+
+def _of_trace(name: str, path: Path, head: bytes) -> Iterator[RankTrace]:
+    """Yield the ranks of the trace in a file, under the name that the user knows."""
+    reader = next(one for one in readers() if one.recognises(path, head))
+    for trace in reader.read(path):
+        if name == str(path):
+            yield trace
+        else:
+            yield replace(trace, source=name, remarks=tuple(_renamed(trace.remarks, name)))
+
+
+def _renamed(remarks: Iterable[Coded], name: str) -> Iterator[Coded]:
+    """Yield the remarks with the name of the file in its archive."""
+    for remark in remarks:
+        codes = {code.value: code for code in TraceCode}
+        if remark.code in codes and "source" in remark.facts:
+            yield Coded.of(codes[remark.code], **{**remark.facts, "source": name})
+        else:
+            yield remark
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[257:262] == b"ustar"
+
+
+def _of_tar(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
+    """Yield the ranks of a tar archive. Each member is unpacked to a temporary file, read and removed."""
+    with tarfile.open(path) as archive, tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is None or member.name.endswith(_NO_TRACES):
+                continue
+            file = Path(folder) / Path(member.name).name
+            with file.open("wb") as unpacked:
+                shutil.copyfileobj(content, unpacked)
+            yield from _of_file(f"{name}:{member.name}", file, remarks, named=False)
+            file.unlink()
+
+
+def _of_zip(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
+    """Yield the ranks of a zip archive, as of a tar archive."""
+    with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
+        for member in archive.infolist():
+            if member.is_dir() or member.filename.endswith(_NO_TRACES):
+                continue
+            file = Path(folder) / Path(member.filename).name
+            with archive.open(member) as content, file.open("wb") as unpacked:
+                shutil.copyfileobj(content, unpacked)
+            yield from _of_file(f"{name}:{member.filename}", file, remarks, named=False)
+            file.unlink()

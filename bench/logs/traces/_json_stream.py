@@ -1,0 +1,107 @@
+"""Read a large JSON document piece by piece: the members of one long array arrive one at a time."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+_SPACE = re.compile(r"[\s,]*")
+_LONGEST_VALUE = 1 << 26  # characters; a longer value is no event, and the document is taken as damaged
+
+
+@dataclass
+class DamagedError(Exception):
+    """The document is not whole. is_cut: only its end is missing."""
+
+    is_cut: bool
+
+
+class JsonStream:
+    """The members of the array `key` of a document, or of the document itself if it is an array.
+
+    Values of other keys are kept in `others`. `num_members` counts the members that were read.
+    """
+
+    def __init__(self, pieces: Iterable[bytes], key: str) -> None:
+        self._pieces = iter(pieces)
+        self._decode: Callable[..., str] = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._scan = json.JSONDecoder().raw_decode
+        self._key = key
+        self._text, self._place, self._ended = "", 0, False
+        self.others: dict[str, Any] = {}
+        self.num_members = 0
+
+    def members(self) -> Iterator[Any]:
+        """Yield each member of the array. Raises DamagedError where the document ends early or is no JSON."""
+        begin = self._next_character()
+        if begin == "[":
+            self._place += 1
+            yield from self._array()
+            return
+        if begin != "{":
+            raise DamagedError(is_cut=not begin)
+        self._place += 1
+        while (character := self._next_character()) != "}":
+            if not character:
+                raise DamagedError(is_cut=True)
+            name = self._value()
+            if not isinstance(name, str) or self._next_character() != ":":
+                raise DamagedError(is_cut=self._is_at_end())
+            self._place += 1
+            if name == self._key and self._next_character() == "[":
+                self._place += 1
+                yield from self._array()
+            else:
+                self.others[name] = self._value()
+
+    def _array(self) -> Iterator[Any]:
+        while (character := self._next_character()) != "]":
+            if not character:
+                raise DamagedError(is_cut=True)
+            member = self._value()
+            self.num_members += 1
+            yield member
+        self._place += 1
+
+    def _value(self) -> Any:
+        """Return the value that begins here."""
+        self._next_character()
+        while True:
+            try:
+                value, end = self._scan(self._text, self._place)
+            except (ValueError, RecursionError) as error:
+                too_long = len(self._text) - self._place > _LONGEST_VALUE
+                if isinstance(error, RecursionError) or too_long or not self._more():
+                    raise DamagedError(is_cut=self._ended and not isinstance(error, RecursionError)) from None
+                continue
+            if end == len(self._text) and self._more():
+                continue  # a number may go on in the next piece
+            self._place = end
+            return value
+
+    def _next_character(self) -> str:
+        """Return the next character that is neither space nor comma; '' at the end."""
+        while True:
+            found = _SPACE.match(self._text, self._place)
+            self._place = found.end() if found else self._place
+            if self._place < len(self._text):
+                return self._text[self._place]
+            if not self._more():
+                return ""
+
+    def _is_at_end(self) -> bool:
+        return not self._next_character()
+
+    def _more(self) -> bool:
+        """Read the next piece. Returns false if there is none."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._ended = True
+            return False
+        self._text = self._text[self._place :] + self._decode(piece)
+        self._place = 0
+        return True

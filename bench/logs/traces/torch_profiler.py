@@ -1,0 +1,618 @@
+"""Traces of torch's profiler (Kineto): Chrome JSON of one rank, with CUDA, ROCm or only the host.
+
+The categories of an event say what it is; names are used where the category does not suffice. Times are microseconds of
+the unix clock, or since `baseTimeNanoseconds`. Files of 2021 to 2026 have been read: `Operator` and `cpu_op`, `Kernel`
+and `kernel`, `ncclKernel_*` and `ncclDevKernel_*`, collectives with and without metadata.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.core import spans
+from bench.core.codes import Coded
+from bench.core.spans import Spans
+from bench.core.step_trace import Direction, HostWait, Phase, RankTrace, TracedCollective, TracedCopy, WaitKind
+from bench.logs.archives import ArchiveError
+from bench.logs.trace_messages import TraceCode
+from bench.logs.traces import _open
+from bench.logs.traces._json_stream import DamagedError, JsonStream
+
+_HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
+_UNIX_US = 1e15  # larger timestamps, in microseconds, count from 1970
+# Kind of event by category, in the spelling of any version.
+_HOST, _KERNEL, _COPY, _RUNTIME = "host", "kernel", "copy", "runtime"
+_KIND_OF = {
+    "cpu_op": _HOST,
+    "operator": _HOST,
+    "user_annotation": _HOST,
+    "kernel": _KERNEL,
+    "gpu_memset": _KERNEL,
+    "memset": _KERNEL,
+    "gpu_memcpy": _COPY,
+    "memcpy": _COPY,
+    "cuda_runtime": _RUNTIME,
+    "cuda_driver": _RUNTIME,
+    "hip_runtime": _RUNTIME,
+    "privateuse1_runtime": _RUNTIME,
+    "runtime": _RUNTIME,
+    "driver": _RUNTIME,
+}
+_COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
+# Words in names of collectives, without `_`, in the order in which they are looked for.
+_OPS = (
+    ("allreduce", "allreduce"),
+    ("reducescatter", "reduce_scatter"),
+    ("allgather", "allgather"),
+    ("alltoall", "alltoall"),
+    ("broadcast", "broadcast"),
+    ("barrier", "barrier"),
+    ("sendrecv", "sendrecv"),
+    ("gather", "gather"),
+    ("scatter", "scatter"),
+    ("reduce", "reduce"),
+    ("recv", "recv"),
+    ("send", "send"),
+)
+_BYTES_OF = {
+    "float": 4,
+    "float32": 4,
+    "double": 8,
+    "float64": 8,
+    "half": 2,
+    "float16": 2,
+    "c10::half": 2,
+    "bfloat16": 2,
+    "c10::bfloat16": 2,
+    "long": 8,
+    "long int": 8,
+    "int64": 8,
+    "int": 4,
+    "int32": 4,
+    "short": 2,
+    "char": 1,
+    "signed char": 1,
+    "unsigned char": 1,
+    "byte": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+_STEP = re.compile(r"^ProfilerStep\s*#")
+_DATA = re.compile(r"dataloader.*__next__|dataloader.*next", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#|^#*\s*optimizer\s*#*$|^optimizer\.step$", re.IGNORECASE)
+_BACKWARD_RANGE = re.compile(r"^#*\s*backward\s*#*$|^loss\.backward|^backward[ _]pass$", re.IGNORECASE)
+_FORWARD_RANGE = re.compile(r"^#*\s*forward\s*#*$|Parallel\.forward$|^forward[ _]pass$|^FSDP.*forward", re.IGNORECASE)
+_EVALUATE = "autograd::engine::evaluate_function"
+_SYNC = re.compile(r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize")
+_ALLOCATOR = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostRegister|MallocHost|MemAlloc|MemFree|MallocManaged)")
+_ITEM = frozenset({"aten::item", "aten::_local_scalar_dense"})
+_RANK_IN_NAME = re.compile(r"(?:rank|worker|_r)[-_]?(\d+)", re.IGNORECASE)
+_DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D2D, "ptop": Direction.P2P}
+
+
+@dataclass(slots=True)
+class _Host:
+    """An operator or annotation of a host thread, in microseconds."""
+
+    start: float
+    end: float
+    thread: Any
+    name: str
+    args: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Events:
+    """The events of a file, by kind; times in microseconds as in the file."""
+
+    host: list[_Host] = field(default_factory=list)
+    compute: list[tuple[float, float, int]] = field(default_factory=list)  # start, end, correlation (-1 if unknown)
+    exchange: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
+    copies: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
+    launches: dict[int, tuple[float, Any]] = field(default_factory=dict)  # correlation -> start, thread
+    waits: list[tuple[WaitKind, float, float, str]] = field(default_factory=list)
+    devices: set[Any] = field(default_factory=set)
+    num: int = 0
+
+
+class TorchProfiler:
+    """Reads a trace of torch's profiler."""
+
+    name = "torch-profiler"
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Check the first bytes of the unpacked file."""
+        return _HEAD.match(head) is not None
+
+    def read(self, path: Path) -> Iterator[RankTrace]:
+        """Yield the file's one rank. Damage is a remark of the trace. Raises OSError."""
+        remarks: list[Coded] = []
+        stream = JsonStream(_open.pieces(path), "traceEvents")
+        events = _Events()
+        facts = {"source": str(path)}
+        try:
+            for event in stream.members():
+                _add(event, events)
+        except DamagedError as damage:
+            code = TraceCode.CUT if damage.is_cut else TraceCode.DAMAGED
+            remarks.append(Coded.of(code, num=stream.num_members, **facts))
+        except ArchiveError as damage:
+            if damage.most is not None:
+                remarks.append(Coded.of(TraceCode.ARCHIVE_LIMIT, most=damage.most, **facts))
+            else:
+                code = TraceCode.CUT if damage.is_cut else TraceCode.DAMAGED
+                remarks.append(Coded.of(code, num=stream.num_members, **facts))
+        if not (events.host or events.compute or events.exchange or events.copies):
+            remarks.append(Coded.of(TraceCode.NO_EVENTS, **facts))
+        yield _Reading(str(path), events, stream.others, remarks).trace()
+
+
+READER = TorchProfiler()
+
+
+def _add(event: Any, events: _Events) -> None:
+    """Add one event of the file to its kind. Events without a duration, and those of no use here, are left out."""
+    events.num += 1
+    if not isinstance(event, dict) or event.get("ph") != "X":
+        return
+    kind = _KIND_OF.get(str(event.get("cat")).lower())
+    if kind is None:
+        return
+    try:
+        start = float(event["ts"])
+        end = start + float(event.get("dur") or 0.0)
+    except (KeyError, TypeError, ValueError):
+        return
+    name = str(event.get("name", ""))
+    args = event.get("args")
+    if not isinstance(args, dict):
+        args = {}
+    if kind == _HOST:
+        events.host.append(_Host(start, end, event.get("tid"), name, _useful(name, args)))
+    else:
+        _add_of_device(event, kind, start, end, name, args, events)
+
+
+def _add_of_device(
+    event: Mapping[str, Any],
+    kind: str,
+    start: float,
+    end: float,
+    name: str,
+    args: Mapping[str, Any],
+    events: _Events,
+) -> None:
+    """Add a kernel, a copy or a call of the device's runtime."""
+    correlation = args.get("correlation")
+    number = correlation if isinstance(correlation, int) else -1
+    if kind == _RUNTIME:
+        events.launches.setdefault(number, (start, event.get("tid")))
+        if _SYNC.match(name):
+            events.waits.append((WaitKind.SYNC, start, end, name))
+        elif _ALLOCATOR.match(name):
+            events.waits.append((WaitKind.ALLOCATOR, start, end, name))
+        return
+    events.devices.add(args.get("device", event.get("pid")))
+    if kind == _COPY:
+        events.copies.append((start, end, number, name, args))
+    elif _COLLECTIVE_KERNEL.search(name) or "Collective name" in args:
+        events.exchange.append((start, end, number, name, args))
+    else:
+        events.compute.append((start, end, number))
+
+
+def _useful(name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a host's event if it is of a collective; others are not needed and would fill memory."""
+    kept = name.startswith(("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:"))
+    return args if kept else {}
+
+
+class _Reading:
+    """Turns the events of one file into a trace."""
+
+    def __init__(self, source: str, events: _Events, others: Mapping[str, Any], remarks: list[Coded]) -> None:
+        self._source, self._events, self._others, self._remarks = source, events, others, remarks
+        events.host.sort(key=lambda one: (one.start, -one.end))
+        starts = [one.start for one in events.host[:1]]
+        starts += [min(one[0] for one in some) for some in (events.compute, events.exchange, events.copies) if some]
+        self._zero = min(starts, default=0.0)
+        distributed = others.get("distributedInfo")
+        self._distributed: Mapping[str, Any] = distributed if isinstance(distributed, dict) else {}
+        self._groups = _groups(self._distributed)
+        self._main = _main_thread(events.host)
+        self._on_device = bool(events.compute or events.exchange)
+
+    def trace(self) -> RankTrace:
+        """Return the trace."""
+        events, facts = self._events, {"source": self._source}
+        compute = sorted(events.compute)
+        launches = [events.launches.get(number, (np.nan, None))[0] for _, _, number in compute]
+        if self._on_device:
+            unknown = int(np.isnan(np.array(launches, dtype=float)).sum())
+            if unknown > len(compute) // 10:
+                self._remarks.append(Coded.of(TraceCode.UNMATCHED_LAUNCHES, num=unknown, **facts))
+            collectives = tuple(self._device_collectives())
+        else:
+            collectives = tuple(self._host_collectives())
+        if not collectives:
+            self._remarks.append(Coded.of(TraceCode.NO_COLLECTIVES, **facts))
+        if len(events.devices) > 1:
+            self._remarks.append(Coded.of(TraceCode.SEVERAL_DEVICES, num=len(events.devices), **facts))
+        phases = self._phases()
+        steps = sorted((one.start, one.end, one.name) for one in events.host if _STEP.match(one.name))
+        if self._on_device:
+            work, launched = self._spans((start, end) for start, end, _ in compute), np.array(launches, dtype=float)
+        else:
+            work = self._operators(collectives)
+            launched = np.full(len(work), np.nan)
+        device_names = self._others.get("deviceProperties")
+        rank = self._distributed.get("rank")
+        world_size = self._distributed.get("world_size")
+        return RankTrace(
+            source=self._source,
+            on_device=self._on_device,
+            compute=work,
+            compute_launch_s=(launched - self._zero) * 1e-6 if self._on_device else launched,
+            collectives=collectives,
+            copies=tuple(self._copies()),
+            waits=tuple(self._waits()),
+            phases=phases,
+            steps=tuple((self._time(start), self._time(end)) for start, end, _ in steps),
+            step_names=tuple(name for _, _, name in steps),
+            rank=rank if isinstance(rank, int) else _rank_in_name(self._source),
+            world_size=world_size if isinstance(world_size, int) and world_size > 0 else None,
+            host=_text(self._others.get("host_name")),
+            device_name=_device_name(device_names),
+            backend=_text(self._distributed.get("backend")),
+            epoch_s=self._epoch_s(),
+            num_events=events.num,
+            remarks=tuple(self._remarks),
+        )
+
+    def _time(self, microseconds: float) -> float:
+        return (microseconds - self._zero) * 1e-6
+
+    def _spans(self, pairs: Iterable[tuple[float, float]]) -> Spans:
+        return (spans.of(pairs) - self._zero) * 1e-6
+
+    def _epoch_s(self) -> float | None:
+        """Return the unix time of the trace's first event."""
+        base = self._others.get("baseTimeNanoseconds")
+        if isinstance(base, int):
+            return base * 1e-9 + self._zero * 1e-6
+        return self._zero * 1e-6 if self._zero > _UNIX_US else None
+
+    def _device_collectives(self) -> Iterator[TracedCollective]:
+        """Yield the collectives whose kernels ran on the device, each with what its call on the host states."""
+        calls: dict[Any, list[_Host]] = defaultdict(list)
+        for one in self._events.host:
+            if one.name.startswith(("nccl:", "record_param_comms", "xccl:")):
+                calls[one.thread].append(one)
+        starts = {thread: [one.start for one in own] for thread, own in calls.items()}
+        found = []
+        for start, end, number, name, args in self._events.exchange:
+            launch, thread = self._events.launches.get(number, (None, None))
+            enclosing: list[_Host] = []
+            if launch is not None and thread in calls:
+                behind = bisect_right(starts[thread], launch)
+                enclosing = [one for one in calls[thread][max(behind - 4, 0) : behind] if one.end >= launch]
+            stated = dict(args)
+            for one in enclosing:
+                if "Collective name" in one.args:
+                    stated = {**one.args, **stated}
+            spoken = next((one for one in reversed(enclosing) if one.name.startswith(("nccl:", "xccl:"))), None)
+            found.append((start, end, launch, name, stated, spoken))
+        found.sort(key=lambda one: one[0] if one[2] is None else one[2])
+        places: dict[tuple[str, tuple[int, ...] | None], int] = defaultdict(int)
+        for start, end, launch, name, stated, spoken in found:
+            group, members, size = self._group(stated)
+            op = _op(str(stated.get("Collective name") or (spoken.name.partition(":")[2] if spoken else name)))
+            num_bytes, dtype = _stated_bytes(stated)
+            if num_bytes is None and spoken is not None:
+                num_bytes, dtype = _dims_bytes(spoken.args)
+            key = (group, members)
+            yield TracedCollective(
+                op=op,
+                place=places[key],
+                start_s=self._time(start),
+                end_s=self._time(end),
+                group=group,
+                members=members,
+                group_size=size,
+                num_bytes=num_bytes,
+                dtype=dtype,
+                peer=_peer(op, stated),
+                called_s=None if spoken is None else self._time(spoken.start),
+                launch_s=None if launch is None else self._time(launch),
+                lane=str(stated.get("stream", "")),
+            )
+            places[key] += 1
+
+    def _group(self, stated: Mapping[str, Any]) -> tuple[str, tuple[int, ...] | None, int | None]:
+        """Return the name, the members and the size of the group of a collective, as far as they are stated."""
+        name = str(stated.get("Process Group Name", ""))
+        size = stated.get("Group size")
+        members = _numbers(stated.get("Process Group Ranks")) or self._groups.get(name)
+        known = size if isinstance(size, int) and size > 0 else None
+        if members is not None and known is not None and len(members) != known:
+            members = None  # long lists are cut in the file
+        return name, members, known or (len(members) if members else self._distributed.get("world_size"))
+
+    def _host_collectives(self) -> Iterator[TracedCollective]:
+        """Yield the collectives of a rank without a device: the call, and the transfer by a thread of the library.
+
+        A library that works in the order of the calls carries out the n-th call as its n-th transfer.
+        """
+        calls = [one for one in self._events.host if one.name.startswith("c10d::") and _op(one.name) in _KNOWN_OPS]
+        transfers = [one for one in self._events.host if one.name.startswith(("gloo:", "mpi:"))]
+        if calls and len(calls) != len(transfers):
+            calls = _nested_left_out(calls)
+        if calls and transfers and len(calls) != len(transfers):
+            calls = _called_before(calls, transfers)
+        if not transfers and calls:
+            facts = {"source": self._source, "num": len(calls)}
+            self._remarks.append(Coded.of(TraceCode.NO_DEVICE_TRANSFER, **facts))
+        size = self._distributed.get("world_size")
+        pairs: Sequence[tuple[_Host | None, _Host | None]]
+        if transfers:
+            known = calls if len(calls) == len(transfers) else [None] * len(transfers)
+            pairs = [*zip(known, transfers, strict=True)]
+        else:
+            pairs = [(call, None) for call in calls]
+        for place, (call, transfer) in enumerate(pairs):
+            event = call or transfer
+            assert event is not None
+            moved = transfer or event
+            num_bytes, dtype = _dims_bytes(moved.args)
+            if num_bytes is None:
+                num_bytes, dtype = _dims_bytes(event.args)
+            yield TracedCollective(
+                op=_op(event.name),
+                place=place,
+                start_s=self._time(moved.start),
+                end_s=self._time(moved.end),
+                group_size=size if isinstance(size, int) else None,
+                num_bytes=num_bytes,
+                dtype=dtype,
+                called_s=None if call is None else self._time(call.start),
+                timed=transfer is not None,
+            )
+
+    def _operators(self, collectives: Sequence[TracedCollective]) -> Spans:
+        """Return the times in which a host thread is in an operator and does not wait for a collective.
+
+        An operator that calls a collective waits for it until it calls another operator, or until the collective ends.
+        """
+        own = [one for one in self._events.host if not _is_wait(one.name)]
+        busy = spans.union(self._spans((one.start, one.end) for one in own))
+        waiting = []
+        by_call = {one.called_s: one for one in collectives if one.called_s is not None}
+        for parent, call, following in _calls_in_operators(self._events.host, self._time):
+            done = by_call.get(call)
+            if done is not None:
+                waiting.append((call, min(done.end_s, parent, following)))
+        return spans.minus(busy, spans.union(spans.of(waiting)))
+
+    def _copies(self) -> Iterator[TracedCopy]:
+        for start, end, number, name, args in sorted(self._events.copies, key=lambda one: one[0]):
+            words = name.lower()
+            direction = next((found for word, found in _DIRECTIONS.items() if word in words), None)
+            if direction is None:
+                continue
+            pinned = False if "pageable" in words else True if "pinned" in words else None
+            size = args.get("bytes")
+            launch = self._events.launches.get(number)
+            yield TracedCopy(
+                direction=direction,
+                start_s=self._time(start),
+                end_s=self._time(end),
+                num_bytes=size if isinstance(size, int) else None,
+                pinned=pinned,
+                launch_s=None if launch is None else self._time(launch[0]),
+            )
+
+    def _waits(self) -> Iterator[HostWait]:
+        for kind, start, end, name in sorted(self._events.waits, key=lambda one: one[1]):
+            yield HostWait(kind, self._time(start), self._time(end), name)
+        for one in self._events.host:
+            if one.name in _ITEM:
+                yield HostWait(WaitKind.ITEM, self._time(one.start), self._time(one.end), one.name)
+
+    def _phases(self) -> dict[Phase, Spans]:
+        """Return the phases of the program: as annotated, else by the operators of autograd."""
+        host = self._events.host
+        on_main = [one for one in host if one.thread == self._main]
+        found = {
+            Phase.DATA: [one for one in on_main if _DATA.search(one.name)],
+            Phase.OPTIMIZER: [one for one in on_main if _OPTIMIZER.match(one.name)],
+            Phase.BACKWARD: [one for one in on_main if _BACKWARD_RANGE.match(one.name)],
+            Phase.FORWARD: [one for one in on_main if _FORWARD_RANGE.search(one.name)],
+        }
+        unions = {phase: spans.union(self._spans((one.start, one.end) for one in own)) for phase, own in found.items()}
+        if not found[Phase.BACKWARD]:
+            unions[Phase.BACKWARD] = spans.union(self._spans(_autograd(host)))
+        for earlier, later in ((Phase.DATA, Phase.FORWARD), (Phase.OPTIMIZER, Phase.BACKWARD)):
+            unions[later] = spans.minus(unions[later], unions[earlier])
+        unions[Phase.FORWARD] = spans.minus(unions[Phase.FORWARD], unions[Phase.BACKWARD])
+        return {phase: union for phase, union in unions.items() if len(union)}
+
+
+_KNOWN_OPS = frozenset(op for _, op in _OPS)
+
+
+def _op(name: str) -> str:
+    """Return the suite's name of a collective, or the given name if it is none that is known."""
+    words = name.lower().replace("_", "").replace("all2all", "alltoall").replace("coalesced", "")
+    return next((op for word, op in _OPS if word in words), name)
+
+
+def _main_thread(host: Sequence[_Host]) -> Any:
+    """Return the thread that marks the steps, else the one that is in operators for the longest time."""
+    for one in host:
+        if _STEP.match(one.name):
+            return one.thread
+    by_thread: dict[Any, float] = defaultdict(float)
+    for one in host:
+        by_thread[one.thread] += one.end - one.start
+    return max(by_thread, key=lambda thread: by_thread[thread], default=None)
+
+
+def _autograd(host: Sequence[_Host]) -> Iterator[tuple[float, float]]:
+    """Yield the backward passes: operators of autograd without another top-level operator between them."""
+    start = end = None
+    inside = -np.inf
+    for one in host:
+        if one.start < inside or _STEP.match(one.name) or one.name.startswith(("gloo:", "nccl:")):
+            continue
+        if one.name.startswith(_EVALUATE):
+            inside = one.end
+            start = one.start if start is None else start
+            end = one.end if end is None else max(end, one.end)
+        elif not one.name.startswith("DistributedDataParallel"):
+            if start is not None and end is not None:
+                yield start, end
+            start = end = None
+    if start is not None and end is not None:
+        yield start, end
+
+
+def _is_wait(name: str) -> bool:
+    """Check whether an event of a host thread is no work: it marks a step, awaits data or is part of a collective."""
+    if _STEP.match(name) or _DATA.search(name) or name.startswith(("gloo:", "mpi:", "c10d::", "record_param_comms")):
+        return True
+    return bool(
+        _OPTIMIZER.match(name)
+        or _BACKWARD_RANGE.match(name)
+        or _FORWARD_RANGE.search(name)
+        or name.startswith(("FSDP::", "## ", "nccl:"))
+    )
+
+
+def _calls_in_operators(host: Sequence[_Host], time: Any) -> Iterator[tuple[float, float, float]]:
+    """Yield for each collective that an operator calls: the operator's end, the call, the next operator's start."""
+    by_thread: dict[Any, list[_Host]] = defaultdict(list)
+    for one in host:
+        by_thread[one.thread].append(one)
+    for own in by_thread.values():
+        starts = [one.start for one in own]
+        parents: list[_Host] = []
+        for one in own:
+            while parents and parents[-1].end <= one.start:
+                parents.pop()
+            if one.name.startswith("c10d::"):
+                outer = [each for each in parents if not _is_wait(each.name)]
+                if outer:
+                    place = bisect_left(starts, one.end)
+                    following = starts[place] if place < len(starts) else np.inf
+                    yield time(outer[0].end), time(one.start), time(following)
+            parents.append(one)
+
+
+def _nested_left_out(calls: Sequence[_Host]) -> list[_Host]:
+    """Return the calls without those that another call of the same thread contains."""
+    kept: list[_Host] = []
+    for one in calls:
+        if not any(other.thread == one.thread and other.end >= one.end for other in kept[-3:]):
+            kept.append(one)
+    return kept
+
+
+def _called_before(calls: Sequence[_Host], transfers: Sequence[_Host]) -> list[_Host]:
+    """Return one call for each transfer if each transfer has an own call before it of the same operation.
+
+    The profiler may begin or end between a call and its transfer. Returns nothing if they cannot be matched.
+    """
+    found = []
+    remaining = list(calls)
+    for transfer in transfers:
+        op = _op(transfer.name)
+        while remaining and (remaining[0].start > transfer.start or _op(remaining[0].name) != op):
+            if remaining[0].start > transfer.start:
+                return []
+            remaining.pop(0)
+        if not remaining:
+            return []
+        found.append(remaining.pop(0))
+    return found
+
+
+def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the members of the groups that the file lists."""
+    configured = distributed.get("pg_config")
+    found = {}
+    for one in configured if isinstance(configured, list) else ():
+        if isinstance(one, dict) and "pg_name" in one:
+            members = _numbers(one.get("ranks"))
+            if members:
+                found[str(one["pg_name"])] = members
+    return found
+
+
+def _numbers(value: Any) -> tuple[int, ...] | None:
+    """Return the whole numbers of a list or of its text; None if it is cut, empty or something else."""
+    if isinstance(value, str):
+        if "..." in value:
+            return None
+        value = [int(word) for word in re.findall(r"\d+", value)]
+    if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+        return tuple(value)
+    return None
+
+
+def _stated_bytes(stated: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """Return the payload by the metadata of a collective: the larger of the send and receive buffers."""
+    counts = [stated.get(key) for key in ("In msg nelems", "Out msg nelems")]
+    known = [count for count in counts if isinstance(count, int)]
+    dtype = _text(stated.get("dtype"))
+    width = _BYTES_OF.get((dtype or "").lower())
+    if not known or width is None:
+        return None, dtype
+    return max(known) * width, dtype
+
+
+def _dims_bytes(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    """Return the bytes of the first tensors in `Input Dims`, and their type."""
+    dims, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(types, list) or not dims or not types:
+        return None, None
+    first, kind = dims[0], str(types[0])
+    width = _BYTES_OF.get(kind.lower())
+    if width is None or not isinstance(first, list):
+        return None, None
+    tensors = first if first and all(isinstance(one, list) for one in first) else [first]
+    try:
+        return int(sum(np.prod(one, dtype=np.int64) for one in tensors)) * width, kind
+    except (TypeError, ValueError):
+        return None, None
+
+
+def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
+    """Return the other rank of a message."""
+    peer = stated.get("Dst Rank" if op == "send" else "Src Rank") if op in ("send", "recv") else None
+    return peer if isinstance(peer, int) and peer >= 0 else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _device_name(properties: Any) -> str | None:
+    """Return the name of the first device."""
+    if isinstance(properties, list) and properties and isinstance(properties[0], dict):
+        return _text(properties[0].get("name"))
+    return None
+
+
+def _rank_in_name(source: str) -> int | None:
+    """Return the rank that a file's name states: `rank3.json`, `worker3_step_12...`, `trace_rank-3`."""
+    found = _RANK_IN_NAME.search(Path(source).name)
+    return int(found[1]) if found else None
