@@ -124,6 +124,20 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that others waited for: in which share of all phases, by how much in the median, and in all.
+
+    segment: what cost most of it.
+    """
+
+    rank: int
+    segment: Segment
+    late_s: float
+    share: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts."""
 
@@ -174,6 +188,7 @@ class Explained:
     steps: Sequence[RankStep]
     step_s: float | None
     late: Sequence[Late]
+    late_ranks: Sequence[LateRank]
     gains: Sequence[Gain]
     causes: Sequence[Cause]
     limit_s: float

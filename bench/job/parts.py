@@ -8,21 +8,23 @@ it awaits the loader, an operator computes, a called collective is not complete,
 A time in which a rank only waits for collectives is a *stall*. The collectives that end within the stall release it.
 Until the last of their ranks arrived, the stall is imbalance; the rest is exposed exchange. The last arrival decides
 for the whole stall: while a rank is late, earlier collectives may still move data, but they do not prolong the step.
+Stalls with almost no work between them are one wait if the rank had arrived at the later collectives before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import Phase, RankTrace, TracedCollective
-from bench.job.model import Job, MatchedCollective, Part, RankStep
+from bench.job.model import Job, Part, RankStep
 
 _RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
+_LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02  # between two stalls of one wait, in seconds or of the wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ def _timeline(job: Job, trace: RankTrace, indices: Sequence[int]) -> RankTimelin
         busy = spans.joined(by_part[Part.DATA_WAIT], by_part[Part.COMPUTE])
         waiting = spans.minus(spans.both(in_flight, everything), busy)
         by_part[Part.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
-    stalls = [*_stalls(waiting, job, trace, indices)]
+    stalls = [*_with_arrivals([*_stalls(waiting, job, trace, indices)], job, trace.rank)]
     late_spans = spans.of(
         (one.start_s, min(one.end_s, one.last_arrival_s)) for one in stalls if one.last_arrival_s is not None
     )
@@ -156,11 +158,31 @@ def _stalls(waiting: Spans, job: Job, trace: RankTrace, indices: Sequence[int]) 
         releases = tuple(int(indices[place]) for place in order[first:behind])
         if not releases:
             releases = tuple(_running(job, rank, indices, start, end))
-        known = [job.collectives[index] for index in releases if _tells_arrivals(job.collectives[index])]
-        arrival = None
-        if known:
-            arrival = job.alignment.own(rank, max(one.last_arrival_s for one in known))
-        yield Stall(float(start), float(end), releases, arrival)
+        yield Stall(float(start), float(end), releases, None)
+
+
+def _with_arrivals(stalls: Sequence[Stall], job: Job, rank: int) -> Iterator[Stall]:
+    """Yield the stalls with the time at which the last rank arrived, which is the same for all stalls of one wait."""
+    waits: list[list[Stall]] = []
+    for stall in stalls:
+        if waits and _continues(waits[-1], stall, job, rank):
+            waits[-1].append(stall)
+        else:
+            waits.append([stall])
+    for wait in waits:
+        known = [job.collectives[index] for stall in wait for index in stall.releases]
+        arrivals = [one.last_arrival_s for one in known if len(one.arrivals_s) > 1]
+        last = job.alignment.own(rank, max(arrivals)) if arrivals else None
+        yield from (replace(stall, last_arrival_s=last) for stall in wait)
+
+
+def _continues(wait: Sequence[Stall], stall: Stall, job: Job, rank: int) -> bool:
+    """Check whether a stall belongs to the wait before it."""
+    end = wait[-1].end_s
+    little = max(_LITTLE_WORK_S, _LITTLE_WORK_SHARE * (end - wait[0].start_s))
+    if stall.start_s - end > little:
+        return False
+    return any(job.collectives[index].parts[rank].arrival_s <= end + _RELEASED_S for index in stall.releases)
 
 
 def _running(job: Job, rank: int, indices: Sequence[int], start: float, end: float) -> Iterator[int]:
@@ -169,11 +191,6 @@ def _running(job: Job, rank: int, indices: Sequence[int], start: float, end: flo
         part = job.collectives[index].parts[rank]
         if _in_flight(part, job.traces[rank].on_device)[0] < end and part.end_s > start:
             yield index
-
-
-def _tells_arrivals(one: MatchedCollective) -> bool:
-    """Check whether more than one rank of a collective is known, so that its last arrival means something."""
-    return len(one.arrivals_s) > 1
 
 
 def _parts(timeline: RankTimeline, start: float, end: float) -> dict[Part, float]:

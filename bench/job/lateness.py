@@ -1,0 +1,186 @@
+"""Which rank the others waited for, and what made it late.
+
+An exchange ends a *phase* if a rank stalled for it and no rank arrived at a later exchange before all had arrived at
+this one. The last rank to arrive is the late one, by the time after the median of the others. What made it late is
+found in its time since the last phase: the segment that exceeds the median of the other ranks by the most.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+
+import numpy as np
+
+from bench.core import spans
+from bench.core.spans import Spans
+from bench.core.step_trace import Direction, Phase, RankTrace
+from bench.job.model import Job, Late, LateRank, MatchedCollective, Part, Segment
+from bench.job.parts import RankTimeline, whole_steps
+
+_SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait
+
+
+@dataclass(frozen=True, slots=True)
+class _Segments:
+    """The whole trace of one rank by segment, as unions of spans on its own clock; host is what none covers."""
+
+    by_segment: Mapping[Segment, Spans]
+    waiting: Spans
+
+    def within(self, start: float, end: float) -> dict[Segment, float]:
+        """Return the seconds of each segment between two times, without the time that the rank waited."""
+        found = {name: spans.total(spans.clip(union, start, end)) for name, union in self.by_segment.items()}
+        waited = spans.total(spans.clip(self.waiting, start, end))
+        found[Segment.HOST] = max(end - start - waited - sum(found.values()), 0.0)
+        return found
+
+
+def late_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Late]:
+    """Return one entry for each phase that all of its ranks' files show, by time."""
+    by_rank = {rank: _segments(trace, timelines[rank]) for rank, trace in job.traces.items()}
+    phases = _phases(job, timelines)
+    last_end: dict[int, float] = {}
+    found = []
+    for index in phases:
+        one = job.collectives[index]
+        late = _late(job, index, one, last_end, by_rank)
+        if late is not None:
+            found.append(late)
+        for rank, part in one.parts.items():
+            last_end[rank] = part.end_s
+    return found
+
+
+def late_ranks(late: Sequence[Late], least_s: float) -> list[LateRank]:
+    """Return the ranks that were late by more than `least_s`, the one that cost most first.
+
+    share: the part of all phases in which the rank was the last by that much. late_s: the median over these phases of
+    the time in the most usual segment.
+    """
+    by_rank: dict[int, list[Late]] = defaultdict(list)
+    for one in late:
+        if one.late_s > least_s:
+            by_rank[one.rank].append(one)
+    found = []
+    for rank, own in by_rank.items():
+        cost: dict[Segment, float] = defaultdict(float)
+        for one in own:
+            cost[one.segment] += one.late_s
+        segment = max(cost, key=lambda name: cost[name])
+        total = sum(cost.values())
+        found.append(LateRank(rank, segment, median(one.late_s for one in own), len(own) / len(late), total))
+    return sorted(found, key=lambda one: -one.total_s)
+
+
+def _phases(job: Job, timelines: Mapping[int, RankTimeline]) -> list[int]:
+    """Return the exchanges that end a phase, by time. Those without files of several ranks say nothing of lateness."""
+    least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
+    found = set()
+    for timeline in timelines.values():
+        for stall in timeline.stalls:
+            known = [index for index in stall.releases if len(job.collectives[index].arrivals_s) > 1]
+            if known and stall.end_s - stall.start_s >= least:
+                found.add(max(known, key=lambda index: job.collectives[index].last_arrival_s))
+    ends = []
+    following: dict[int, float] = {}  # rank -> its earliest arrival at a later exchange
+    for index in range(len(job.collectives) - 1, -1, -1):
+        one = job.collectives[index]
+        if index in found and all(following.get(rank, inf) >= one.last_arrival_s - least for rank in one.parts):
+            ends.append(index)
+        for rank, arrival in one.arrivals_s.items():
+            following[rank] = min(arrival, following.get(rank, inf))
+    return ends[::-1]
+
+
+def _late(
+    job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, _Segments]
+) -> Late | None:
+    """Return who was late at an exchange; None if it is outside all steps."""
+    rank = one.last_rank
+    others = [arrival for other, arrival in one.arrivals_s.items() if other != rank]
+    late_s = one.last_arrival_s - median(others)
+    step = _step_of(job.traces[rank], one.parts[rank].arrival_s)
+    if step is None:
+        return None
+    mine = _since(rank, one, last_end, by_rank, job)
+    theirs = [_since(other, one, last_end, by_rank, job) for other in one.parts if other != rank]
+    excess = {name: mine[name] - median(each[name] for each in theirs) for name in mine}
+    return Late(step, rank, late_s, max(excess, key=lambda name: excess[name]), index)
+
+
+def _since(
+    rank: int,
+    one: MatchedCollective,
+    last_end: Mapping[int, float],
+    by_rank: Mapping[int, _Segments],
+    job: Job,
+) -> dict[Segment, float]:
+    """Return what a rank did from the end of the last phase to its arrival."""
+    arrival = one.parts[rank].arrival_s
+    start = last_end.get(rank)
+    if start is None:
+        start = whole_steps(job.traces[rank])[0][0]
+    return by_rank[rank].within(min(start, arrival), arrival)
+
+
+def _step_of(trace: RankTrace, time_s: float) -> int | None:
+    """Return the number of the step that contains a time."""
+    steps = whole_steps(trace)
+    for number, (start, end) in enumerate(steps):
+        if start <= time_s < end:
+            return number
+    return None
+
+
+def _segments(trace: RankTrace, timeline: RankTimeline) -> _Segments:
+    """Return the trace by segment. With a device, a kernel belongs to the phase in which it was launched."""
+    unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in Phase}
+    waiting = spans.joined(timeline.by_part[Part.IMBALANCE], timeline.by_part[Part.EXPOSED_EXCHANGE])
+    data = timeline.by_part[Part.DATA_WAIT]
+    if trace.on_device:
+        h2d = spans.union(
+            spans.of(
+                (one.start_s, one.end_s) for one in trace.copies if one.direction in (Direction.H2D, Direction.D2H)
+            )
+        )
+        h2d = spans.both(h2d, timeline.by_part[Part.EXPOSED_COPY])
+        compute = {segment: _launched_in(trace, unions, phase) for segment, phase in _COMPUTE}
+        known = spans.joined(*compute.values())
+        compute[Segment.FORWARD] = spans.joined(
+            compute[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known)
+        )
+        return _Segments({Segment.DATA: data, Segment.H2D: h2d, **_disjoint(compute)}, waiting)
+    host = {segment: spans.minus(unions[phase], waiting) for segment, phase in _COMPUTE}
+    known = spans.joined(*host.values())
+    host[Segment.FORWARD] = spans.joined(host[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known))
+    host = {segment: spans.minus(union, data) for segment, union in host.items()}
+    return _Segments({Segment.DATA: data, Segment.H2D: spans.NONE, **_disjoint(host)}, waiting)
+
+
+_COMPUTE = (
+    (Segment.OPTIMIZER, Phase.OPTIMIZER),
+    (Segment.BACKWARD, Phase.BACKWARD),
+    (Segment.FORWARD, Phase.FORWARD),
+)
+
+
+def _launched_in(trace: RankTrace, unions: Mapping[Phase, Spans], phase: Phase) -> Spans:
+    """Return the times of the kernels that the host launched in a phase."""
+    union = unions[phase]
+    if not len(union) or not len(trace.compute):
+        return spans.NONE
+    place = np.searchsorted(union[:, 0], trace.compute_launch_s, side="right") - 1
+    inside = (place >= 0) & (trace.compute_launch_s < union[np.maximum(place, 0), 1])
+    return spans.union(trace.compute[inside])
+
+
+def _disjoint(compute: Mapping[Segment, Spans]) -> dict[Segment, Spans]:
+    """Return the segments without times that an earlier one has."""
+    found: dict[Segment, Spans] = {}
+    for segment, union in compute.items():
+        found[segment] = spans.minus(union, spans.joined(*found.values()))
+    return found
