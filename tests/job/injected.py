@@ -1,10 +1,10 @@
-"""Training jobs with a known cause of lost time, on hosts with shaped links, and what `linkbench job explain` says of them.
+"""Training jobs with a known cause of lost time, on hosts with shaped links, and what `job explain` says of them.
 
     python -m tests.job.injected make FOLDER [--first 12]     # resumes: cases that are there are left as they are
     python -m tests.job.injected compare FOLDER
 
-A case is a folder with the trace and the clock readings of each rank, and `case.json`: what was injected, what should be
-named, and the parts of the step as the program's own clock readings give them.
+A case is a folder with the trace and the clock readings of each rank, and `case.json`: what was injected, what should
+be named, and the parts of the step as the program's own clock readings give them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import shutil
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def _in_turn(counts: Mapping[str, int], first_seed: int) -> list[Case]:
     return [_case(case.kind, int(case.name[-2:]), first_seed + place) for place, case in enumerate(found)]
 
 
-def _case(kind: str, number: int, seed: int) -> Case:
+def _case(kind: str, number: int, seed: int) -> Case:  # noqa: C901  one branch per kind
     """Return a case with random sizes, times and ranks."""
     draw = random.Random(seed)
     num_ranks = draw.choice((2, 2, 3))
@@ -91,45 +91,46 @@ def _case(kind: str, number: int, seed: int) -> Case:
     }
     late_s = draw.uniform(0.03, 0.08)
     one, everyone = [late_s if r == rank else 0.0 for r in range(num_ranks)], [late_s] * num_ranks
+    network = Expected(("slow_link", "exchange_cannot_hide"))
     rate: str | None = "1gbit"
     expected: tuple[Expected, ...] = ()
-    network = Expected(("slow_link", "exchange_cannot_hide"))
-    if kind in ("clean_tp", "late_tp"):
-        shape |= {"strategy": "tp", "message_bytes": 1 << 12, "num_layers": draw.randint(3, 4)}
-        shape |= {"forward_s": draw.uniform(0.01, 0.015), "backward_s": draw.uniform(0.02, 0.03)}
-        rate = None
-    if kind == "data_all":
-        shape["inject"] = {"data": everyone}
-        expected = (Expected(("late_input",)),)
-    elif kind == "data_one":
-        shape["inject"] = {"data": one}
-        expected = (Expected(("late_rank", "late_input"), rank, "data"),)
-    elif kind in ("forward", "backward", "host", "optimizer"):
-        shape["inject"] = {kind: one}
-        expected = (Expected(("late_rank",), rank, kind),)
-    elif kind == "late_tp":
-        shape["inject"] = {"backward": one}
-        expected = (Expected(("late_rank",), rank, "backward"),)
-    elif kind == "slow_link":
-        rate = draw.choice(("50mbit", "100mbit", "200mbit"))
-        shape |= dict.fromkeys(("layer_bytes", "bucket_bytes"), 1 << (19 if rate == "200mbit" else 18))
-        expected = (network,)
-    elif kind == "all":
-        rate = "100mbit"
-        segment = draw.choice(("forward", "backward", "host"))
-        shape |= dict.fromkeys(("layer_bytes", "bucket_bytes"), 1 << 18)
-        shape["inject"] = {"data": [draw.uniform(0.02, 0.05)] * num_ranks, segment: one}
-        expected = (Expected(("late_input",)), Expected(("late_rank",), rank, segment), network)
-    elif kind == "random":
-        shape |= {"inject": {"backward": one}, "rotate": True}
-        expected = (Expected(("random_lateness",)),)
-    elif kind == "periodic":
-        shape |= {"inject": {"host": [2 * late_s] * num_ranks}, "every": 4}
-        expected = (Expected(("periodic",)),)
-    elif kind == "one_bucket":
-        rate = "200mbit"
-        shape |= {"layer_bytes": 1 << 17, "bucket_bytes": 1 << 24}
-        expected = (Expected(("exchange_not_hidden",)),)
+    match kind:
+        case "clean_tp" | "late_tp":
+            rate = None
+            shape |= {"strategy": "tp", "message_bytes": 1 << 12, "num_layers": draw.randint(3, 4)}
+            shape |= {"forward_s": draw.uniform(0.01, 0.015), "backward_s": draw.uniform(0.02, 0.03)}
+            if kind == "late_tp":
+                shape["inject"] = {"backward": one}
+                expected = (Expected(("late_rank",), rank, "backward"),)
+        case "data_all":
+            shape["inject"] = {"data": everyone}
+            expected = (Expected(("late_input",)),)
+        case "data_one":
+            shape["inject"] = {"data": one}
+            expected = (Expected(("late_rank", "late_input"), rank, "data"),)
+        case "forward" | "backward" | "host" | "optimizer":
+            shape["inject"] = {kind: one}
+            expected = (Expected(("late_rank",), rank, kind),)
+        case "slow_link":
+            rate = draw.choice(("50mbit", "100mbit", "200mbit"))
+            shape |= dict.fromkeys(("layer_bytes", "bucket_bytes"), 1 << (19 if rate == "200mbit" else 18))
+            expected = (network,)
+        case "all":
+            rate = "100mbit"
+            segment = draw.choice(("forward", "backward", "host"))
+            shape |= dict.fromkeys(("layer_bytes", "bucket_bytes"), 1 << 18)
+            shape["inject"] = {"data": [draw.uniform(0.02, 0.05)] * num_ranks, segment: one}
+            expected = (Expected(("late_input",)), Expected(("late_rank",), rank, segment), network)
+        case "random":
+            shape |= {"inject": {"backward": one}, "rotate": True}
+            expected = (Expected(("random_lateness",)),)
+        case "periodic":
+            shape |= {"inject": {"host": [2 * late_s] * num_ranks}, "every": 4}
+            expected = (Expected(("periodic",)),)
+        case "one_bucket":
+            rate = "200mbit"
+            shape |= {"layer_bytes": 1 << 17, "bucket_bytes": 1 << 24}
+            expected = (Expected(("exchange_not_hidden",)),)
     return Case(f"{kind}_{number:02}", kind, seed, num_ranks, rate, timed_job.Options(**shape), expected)
 
 
@@ -178,24 +179,29 @@ def truth(folder: Path) -> dict[str, Any]:
     """
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("stamps*.json"))]
     is_blocking = ranks[0]["options"]["strategy"] == "tp"
-    steps = []
-    for step in zip(*(rank["steps"] for rank in ranks), strict=True):
-        columns = list(zip(*(rank["exchanges"] for rank in step), strict=True))
-        last = {"exposed_s": 0.0, "imbalance_s": [0.0] * len(ranks)}
-        for exchanges in columns if is_blocking else columns[-1:]:
-            last_arrival = max(one["ready"] for one in exchanges)
-            last["exposed_s"] += (
-                max(one["done"] for one in (exchanges if is_blocking else _flat(columns))) - last_arrival
-            )
-            for rank, one in enumerate(exchanges):
-                last["imbalance_s"][rank] += last_arrival - one["ready"]
-        last["data_s"] = [rank["data"] - rank["start"] for rank in step]
-        last["step_s"] = [rank["end"] - rank["start"] for rank in step]
-        steps.append(last)
-    medians: dict[str, Any] = {"exposed_exchange_s": statistics.median(step["exposed_s"] for step in steps)}
-    for name, key in (("imbalance_s", "imbalance_s"), ("data_wait_s", "data_s"), ("step_s", "step_s")):
-        medians[name] = [statistics.median(step[key][rank] for step in steps) for rank in range(len(ranks))]
+    steps = [_truth_of_step(step, is_blocking) for step in zip(*(rank["steps"] for rank in ranks), strict=True)]
+    medians: dict[str, Any] = {"exposed_exchange_s": statistics.median(step["exposed_exchange_s"] for step in steps)}
+    for name in ("imbalance_s", "data_wait_s", "step_s"):
+        medians[name] = [statistics.median(step[name][rank] for step in steps) for rank in range(len(ranks))]
     return medians
+
+
+def _truth_of_step(step: Sequence[Mapping[str, Any]], is_blocking: bool) -> dict[str, Any]:
+    """Return the parts of one step from the clock readings of each rank in it."""
+    exposed_s, imbalance_s = 0.0, [0.0] * len(step)
+    by_exchange = list(zip(*(rank["exchanges"] for rank in step), strict=True))
+    ends = [max(one["done"] for one in exchange) for exchange in by_exchange]
+    phases = list(zip(by_exchange, ends, strict=True)) if is_blocking else [(by_exchange[-1], max(ends))]
+    for exchange, end in phases:
+        last_arrival = max(one["ready"] for one in exchange)
+        exposed_s += end - last_arrival
+        imbalance_s = [so_far + last_arrival - one["ready"] for so_far, one in zip(imbalance_s, exchange, strict=True)]
+    return {
+        "exposed_exchange_s": exposed_s,
+        "imbalance_s": imbalance_s,
+        "data_wait_s": [rank["data"] - rank["start"] for rank in step],
+        "step_s": [rank["end"] - rank["start"] for rank in step],
+    }
 
 
 def _is_disturbed(measured: Mapping[str, Any]) -> bool:
@@ -203,11 +209,6 @@ def _is_disturbed(measured: Mapping[str, Any]) -> bool:
     lost_s = max(measured["exposed_exchange_s"], *measured["imbalance_s"], *measured["data_wait_s"])
     spread_s = max(measured["step_s"]) - min(measured["step_s"])
     return max(lost_s, spread_s) > 0.035 * min(measured["step_s"])
-
-
-def _flat(columns: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[Mapping[str, float]]:
-    for column in columns:
-        yield from column
 
 
 def compare(folder: Path) -> int:

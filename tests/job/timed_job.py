@@ -2,9 +2,10 @@
 
     torchrun --nproc-per-node 2 tests/job/timed_job.py --output DIR --inject '{"backward": [0.0, 0.06]}'
 
-torch's DataLoader, SGD, DistributedDataParallel and profiler over Gloo do what they do in any job, so a trace looks like
-that of any job. Only the work of a layer is a sleep, which takes the same time on a loaded machine. Each rank writes its
-trace, `rank0.json.gz`, and `stamps0.json`, the program's own clock readings, to which a reading of the trace is compared.
+torch's DataLoader, SGD, DistributedDataParallel and profiler over Gloo do what they do in any job, so a trace looks
+like that of any job. Only the work of a layer is a sleep, which takes the same time on a loaded machine. Each rank
+writes its trace, `rank0.json.gz`, and `stamps0.json`, the program's own clock readings, to which a reading of the trace
+is compared.
 """
 
 # No `from __future__ import annotations`: DistributedDataParallel reads the annotations of its hook.
