@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Spans = NDArray[np.float64]
+    from bench.core.spans import Spans
 
 
 class Phase(StrEnum):

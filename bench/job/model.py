@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from bench.core.codes import Coded
-from bench.core.step_trace import RankTrace
+from bench.core.step_trace import RankTrace, TracedCollective
 
 
 class Part(StrEnum):
@@ -39,24 +39,37 @@ class Segment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """Clocks of the ranks. A time t of rank r is t + offsets_s[r] on the clock of the reference rank.
+    """Clocks of the ranks. A time t of rank r is u + drifts[r] * (u - origin_s) on the reference's clock, where u = t +
+    offsets_s[r].
 
-    bound_s: the residual spread of the ends of synchronous collectives: no difference between ranks below it is known.
-    None if nothing could be aligned. drifts_s_per_s: the ranks whose clock drifts by more than the bound.
+    bound_s: the residual spread of the ends of collectives. A smaller difference between two ranks is not known. None
+    if no collective could be compared. drifts: seconds per second of the ranks whose clock drifts visibly.
     """
 
     reference: int
     offsets_s: Mapping[int, float]
     bound_s: float | None
     num_collectives: int
-    drifts_s_per_s: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    drifts: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
+    origin_s: float = 0.0
+
+    def aligned(self, rank: int, time_s: float) -> float:
+        """Convert a time of a rank to the reference's clock."""
+        time_s += self.offsets_s.get(rank, 0.0)
+        return time_s + self.drifts.get(rank, 0.0) * (time_s - self.origin_s)
+
+    def own(self, rank: int, time_s: float) -> float:
+        """Convert a time on the reference's clock to the clock of a rank."""
+        drift = self.drifts.get(rank, 0.0)
+        return (time_s + drift * self.origin_s) / (1 + drift) - self.offsets_s.get(rank, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollective:
     """One collective of all ranks that have it. Times are aligned.
 
-    arrivals_s, ends_s: by rank. complete: whether all members of the group have a file.
+    arrivals_s, starts_s, ends_s: by rank. complete: whether all members of the group have a file. parts: what each rank
+    recorded, on its own clock.
     """
 
     group: str
@@ -70,6 +83,7 @@ class MatchedCollective:
     ends_s: Mapping[int, float]
     complete: bool
     timed: bool = True
+    parts: Mapping[int, TracedCollective] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def last_rank(self) -> int:

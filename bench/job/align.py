@@ -1,0 +1,356 @@
+"""Match the collectives of all ranks, check that they are the same operations, and align the clocks of the ranks.
+
+The n-th collective of a group on one rank is the n-th on all others. If ranks began to record at different times, steps
+of the same name or the library's sequence numbers tell which belong together. Operation and bytes are checked; a
+mismatch ends the comparison of that group and is reported.
+
+Collectives in which every rank needs data of every other end together, so the offset of a rank's clock is the median
+difference of the ends. What remains after the correction is the bound below which nothing is claimed. The same idea
+with figures of public traces: decision 0026.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from bench.core.codes import Coded
+from bench.core.errors import UsageError
+from bench.core.step_trace import RankTrace, TracedCollective
+from bench.job.messages import JobCode
+from bench.job.model import Alignment, Job, MatchedCollective
+
+# All ranks of such a collective need data of all others, so none ends before the last has arrived.
+_SYNCHRONOUS = frozenset({"allreduce", "allgather", "reduce_scatter", "alltoall", "barrier"})
+_SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})  # in others, ranks may send different numbers of bytes
+_MESSAGES = frozenset({"send", "recv"})
+_RESIDUE_QUANTILE = 0.9
+_LEAST_FOR_DRIFT = 8
+_SEVERAL = 3  # a drift must exceed the residue by this factor
+Found = dict[int, TracedCollective]  # rank -> its part of one collective
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """The group of a collective; all ranks that state the same belong together."""
+
+    group: str
+    members: tuple[int, ...] | None
+
+    def __str__(self) -> str:
+        if self.members and not self.group:
+            return ",".join(map(str, self.members))
+        return self.group or "world"
+
+
+def job_of(traces: Iterable[RankTrace]) -> Job:
+    """Return the traces as one job. Raises UsageError if there is no trace."""
+    remarks: list[Coded] = []
+    by_rank = _by_rank([*traces], remarks)
+    if not by_rank:
+        raise UsageError("no trace of a rank was found")
+    num_ranks = max(max(by_rank) + 1, *(trace.world_size or 0 for trace in by_rank.values()))
+    missing = tuple(sorted(set(range(num_ranks)) - set(by_rank)))
+    found = [*_matched(by_rank, remarks)]
+    alignment = _aligned(by_rank, found, remarks)
+    collectives = [_collective(key, parts, alignment) for key, parts in found]
+    collectives.sort(key=lambda one: one.last_arrival_s)
+    if not any(trace.collectives for trace in by_rank.values()):
+        remarks.append(Coded.of(JobCode.NO_COLLECTIVES))
+    elif len(by_rank) == 1 and num_ranks > 1:
+        remarks.append(Coded.of(JobCode.ONE_RANK, rank=next(iter(by_rank))))
+    elif missing:
+        ranks = [str(rank) for rank in missing]
+        remarks.append(Coded.of(JobCode.MISSING_RANKS, num=len(missing), num_ranks=num_ranks, ranks=ranks))
+    by_rank, num_steps = _same_steps(by_rank, remarks)
+    own = [remark for trace in by_rank.values() for remark in trace.remarks]
+    return Job(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *dict.fromkeys(own)))
+
+
+def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
+    """Return the traces by rank. A rank that no file states is taken from the order of the files."""
+    sizes = [trace.world_size for trace in traces if trace.world_size]
+    usual = max(set(sizes), key=sizes.count) if sizes else None
+    found: dict[int, RankTrace] = {}
+    for trace in traces:
+        if trace.world_size and trace.world_size != usual:
+            facts = {"source": trace.source, "world_size": trace.world_size, "num_ranks": usual}
+            remarks.append(Coded.of(JobCode.OTHER_WORLD, **facts))
+        elif trace.rank is not None and trace.rank in found:
+            other = found[trace.rank].source
+            remarks.append(Coded.of(JobCode.SAME_RANK, source=trace.source, other=other, rank=trace.rank))
+        elif trace.rank is not None:
+            found[trace.rank] = trace
+    for trace in traces:
+        if trace.rank is None:
+            rank = next(number for number in range(len(traces) + 1) if number not in found)
+            found[rank] = replace(trace, rank=rank)
+            if len(traces) > 1:
+                remarks.append(Coded.of(JobCode.RANK_UNKNOWN, source=trace.source, rank=rank))
+    return dict(sorted(found.items()))
+
+
+def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator[tuple[_Key, Found]]:
+    """Yield each collective with the part of every rank that has it."""
+    groups: dict[_Key, dict[int, list[TracedCollective]]] = defaultdict(dict)
+    for rank, trace in by_rank.items():
+        for collective in sorted(trace.collectives, key=lambda one: (one.place, one.start_s)):
+            if collective.op in _MESSAGES and collective.peer is not None:
+                continue
+            key = _Key(collective.group, collective.members)
+            groups[key].setdefault(rank, []).append(collective)
+    for key, parts in groups.items():
+        yield from ((key, found) for found in _of_group(key, parts, by_rank, remarks))
+    yield from _messages(by_rank)
+
+
+def _of_group(
+    key: _Key, parts: Mapping[int, list[TracedCollective]], by_rank: Mapping[int, RankTrace], remarks: list[Coded]
+) -> Iterator[Found]:
+    """Yield the collectives of one group, by the ranks' order."""
+    if all(one.seq is not None for own in parts.values() for one in own):
+        yield from _by_sequence(key, parts, remarks)
+        return
+    lengths = {len(own) for own in parts.values()}
+    if len(lengths) == 1:
+        yield from _checked(key, parts, remarks)
+        return
+    in_steps = {rank: _by_step(own, by_rank[rank]) for rank, own in parts.items()}
+    common = set.intersection(*(set(steps) for steps in in_steps.values()))
+    whole = [name for name in common if len({len(steps[name]) for steps in in_steps.values()}) == 1]
+    if not whole:
+        (rank, own), (other, theirs) = _two_different(parts)
+        facts = {"rank": rank, "num": len(own), "other": other, "other_num": len(theirs)}
+        remarks.append(Coded.of(JobCode.NO_MATCH, group=str(key), **facts))
+        return
+    first = in_steps[next(iter(in_steps))]
+    for name in sorted(whole, key=lambda name: first[name][0].start_s):
+        yield from _checked(key, {rank: steps[name] for rank, steps in in_steps.items()}, remarks)
+
+
+def _two_different(
+    parts: Mapping[int, list[TracedCollective]],
+) -> tuple[tuple[int, list[TracedCollective]], tuple[int, list[TracedCollective]]]:
+    """Return the ranks with the most and the fewest collectives."""
+    ordered = sorted(parts.items(), key=lambda item: len(item[1]))
+    return ordered[-1], ordered[0]
+
+
+def _by_sequence(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: list[Coded]) -> Iterator[Found]:
+    """Yield the collectives by the library's own sequence numbers, and report the records that a rank lost."""
+    by_seq: dict[int, Found] = defaultdict(dict)
+    for rank, own in parts.items():
+        for one in own:
+            by_seq[one.seq or 0].setdefault(rank, one)
+        numbers = [one.seq for one in own if one.seq is not None]
+        lost = max(numbers) - min(numbers) + 1 - len(set(numbers))
+        if lost:
+            remarks.append(Coded.of(JobCode.LOST, group=str(key), rank=rank, num=lost))
+    for seq in sorted(by_seq):
+        if len(by_seq[seq]) == len(parts):
+            ordered = {rank: [one] for rank, one in by_seq[seq].items()}
+            found = [*_checked(key, ordered, remarks)]
+            if not found:
+                return
+            yield from found
+
+
+def _checked(key: _Key, parts: Mapping[int, list[TracedCollective]], remarks: list[Coded]) -> Iterator[Found]:
+    """Yield the collectives of equally long lists until two ranks differ in operation or bytes."""
+    first = next(iter(parts))
+    for place, own in enumerate(parts[first]):
+        for rank, others in parts.items():
+            other = others[place]
+            if not _is_same(own, other):
+                facts = {"rank": first, "own": _words(own), "other": rank, "theirs": _words(other)}
+                remarks.append(Coded.of(JobCode.MISMATCH, group=str(key), place=own.place, **facts))
+                return
+        yield {rank: others[place] for rank, others in parts.items()}
+
+
+def _is_same(one: TracedCollective, other: TracedCollective) -> bool:
+    """Check whether two ranks' parts are of the same operation."""
+    if one.op != other.op:
+        return False
+    if one.op not in _SAME_BYTES or one.num_bytes is None or other.num_bytes is None:
+        return True
+    return one.num_bytes == other.num_bytes
+
+
+def _words(one: TracedCollective) -> str:
+    return one.op if one.num_bytes is None else f"{one.op} of {one.num_bytes} bytes"
+
+
+def _by_step(own: Sequence[TracedCollective], trace: RankTrace) -> dict[str, list[TracedCollective]]:
+    """Return the collectives by the name of the step in which the rank called them."""
+    starts = np.array([start for start, _ in trace.steps])
+    found: dict[str, list[TracedCollective]] = defaultdict(list)
+    for one in own:
+        called = next(time for time in (one.launch_s, one.called_s, one.start_s) if time is not None)
+        place = int(np.searchsorted(starts, called, side="right")) - 1
+        if 0 <= place < len(trace.step_names) and called < trace.steps[place][1]:
+            found[trace.step_names[place]].append(one)
+    return found
+
+
+def _messages(by_rank: Mapping[int, RankTrace]) -> Iterator[tuple[_Key, Found]]:
+    """Yield each message that both ends recorded: the n-th send to a rank is its n-th receive from the sender."""
+    sent: dict[tuple[int, int], list[TracedCollective]] = defaultdict(list)
+    received: dict[tuple[int, int], list[TracedCollective]] = defaultdict(list)
+    for rank, trace in by_rank.items():
+        for one in sorted(trace.collectives, key=lambda one: one.start_s):
+            if one.peer is None or one.op not in _MESSAGES:
+                continue
+            if one.op == "send":
+                sent[rank, one.peer].append(one)
+            else:
+                received[one.peer, rank].append(one)
+    for (sender, receiver), messages in sent.items():
+        ends = received[sender, receiver]
+        if len(ends) != len(messages):
+            continue
+        key = _Key(f"{sender}->{receiver}", (sender, receiver))
+        for mine, theirs in zip(messages, ends, strict=True):
+            yield key, {sender: mine, receiver: theirs}
+
+
+def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollective:
+    """Return a collective with the times of all ranks on the reference's clock."""
+    one = next(iter(parts.values()))
+    size = one.group_size or (len(key.members) if key.members else None)
+    sizes = [part.num_bytes for part in parts.values() if part.num_bytes is not None]
+    return MatchedCollective(
+        group=str(key),
+        place=one.place,
+        op="message" if one.op in _MESSAGES and one.peer is not None else one.op,
+        num_bytes=max(sizes) if sizes else None,
+        dtype=one.dtype,
+        group_size=size,
+        arrivals_s={rank: alignment.aligned(rank, part.arrival_s) for rank, part in parts.items()},
+        starts_s={rank: alignment.aligned(rank, part.start_s) for rank, part in parts.items()},
+        ends_s={rank: alignment.aligned(rank, part.end_s) for rank, part in parts.items()},
+        complete=size is not None and len(parts) >= size,
+        timed=all(part.timed for part in parts.values()),
+        parts=parts,
+    )
+
+
+def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found]], remarks: list[Coded]) -> Alignment:
+    """Return the offsets of the ranks' clocks from the ends of synchronous collectives.
+
+    Start values are the files' unix times, where all files state one.
+    """
+    epochs = {rank: trace.epoch_s for rank, trace in by_rank.items()}
+    reference = min(by_rank)
+    known = [epoch for epoch in epochs.values() if epoch is not None]
+    base = dict.fromkeys(by_rank, 0.0)
+    if len(known) == len(epochs):
+        base = {rank: (epoch or 0.0) - known[0] for rank, epoch in epochs.items()}
+    ends = [
+        {rank: part.end_s + base[rank] for rank, part in parts.items()}
+        for _, parts in found
+        if len(parts) > 1 and all(part.op in _SYNCHRONOUS and part.timed for part in parts.values())
+    ]
+    if not ends:
+        if len(by_rank) > 1:
+            others = [str(rank) for rank in by_rank if rank != reference]
+            remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=others))
+        return Alignment(reference, base, None, 0)
+    offsets, unaligned = _offsets(reference, [*by_rank], ends)
+    if unaligned:
+        remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=[str(rank) for rank in unaligned]))
+    residue = _residue(ends, offsets, {}, 0.0)
+    drifts, origin = _drifts(ends, offsets, residue)
+    if drifts:
+        residue = _residue(ends, offsets, drifts, origin)
+        for rank, drift in drifts.items():
+            remarks.append(Coded.of(JobCode.DRIFT, rank=rank, ppm=drift * 1e6))
+    total = {rank: base[rank] + offsets[rank] for rank in by_rank}
+    return Alignment(reference, total, residue, len(ends), drifts, origin)
+
+
+def _offsets(
+    reference: int, ranks: Sequence[int], ends: Sequence[Mapping[int, float]]
+) -> tuple[dict[int, float], list[int]]:
+    """Return the offset of each rank, and the ranks that share no collective with the reference's."""
+    offsets = {reference: 0.0}
+    by_members = [(members, [*same]) for members, same in groupby(sorted(ends, key=_members), key=_members)]
+    by_members.sort(key=lambda item: -len(item[0]))
+    grew = True
+    while grew:
+        grew = False
+        for members, same in by_members:
+            anchors = [rank for rank in members if rank in offsets]
+            fresh = [rank for rank in members if rank not in offsets]
+            if not anchors or not fresh:
+                continue
+            grew = True
+            anchor = anchors[0]
+            own = np.array([one[anchor] for one in same]) + offsets[anchor]
+            for rank in fresh:
+                offsets[rank] = float(np.median(own - np.array([one[rank] for one in same])))
+    unaligned = [rank for rank in ranks if rank not in offsets]
+    return {rank: offsets.get(rank, 0.0) for rank in ranks}, unaligned
+
+
+def _members(ends: Mapping[int, float]) -> tuple[int, ...]:
+    return tuple(sorted(ends))
+
+
+def _residue(
+    ends: Iterable[Mapping[int, float]], offsets: Mapping[int, float], drifts: Mapping[int, float], origin: float
+) -> float:
+    """Return the spread of the aligned ends that nine of ten collectives keep."""
+    spreads = []
+    for one in ends:
+        shifted = {rank: end + offsets[rank] for rank, end in one.items()}
+        times = [end + drifts.get(rank, 0.0) * (end - origin) for rank, end in shifted.items()]
+        spreads.append(max(times) - min(times))
+    return float(np.quantile(spreads, _RESIDUE_QUANTILE))
+
+
+def _drifts(
+    ends: Sequence[Mapping[int, float]], offsets: Mapping[int, float], residue: float
+) -> tuple[dict[int, float], float]:
+    """Return the drift of each rank's clock, in seconds per second, and the time at which the offsets hold.
+
+    Only drifts that move a clock visibly during the trace count: by several times of what scatters about the line.
+    """
+    reference = min(offsets)
+    found = {}
+    origin = float(np.median([next(iter(one.values())) for one in ends]))
+    for rank in offsets:
+        times = [(one[rank] + offsets[rank], one[reference]) for one in ends if rank in one and reference in one]
+        if rank == reference or len(times) < _LEAST_FOR_DRIFT:
+            continue
+        own, other = np.array(times).T
+        line = np.polyfit(own - origin, other - own, 1)
+        scatter = float(np.quantile(np.abs(other - own - np.polyval(line, own - origin)), 0.9))
+        if abs(line[0]) * np.ptp(own) > _SEVERAL * max(scatter, 1e-6) and residue > 0:
+            found[rank] = float(line[0])
+    return found, origin
+
+
+def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
+    """Return the traces with the steps that all ranks have, and how many these are."""
+    names = {rank: trace.step_names for rank, trace in by_rank.items()}
+    first = names[min(names)]
+    if all(own == first for own in names.values()):
+        return by_rank, len(first)
+    common = [name for name in first if all(name in own for own in names.values())]
+    other = next(own for own in names.values() if own != first)
+    remarks.append(Coded.of(JobCode.OTHER_STEPS, own=_range(first), theirs=_range(other)))
+    kept = {}
+    for rank, trace in by_rank.items():
+        places = [trace.step_names.index(name) for name in common]
+        steps = tuple(trace.steps[place] for place in places)
+        kept[rank] = replace(trace, steps=steps, step_names=tuple(common))
+    return kept, len(common)
+
+
+def _range(names: Sequence[str]) -> str:
+    return f"{names[0]} to {names[-1]}" if names else "none"

@@ -1,0 +1,183 @@
+"""Divide each step of each rank into parts that do not overlap and whose sum is the step.
+
+With a device, the device's timeline decides, in this order: a kernel computes; a collective's kernel runs; a copy runs;
+otherwise the device is idle. An idle time counts as data wait while the host awaits the loader, and as host-bound if
+the host began to launch the next work only after the device fell idle. Without a device, the host's timeline decides:
+it awaits the loader, an operator computes, a called collective is not complete, or (host-bound) none of these.
+
+A time in which a rank only waits for collectives is a *stall*. The collectives that end within the stall release it.
+Until the last of their ranks arrived, the stall is imbalance; the rest is exposed exchange. The last arrival decides
+for the whole stall: while a rank is late, earlier collectives may still move data, but they do not prolong the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.core import spans
+from bench.core.spans import Spans
+from bench.core.step_trace import Phase, RankTrace, TracedCollective
+from bench.job.model import Job, MatchedCollective, Part, RankStep
+
+_RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A time in which a rank only waits for collectives, on its own clock.
+
+    releases: the indices in `Job.collectives` of those that end it. last_arrival_s: when the last rank of them arrived,
+    on this rank's clock; None if no other rank of them is known.
+    """
+
+    start_s: float
+    end_s: float
+    releases: tuple[int, ...]
+    last_arrival_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimeline:
+    """The whole trace of one rank by parts, as unions of spans on its own clock, and its stalls in order."""
+
+    rank: int
+    by_part: Mapping[Part, Spans]
+    stalls: Sequence[Stall]
+
+
+def steps_of(job: Job, timelines: Mapping[int, RankTimeline] | None = None) -> list[RankStep]:
+    """Return all steps of all ranks with their parts, by rank and step."""
+    lines = timelines_of(job) if timelines is None else timelines
+    found = []
+    for rank, trace in job.traces.items():
+        for step, (start, end) in enumerate(whole_steps(trace)):
+            found.append(RankStep(rank, step, start, end, _parts(lines[rank], start, end)))
+    return found
+
+
+def whole_steps(trace: RankTrace) -> tuple[tuple[float, float], ...]:
+    """Return the steps of a trace; if none is marked, everything that it recorded is one step."""
+    return trace.steps or tuple(extent(trace))
+
+
+def extent(trace: RankTrace) -> Iterator[tuple[float, float]]:
+    """Yield the time from the first to the last event of a trace; nothing if it is empty."""
+    timed = [one for one in trace.collectives if one.timed]
+    starts = [one.start_s if one.called_s is None else one.called_s for one in timed]
+    ends = [one.end_s for one in timed]
+    for union in (trace.compute, *trace.phases.values()):
+        if len(union):
+            starts.append(float(union[:, 0].min()))
+            ends.append(float(union[:, 1].max()))
+    starts += [copy.start_s for copy in trace.copies]
+    ends += [copy.end_s for copy in trace.copies]
+    if starts and max(ends) > min(starts):
+        yield min(starts), max(ends)
+
+
+def timelines_of(job: Job) -> dict[int, RankTimeline]:
+    """Return the timeline of every rank."""
+    by_rank: dict[int, list[int]] = {rank: [] for rank in job.traces}
+    for index, one in enumerate(job.collectives):
+        for rank in one.parts:
+            by_rank[rank].append(index)
+    return {rank: _timeline(job, trace, by_rank[rank]) for rank, trace in job.traces.items()}
+
+
+def _timeline(job: Job, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
+    """Return one rank's timeline. indices: its collectives in `Job.collectives`."""
+    steps = whole_steps(trace)
+    assert trace.rank is not None
+    if not steps:
+        return RankTimeline(trace.rank, dict.fromkeys(Part, spans.NONE), ())
+    everything = spans.of([(steps[0][0], max(end for _, end in steps))])
+    data = spans.union(trace.phases.get(Phase.DATA, spans.NONE))
+    compute = spans.both(spans.union(trace.compute), everything)
+    in_flight = spans.union(spans.of(_in_flight(one, trace.on_device) for one in trace.collectives if one.timed))
+    by_part = dict.fromkeys(Part, spans.NONE)
+    if trace.on_device:
+        by_part[Part.COMPUTE] = compute
+        waiting = spans.minus(spans.both(in_flight, everything), compute)
+        busy = spans.joined(compute, waiting)
+        copies = spans.union(spans.of((copy.start_s, copy.end_s) for copy in trace.copies))
+        by_part[Part.EXPOSED_COPY] = spans.minus(spans.both(copies, everything), busy)
+        idle = spans.minus(everything, spans.joined(busy, by_part[Part.EXPOSED_COPY]))
+        by_part[Part.DATA_WAIT] = spans.both(idle, data)
+        late = _launched_late(idle, trace)
+        by_part[Part.HOST_BOUND] = spans.minus(late, data)
+        by_part[Part.OTHER] = spans.minus(spans.minus(idle, late), data)
+    else:
+        by_part[Part.DATA_WAIT] = spans.both(data, everything)
+        by_part[Part.COMPUTE] = spans.minus(compute, data)
+        busy = spans.joined(by_part[Part.DATA_WAIT], by_part[Part.COMPUTE])
+        waiting = spans.minus(spans.both(in_flight, everything), busy)
+        by_part[Part.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
+    stalls = [*_stalls(waiting, job, trace, indices)]
+    late_spans = spans.of(
+        (one.start_s, min(one.end_s, one.last_arrival_s)) for one in stalls if one.last_arrival_s is not None
+    )
+    by_part[Part.IMBALANCE] = spans.union(late_spans)
+    by_part[Part.EXPOSED_EXCHANGE] = spans.minus(waiting, by_part[Part.IMBALANCE])
+    return RankTimeline(trace.rank, by_part, stalls)
+
+
+def _in_flight(one: TracedCollective, on_device: bool) -> tuple[float, float]:
+    """Return the time from a rank's arrival at a collective to its end."""
+    start = one.start_s if on_device or one.called_s is None else one.called_s
+    return start, one.end_s
+
+
+def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
+    """Return the idle times at whose begin the host had not yet begun to launch the work that ends them."""
+    work = [(start, launch) for (start, _), launch in zip(trace.compute, trace.compute_launch_s, strict=True)]
+    work += [(one.start_s, one.launch_s) for one in trace.collectives if one.launch_s is not None]
+    work += [(copy.start_s, copy.launch_s) for copy in trace.copies if copy.launch_s is not None]
+    if not work or not len(idle):
+        return idle
+    starts, launches = np.array(sorted(work)).T
+    following = np.searchsorted(starts, idle[:, 1] - 1e-9)
+    launched = np.append(launches, np.inf)[following]
+    return idle[~(launched <= idle[:, 0])]  # unknown launches (NaN) count as late
+
+
+def _stalls(waiting: Spans, job: Job, trace: RankTrace, indices: Sequence[int]) -> Iterator[Stall]:
+    """Yield the stalls of a rank with the collectives that release them."""
+    rank = trace.rank
+    assert rank is not None
+    ends = np.array([job.collectives[index].parts[rank].end_s for index in indices])
+    order = np.argsort(ends, kind="stable")
+    ends = ends[order]
+    for start, end in waiting:
+        first = int(np.searchsorted(ends, start, side="right"))
+        behind = int(np.searchsorted(ends, end + _RELEASED_S, side="right"))
+        releases = tuple(int(indices[place]) for place in order[first:behind])
+        if not releases:
+            releases = tuple(_running(job, rank, indices, start, end))
+        known = [job.collectives[index] for index in releases if _tells_arrivals(job.collectives[index])]
+        arrival = None
+        if known:
+            arrival = job.alignment.own(rank, max(one.last_arrival_s for one in known))
+        yield Stall(float(start), float(end), releases, arrival)
+
+
+def _running(job: Job, rank: int, indices: Sequence[int], start: float, end: float) -> Iterator[int]:
+    """Yield the collectives of a rank that run during a time."""
+    for index in indices:
+        part = job.collectives[index].parts[rank]
+        if _in_flight(part, job.traces[rank].on_device)[0] < end and part.end_s > start:
+            yield index
+
+
+def _tells_arrivals(one: MatchedCollective) -> bool:
+    """Check whether more than one rank of a collective is known, so that its last arrival means something."""
+    return len(one.arrivals_s) > 1
+
+
+def _parts(timeline: RankTimeline, start: float, end: float) -> dict[Part, float]:
+    """Return the seconds of each part within a step. What no part covers is other."""
+    found = {part: spans.total(spans.clip(union, start, end)) for part, union in timeline.by_part.items()}
+    found[Part.OTHER] += end - start - sum(found.values())
+    return found
