@@ -70,10 +70,14 @@ def cases() -> list[Case]:
 
 
 def _in_turn(counts: Mapping[str, int], first_seed: int) -> list[Case]:
-    found = []
+    found: list[Case] = []
     for number in range(max(counts.values())):
-        found += [_case(kind, number, first_seed + len(found)) for kind, count in counts.items() if number < count]
-    return [_case(case.kind, int(case.name[-2:]), first_seed + place) for place, case in enumerate(found)]
+        found += [_case(kind, number, first_seed + len(found) + k) for k, kind in enumerate(_kinds(counts, number))]
+    return found
+
+
+def _kinds(counts: Mapping[str, int], number: int) -> list[str]:
+    return [kind for kind, count in counts.items() if number < count]
 
 
 def _case(kind: str, number: int, seed: int) -> Case:  # noqa: C901  one branch per kind
@@ -81,7 +85,7 @@ def _case(kind: str, number: int, seed: int) -> Case:  # noqa: C901  one branch 
     draw = random.Random(seed)
     num_ranks = draw.choice((2, 2, 3))
     rank = draw.randrange(num_ranks)
-    shape = {
+    shape: dict[str, Any] = {
         "num_layers": draw.randint(5, 8),
         "forward_s": draw.uniform(0.003, 0.006),
         "backward_s": draw.uniform(0.008, 0.014),
@@ -208,7 +212,7 @@ def _is_disturbed(measured: Mapping[str, Any]) -> bool:
     """Return whether the clock readings of a clean case show lost time, which then comes from this machine."""
     lost_s = max(measured["exposed_exchange_s"], *measured["imbalance_s"], *measured["data_wait_s"])
     spread_s = max(measured["step_s"]) - min(measured["step_s"])
-    return max(lost_s, spread_s) > 0.035 * min(measured["step_s"])
+    return bool(max(lost_s, spread_s) > 0.035 * min(measured["step_s"]))
 
 
 def compare(folder: Path) -> int:

@@ -136,7 +136,7 @@ def train(options: Options, output: Path) -> None:
 def _loader(options: Options, clock: Clock) -> Any:
     from torch.utils.data import DataLoader, IterableDataset
 
-    class Samples(IterableDataset[Any]):
+    class Samples(IterableDataset[Any]):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
             import torch
 
@@ -150,7 +150,7 @@ def _loader(options: Options, clock: Clock) -> Any:
 def _optimizer(model: Any, clock: Clock) -> Any:
     import torch
 
-    class TimedSGD(torch.optim.SGD):
+    class TimedSGD(torch.optim.SGD):  # type: ignore[misc]
         def step(self, closure: Any = None) -> Any:
             time.sleep(clock.injected_s("optimizer"))
             return super().step(closure)
@@ -164,7 +164,7 @@ def _model(options: Options, clock: Clock, rank: int) -> Any:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    class Work(torch.autograd.Function):
+    class Work(torch.autograd.Function):  # type: ignore[misc]
         """Sleep for the time of a layer, forwards and backwards. The gradient of the weight is the rank + 1."""
 
         @staticmethod
@@ -181,7 +181,7 @@ def _model(options: Options, clock: Clock, rank: int) -> Any:
             time.sleep(ctx.backward_s)
             return upstream[0], gradient, None
 
-    class Exchange(torch.autograd.Function):
+    class Exchange(torch.autograd.Function):  # type: ignore[misc]
         """Exchange a message after a layer's forward and before its backward, as tensor parallelism does."""
 
         @staticmethod
@@ -194,7 +194,7 @@ def _model(options: Options, clock: Clock, rank: int) -> Any:
             _blocking(clock, options.message_bytes)
             return upstream[0]
 
-    class Layer(torch.nn.Module):
+    class Layer(torch.nn.Module):  # type: ignore[misc]
         def __init__(self, is_late: bool) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.zeros(options.layer_bytes // 4))
