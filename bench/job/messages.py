@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from bench.core.codes import OptionalPartsCode
+from bench.core.codes import Code, OptionalPartsCode
+
+
+class RecordCode(Code):
+    """What happens when a job is recorded."""
+
+    NO_NSYS = "no-nsys", "--nsys needs the program nsys on PATH: install NVIDIA Nsight Systems, or leave --nsys out"
+    NO_FOLDER = "no-folder", "folder {folder} cannot be made ({why}): name another one with --output DIR"
+    NOT_STARTED = "not-started", "{program} cannot be started ({why}): check the command after --"
+    KEPT = "kept", "your own value stays: {names:list}"
+    NO_TRACES = (
+        "no-traces",
+        "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program",
+    )
+    TRACES = "traces", "{num:n trace} in {folder}; read with: linkbench job explain {folder}"
 
 
 class JobCode(OptionalPartsCode):

@@ -1,0 +1,30 @@
+"""Explain a training job from its traces: where each step's time went, what would help; record such traces."""
+
+from __future__ import annotations
+
+import argparse
+from types import ModuleType
+
+from bench.commands import _job_record
+from bench.core.option_parsers import HelpText, Parser
+
+_SUBCOMMANDS: dict[str, ModuleType] = {"record": _job_record}
+EXAMPLES = tuple(example for module in _SUBCOMMANDS.values() for example in module.EXAMPLES)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the subcommands, each with its options, to the parser."""
+    subcommands = parser.add_subparsers(
+        dest="subcommand", required=True, metavar="|".join(_SUBCOMMANDS), parser_class=Parser
+    )
+    for name, module in _SUBCOMMANDS.items():
+        line = (module.__doc__ or "").partition("\n")[0]
+        module.arguments(
+            subcommands.add_parser(name, description=line, help=line, formatter_class=HelpText, allow_abbrev=False)
+        )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the subcommand. Returns its exit code."""
+    code: int = _SUBCOMMANDS[args.subcommand].main(args)
+    return code

@@ -1,0 +1,143 @@
+"""Record a training job: start the user's command with the variables, or under nsys, that give a good trace.
+
+The profiler itself runs in the user's program (`PROFILER_LINES`), because only the program knows where a step ends.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.core.errors import NotInstalledError, RefusedError, UsageError, first_line
+from bench.job.messages import RecordCode
+
+FOLDER_VARIABLE = "BENCH_TRACES"
+# Ten steps after three that warm the profiler up. Shapes are the only source of the sizes of Gloo's exchanges.
+PROFILER_LINES = f"""\
+import os, torch
+profiler = torch.profiler.profile(
+    schedule=torch.profiler.schedule(wait=10, warmup=3, active=10, repeat=1),
+    record_shapes=True,
+    on_trace_ready=lambda done: done.export_chrome_trace(
+        os.path.join(os.environ.get("{FOLDER_VARIABLE}", "."), f"rank{{os.environ.get('RANK', 0)}}.json.gz")
+    ),
+)
+profiler.start()       # before the first step
+...
+    profiler.step()    # at the end of each step
+...
+profiler.stop()        # after the last step
+"""
+_NUM_COLLECTIVES = 20000  # that the flight recorder keeps
+_NSYS = ("nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What to run, and what it writes to a folder. kept: variables of the user, which stay as they are."""
+
+    folder: Path
+    command: tuple[str, ...]
+    variables: Mapping[str, str]
+    kept: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """How a recorded command ended, and the files that it wrote."""
+
+    exit_code: int
+    traces: tuple[Path, ...]
+    nsys: tuple[Path, ...]
+    nccl_logs: tuple[Path, ...]
+
+
+def prepare(folder: Path, command: tuple[str, ...], env: Mapping[str, str], under_nsys: bool = False) -> Recording:
+    """Return the command and variables that record a job. Raises NotInstalledError if nsys is requested but absent."""
+    folder = folder.absolute()
+    wanted = variables(folder)
+    if under_nsys:
+        if shutil.which(_NSYS[0], path=env.get("PATH")) is None:
+            raise NotInstalledError.of(RecordCode.NO_NSYS)
+        command = (*nsys_words(folder / "nsys-%h-%p"), *command)
+    kept = tuple(name for name in wanted if name in env)
+    return Recording(folder, command, {name: value for name, value in wanted.items() if name not in env}, kept)
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Return the variables of a good recording. torch names the flight recorder's by two names, old and new."""
+    return {
+        FOLDER_VARIABLE: str(folder),
+        "TORCH_FR_BUFFER_SIZE": str(_NUM_COLLECTIVES),
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": str(_NUM_COLLECTIVES),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(folder / "flight_recorder_"),
+        "TORCH_NCCL_ENABLE_TIMING": "1",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_FILE": str(folder / "nccl-%h-%p.log"),
+    }
+
+
+def nsys_words(output: Path) -> tuple[str, ...]:
+    """Return the words before a command that make nsys record it. The reader needs the SQLite export."""
+    return (*_NSYS, "--export=sqlite", "--force-overwrite=true", f"--output={output}")
+
+
+def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
+    """Run the command to its end. Files that were in the folder before do not count.
+
+    Raises UsageError if the folder cannot be made, RefusedError if the command cannot be started.
+    """
+    folder = recording.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError.of(RecordCode.NO_FOLDER, folder=str(folder), why=error.strerror) from None
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    try:
+        process = subprocess.Popen(recording.command, env={**env, **recording.variables})
+    except OSError as error:
+        raise RefusedError.of(
+            RecordCode.NOT_STARTED, program=recording.command[0], why=error.strerror or first_line(error)
+        ) from None
+    exit_code = _ended(process)
+    new = sorted(path for path in folder.iterdir() if path.stat().st_mtime_ns != before.get(path))
+    return Recorded(
+        exit_code,
+        tuple(path for path in new if path.name.endswith((".json", ".json.gz"))),
+        tuple(path for path in new if path.suffix == ".sqlite"),
+        tuple(path for path in new if path.suffix == ".log"),
+    )
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """Wait for the command and return its exit code as a shell does. It gets Ctrl-C from the terminal, as we do."""
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            continue
+        except BaseException:  # this process is to end: so is the command
+            process.terminate()
+            process.wait()
+            raise
+        return code if code >= 0 else 128 - code
+
+
+def shell_lines(recording: Recording) -> str:
+    """Return the variables as lines for a shell or a job script."""
+    folder = str(recording.folder)
+    lines = [f"mkdir -p {shlex.quote(folder)}"]
+    return "\n".join([*lines, *(f"export {name}={shlex.quote(value)}" for name, value in recording.variables.items())])
+
+
+def default_folder() -> Path:
+    """Return a new folder's name: `trace`, or `trace-2` and so on if it exists."""
+    number = 1
+    while (folder := Path("trace" if number == 1 else f"trace-{number}")).exists():
+        number += 1
+    return folder
