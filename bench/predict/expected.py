@@ -45,6 +45,8 @@ def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] |
 
     if header.pattern not in predict.patterns():
         return NoExpectationCode.PATTERN
+    if not header.links:
+        return NoExpectationCode.LINKS
     if from_argv(header.case).aggressor:
         return NoExpectationCode.DISTURBED
     num_nodes, per_node = header.num_nodes or 1, header.ranks_per_node or 1

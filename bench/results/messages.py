@@ -188,6 +188,7 @@ class NoExpectationCode(Code):
     PATTERN = "pattern", "cannot be predicted"
     PART = "part-of-the-ranks", "only collectives of all ranks are predicted"
     DISTURBED = "disturbed", "aggressors run meanwhile"
+    LINKS = "unknown-links", "the run does not say which links it modelled"
     EVIDENCE = "no-evidence", "no published measurement of such links"
     WORLD = "world", "no prediction for this number of ranks"
     OTHER_WORK = "other-work", "not the operation that is predicted"

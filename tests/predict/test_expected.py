@@ -170,3 +170,10 @@ def test_modelled_launches_are_shown_once() -> None:
     [shown] = [block for block in RunReport(document).tables() if isinstance(block, Table)]
     assert len(shown.rows) == 1
     assert any("expected" in column.title for column in shown.columns)
+
+
+def test_a_modelled_run_without_links_has_no_expectation() -> None:
+    document = modelled_run("allreduce --sizes 1M")
+    headers = {job: replace(header, links={}) for job, header in document.headers.items()}
+    found = expected.added(replace(document, headers=headers)).summaries
+    assert {(row.not_expected, row.expected_low_s) for row in found} == {(NoExpectationCode.LINKS, None)}
