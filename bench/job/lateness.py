@@ -19,13 +19,13 @@ from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import Direction, Phase, RankTrace
 from bench.job.model import Job, Late, LateRank, MatchedCollective, Part, Segment
-from bench.job.parts import RankTimeline, whole_steps
+from bench.job.parts import RankTimeline
 
 _SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait
 
 
 @dataclass(frozen=True, slots=True)
-class _Segments:
+class Segments:
     """The whole trace of one rank by segment, as unions of spans on its own clock; host is what none covers."""
 
     by_segment: Mapping[Segment, Spans]
@@ -41,7 +41,7 @@ class _Segments:
 
 def late_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Late]:
     """Return one entry for each phase that all of its ranks' files show, by time."""
-    by_rank = {rank: _segments(trace, timelines[rank]) for rank, trace in job.traces.items()}
+    by_rank = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     phases = _phases(job, timelines)
     last_end: dict[int, float] = {}
     found = []
@@ -97,13 +97,13 @@ def _phases(job: Job, timelines: Mapping[int, RankTimeline]) -> list[int]:
 
 
 def _late(
-    job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, _Segments]
+    job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
 ) -> Late | None:
     """Return who was late at an exchange; None if it is outside all steps."""
     rank = one.last_rank
     others = [arrival for other, arrival in one.arrivals_s.items() if other != rank]
     late_s = one.last_arrival_s - median(others)
-    step = _step_of(job.traces[rank], one.parts[rank].arrival_s)
+    step = job.step_of(rank, one.parts[rank].arrival_s)
     if step is None:
         return None
     mine = _since(rank, one, last_end, by_rank, job)
@@ -116,27 +116,18 @@ def _since(
     rank: int,
     one: MatchedCollective,
     last_end: Mapping[int, float],
-    by_rank: Mapping[int, _Segments],
+    by_rank: Mapping[int, Segments],
     job: Job,
 ) -> dict[Segment, float]:
     """Return what a rank did from the end of the last phase to its arrival."""
     arrival = one.parts[rank].arrival_s
     start = last_end.get(rank)
     if start is None:
-        start = whole_steps(job.traces[rank])[0][0]
+        start = job.traces[rank].steps[0][0]
     return by_rank[rank].within(min(start, arrival), arrival)
 
 
-def _step_of(trace: RankTrace, time_s: float) -> int | None:
-    """Return the number of the step that contains a time."""
-    steps = whole_steps(trace)
-    for number, (start, end) in enumerate(steps):
-        if start <= time_s < end:
-            return number
-    return None
-
-
-def _segments(trace: RankTrace, timeline: RankTimeline) -> _Segments:
+def segments_of(trace: RankTrace, timeline: RankTimeline) -> Segments:
     """Return the trace by segment. With a device, a kernel belongs to the phase in which it was launched."""
     unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in Phase}
     waiting = spans.joined(timeline.by_part[Part.IMBALANCE], timeline.by_part[Part.EXPOSED_EXCHANGE])
@@ -153,12 +144,12 @@ def _segments(trace: RankTrace, timeline: RankTimeline) -> _Segments:
         compute[Segment.FORWARD] = spans.joined(
             compute[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known)
         )
-        return _Segments({Segment.DATA: data, Segment.H2D: h2d, **_disjoint(compute)}, waiting)
+        return Segments({Segment.DATA: data, Segment.H2D: h2d, **_disjoint(compute)}, waiting)
     host = {segment: spans.minus(unions[phase], waiting) for segment, phase in _COMPUTE}
     known = spans.joined(*host.values())
     host[Segment.FORWARD] = spans.joined(host[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known))
     host = {segment: spans.minus(union, data) for segment, union in host.items()}
-    return _Segments({Segment.DATA: data, Segment.H2D: spans.NONE, **_disjoint(host)}, waiting)
+    return Segments({Segment.DATA: data, Segment.H2D: spans.NONE, **_disjoint(host)}, waiting)
 
 
 _COMPUTE = (
