@@ -25,7 +25,7 @@ from bench.job.model import Cause, Gain, Job, Late, LateRank, Part, RankStep
 from bench.job.what_if import WhatIfs, gain_of
 
 _LEAST_SHARE = 0.04  # of a step: healthy jobs on hosts vary by up to 2 %
-_OFTEN = 0.5  # a rank is late if it was last, by more than the limit, in this share of the steps
+_OFTEN = 0.7  # a rank is late if it was late, by more than the limit, in this share of the steps
 _SLOW = 1.5  # a group's exchange takes this many times as long as that of other groups of its kind
 _LEAST_GROUPS = 3
 _AFTER_WAIT_S = 50e-6  # the device falls idle this long after the host began to wait, or less
@@ -98,25 +98,20 @@ def _late_input(known: Known) -> Iterator[Cause]:
 
 
 def _late_rank(known: Known) -> Iterator[Cause]:
-    """Find ranks that are the last to arrive in most steps."""
+    """Find ranks that are late in most steps."""
     for late in _often_late(known):
         gain = known.replays.gain(CauseCode.LATE_RANK, Change(balanced=frozenset({late.rank})))
         host = known.job.traces[late.rank].host
         facts = {"rank": late.rank, "host": host, "segment": late.segment.value, "late_s": late.late_s}
-        num = len({one.step for one in known.late if one.rank == late.rank and one.late_s > known.limit_s})
-        evidence = [Coded.of(Evidence.LAST_IN, num=num, num_steps=known.job.num_steps)]
+        num = round(late.share * known.job.num_steps)
+        evidence = [Coded.of(Evidence.LATE_IN, num=num, num_steps=known.job.num_steps)]
         confirm = Coded.of(Confirm.RANK, rank=late.rank)
         yield from _cause(known, gain, Coded.of(CauseCode.LATE_RANK, **facts), confirm, evidence, (late.rank,))
 
 
 def _often_late(known: Known) -> list[LateRank]:
-    """Return the ranks that were last in most steps."""
-    found = []
-    for late in known.late_ranks:
-        steps = {one.step for one in known.late if one.rank == late.rank and one.late_s > known.limit_s}
-        if len(steps) >= _OFTEN * known.job.num_steps and not _is_bubble(known, late.rank):
-            found.append(late)
-    return found
+    """Return the ranks that are late in most steps, without the stages of a pipeline."""
+    return [late for late in known.late_ranks if late.share >= _OFTEN and not _is_bubble(known, late.rank)]
 
 
 def _is_bubble(known: Known, rank: int) -> bool:
@@ -136,7 +131,7 @@ def _random_lateness(known: Known) -> Iterator[Cause]:
     if gain is None:
         return
     words = Coded.of(CauseCode.RANDOM_LATENESS, late_s=median(one.late_s for one in late))
-    evidence = [Coded.of(Evidence.LAST_ARRIVERS, ranks=[str(one.rank) for one in late])]
+    evidence = [Coded.of(Evidence.LATE_RANKS, ranks=[str(one.rank) for one in late])]
     yield from _cause(known, gain, words, Coded.of(Confirm.NOISE), evidence)
 
 

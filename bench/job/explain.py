@@ -32,7 +32,7 @@ def explained(job: Job, network: Network | None = None) -> Explained:
     step_s = median(graph.recorded())
     limit_s = limit_of(job, step_s)
     late = late_of(job, timelines)
-    ranks = late_ranks(late, limit_s)
+    ranks = late_ranks(late, limit_s, job.num_steps)
     replays = WhatIfs(job, timelines, graph, network)
     causes = causes_of(Known(job, steps, late, ranks, replays, step_s, limit_s))
     return Explained(

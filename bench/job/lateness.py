@@ -8,10 +8,10 @@ found in its time since the last phase: the segment that exceeds the median of t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from bench.job.model import Job, Late, LateRank, MatchedCollective, Part, Segmen
 from bench.job.parts import RankTimeline
 
 _SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait
+_MOST_LATE = 16  # of one exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +41,21 @@ class Segments:
 
 
 def late_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Late]:
-    """Return one entry for each phase that all of its ranks' files show, by time."""
+    """Return one entry for each late rank of each phase, by time; of one phase, the latest first."""
     by_rank = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     phases = _phases(job, timelines)
     last_end: dict[int, float] = {}
-    found = []
+    found: list[Late] = []
     for index in phases:
         one = job.collectives[index]
-        late = _late(job, index, one, last_end, by_rank)
-        if late is not None:
-            found.append(late)
+        found += _late(job, index, one, last_end, by_rank)
         for rank, part in one.parts.items():
             last_end[rank] = part.end_s
     return found
 
 
-def late_ranks(late: Sequence[Late], least_s: float) -> list[LateRank]:
-    """Return the ranks that were late by more than `least_s`, the one that cost most first.
-
-    share: the part of all phases in which the rank was the last by that much. late_s: the median over these phases of
-    the time in the most usual segment.
-    """
+def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[LateRank]:
+    """Return the ranks that were late by more than `least_s`, the one that cost most first."""
     by_rank: dict[int, list[Late]] = defaultdict(list)
     for one in late:
         if one.late_s > least_s:
@@ -71,8 +66,8 @@ def late_ranks(late: Sequence[Late], least_s: float) -> list[LateRank]:
         for one in own:
             cost[one.segment] += one.late_s
         segment = max(cost, key=lambda name: cost[name])
-        total = sum(cost.values())
-        found.append(LateRank(rank, segment, median(one.late_s for one in own), len(own) / len(late), total))
+        share = len({one.step for one in own}) / num_steps
+        found.append(LateRank(rank, segment, median(one.late_s for one in own), share, sum(cost.values())))
     return sorted(found, key=lambda one: -one.total_s)
 
 
@@ -98,18 +93,30 @@ def _phases(job: Job, timelines: Mapping[int, RankTimeline]) -> list[int]:
 
 def _late(
     job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
-) -> Late | None:
-    """Return who was late at an exchange; None if it is outside all steps."""
-    rank = one.last_rank
-    others = [arrival for other, arrival in one.arrivals_s.items() if other != rank]
-    late_s = one.last_arrival_s - median(others)
-    step = job.step_of(rank, one.parts[rank].arrival_s)
-    if step is None:
-        return None
-    mine = _since(rank, one, last_end, by_rank, job)
-    theirs = [_since(other, one, last_end, by_rank, job) for other in one.parts if other != rank]
-    excess = {name: mine[name] - median(each[name] for each in theirs) for name in mine}
-    return Late(step, rank, late_s, max(excess, key=lambda name: excess[name]), index)
+) -> Iterator[Late]:
+    """Yield the ranks that arrived after the (lower) median of the others and did more than these since the last phase.
+
+    Arrivals outside all steps are left out.
+    """
+    least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
+    latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]
+    lateness = {rank: one.arrivals_s[rank] - _usual(one.arrivals_s, rank) for rank in latest}
+    lateness = {rank: late_s for rank, late_s in lateness.items() if late_s > least}
+    if not lateness:
+        return
+    spent = {rank: _since(rank, one, last_end, by_rank, job) for rank in one.parts}
+    for rank, late_s in lateness.items():
+        step = job.step_of(rank, one.parts[rank].arrival_s)
+        if step is None:
+            continue
+        others = [own for other, own in spent.items() if other != rank]
+        excess = {name: spent[rank][name] - median(own[name] for own in others) for name in spent[rank]}
+        yield Late(step, rank, late_s, max(excess, key=lambda name: excess[name]), index)
+
+
+def _usual(arrivals: Mapping[int, float], rank: int) -> float:
+    """Return when the (lower) median of the other ranks arrived."""
+    return median_low([arrival for other, arrival in arrivals.items() if other != rank])
 
 
 def _since(

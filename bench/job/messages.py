@@ -70,7 +70,7 @@ class WhatIf(Code):
     NO_DATA_WAIT = "no-data-wait", "no waiting for input"
     NO_EXPOSED_COPIES = "no-exposed-copies", "copies hidden behind compute"
     NO_HOST_GAPS = "no-host-gaps", "no gaps in which the device waits for the host"
-    OTHER_BUCKETS = "other-buckets", "buckets of 1 MiB, exchanged as soon as they are ready"
+    OTHER_BUCKETS = "other-buckets", "gradients in eight buckets or more, each exchanged as soon as it is ready"
     HALF_GRADIENTS = "half-gradients", "gradients of half the size"
 
 
@@ -133,11 +133,11 @@ class CauseCode(OptionalPartsCode):
 class Evidence(Code):
     """What the traces show of a cause."""
 
-    LAST_IN = "last-in", "last to arrive in {num} of {num_steps} steps"
+    LATE_IN = "late-in", "late in {num} of {num_steps} steps"
     ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
-    LAST_ARRIVERS = "last-arrivers", "last to arrive, by step: ranks {ranks:list 12}"
+    LATE_RANKS = "late-ranks", "late, one after the other: ranks {ranks:list 12}"
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
-    BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with 1 MiB each {least_s:time} stay exposed"
+    BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
     LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
     LAUNCHES = "launches", "{num} kernels a step, {median_s:time} in the median"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"

@@ -114,7 +114,7 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """One exchange that waited for a rank: by how much it was later than the first, and which segment was longer."""
+    """A rank that came late to an exchange: by how much, and which of its segments was longer than the others'."""
 
     step: int
     rank: int
@@ -125,8 +125,9 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that others waited for: in which share of all phases, by how much in the median, and in all.
+    """A rank that others waited for.
 
+    share: of all steps, in how many. late_s: the median lateness at one exchange. total_s: the sum over all exchanges.
     segment: what cost most of it.
     """
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -23,7 +24,7 @@ from bench.job.network import Network
 from bench.job.parts import RankTimeline
 from bench.results import stats
 
-_BUCKET_BYTES = 1 << 20  # the smallest bucket of gradients that is worth a call
+_BUCKETS = 8  # of one step; fewer leave much of the exchange behind the backward pass, many more cost calls
 _REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 _HALVED = ("float32", "float", "fp32", "Float")
 
@@ -126,27 +127,28 @@ def _nothing(_: int, transfer_s: float) -> float:
     return 0.0 * transfer_s
 
 
+@dataclass(frozen=True, slots=True)
 class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
-    transfer_s: of all of them. backward_s: the longest backward pass of a rank up to the last arrival.
+    indices: in `Job.collectives`, in the order in which they were issued. transfer_s: the time in which at least one of
+    them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than the
+    job can rely on. exposed_s: from the last arrival to the last end.
     """
 
-    def __init__(self, indices: Sequence[int], transfer_s: float, backward_s: float, num_bytes: int | None) -> None:
-        """Make a phase of these indices in `Job.collectives`, in the order in which they were issued."""
-        self.indices = indices
-        self.transfer_s = transfer_s
-        self.backward_s = backward_s
-        self.num_buckets = max(1, (num_bytes or 0) // _BUCKET_BYTES)
+    indices: Sequence[int]
+    transfer_s: float
+    backward_s: float
+    exposed_s: float
 
     @property
     def least_exposed_s(self) -> float:
-        """The least exchange that no bucket size can hide.
+        """The exchange that stays exposed with good buckets.
 
         With k buckets of a seconds and a backward pass of b: max(b + a, b/k + k a) - b.
         """
-        k, b, all_s = self.num_buckets, self.backward_s, self.transfer_s
-        return max(all_s / k, b / k + all_s - b)
+        k, b, all_s = max(_BUCKETS, len(self.indices)), self.backward_s, self.transfer_s
+        return min(self.exposed_s, max(all_s / k, b / k + all_s - b))
 
 
 def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
@@ -179,15 +181,16 @@ def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph
             phases[step, one.group].append(index)
     for (step, _), indices in phases.items():
         last = job.collectives[indices[-1]]
-        lengths = []
+        lengths, wire = [], []
         for rank, part in last.parts.items():
             start, _ = job.step_span(rank, step)
             backward = segments[rank].by_segment[Segment.BACKWARD]
             lengths.append(spans.total(spans.clip(backward, start, part.arrival_s)))
-        known = [job.collectives[index].num_bytes for index in indices]
-        num_bytes = None if None in known else sum(size for size in known if size is not None)
-        transfer_s = sum(graph.transfer_s(index) or 0.0 for index in indices)
-        yield BucketPhase(indices, transfer_s, max(lengths), num_bytes)
+        for index in indices:
+            end = max(job.collectives[index].ends_s.values())
+            wire.append((end - (graph.transfer_s(index) or 0.0), end))
+        exposed_s = max(end for _, end in wire) - last.last_arrival_s
+        yield BucketPhase(indices, spans.total(spans.union(spans.of(wire))), min(lengths), max(exposed_s, 0.0))
 
 
 def _called(one: MatchedCollective, rank: int) -> float:
