@@ -177,3 +177,11 @@ class Confirm(Code):
     CPUS = "cpus", "linkbench doctor on the node, and the job's --cpus-per-task"
     WHOLE_GPU = "whole-gpu", "the same job on a whole GPU"
     RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
+
+
+class PageCode(Code):
+    """The answer, as the first line of a job's page."""
+
+    NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
+    NOTHING = "nothing", "no cause returns more than {limit_s:time} a step: nothing in these traces slows this job down"
+    FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"
