@@ -26,7 +26,7 @@ ROWS = (
     ("transports", "launchers", "store", "hardware", "probes"),
     ("config", "logs", "results"),
     ("diagnose", "explain", "predict"),
-    ("gate",),
+    ("gate", "job"),
     ("rank", "controller"),
     ("figures", "page"),
     ("pattern",),

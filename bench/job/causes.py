@@ -29,14 +29,14 @@ _OFTEN = 0.7  # a rank is late if it was late, by more than the limit, in this s
 _SLOW = 1.5  # a group's exchange takes this many times as long as that of other groups of its kind
 _LEAST_GROUPS = 3
 _AFTER_WAIT_S = 50e-6  # the device falls idle this long after the host began to wait, or less
-_SHORT_KERNEL_S = 10e-6
+_SHORT_KERNEL_S = 5e-6  # less than a launch costs
 _UNKNOWN_SHARE = 0.2
 _PERIODIC_STEPS = 3  # long steps that must be equally far apart
 _LONG = 1.2  # a long step takes this many times the median
 _LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the link's rate
 _DEVICE_WAITS = (WaitKind.SYNC, WaitKind.ITEM, WaitKind.ALLOCATOR)
 _PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
-_CERTAIN, _ONE_STEP, _RANKS_MISSING = 0.98, 0.5, 0.7
+_CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED = 0.98, 0.5, 0.7, 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
     """Find gradients whose exchange is exposed although the backward pass is long enough to hide it."""
     phases = known.replays.buckets()
     gain = known.replays.of(WhatIf.OTHER_BUCKETS)
-    if not phases or gain is None:
+    if not phases or gain is None or not _compared(known):
         return
     facts = {"exposed_s": gain.gain_s, "backward_s": median(phase.backward_s for phase in phases)}
     sizes = [known.job.collectives[index].num_bytes or 0 for phase in phases for index in phase.indices]
@@ -226,7 +226,7 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
     """Find exchanges that are longer than the backward pass, or of which the ranks wait for each part."""
     without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
-    if without is None:
+    if without is None or not _compared(known):
         return
     saved = [*without.by_step]
     if hidden is not None:
@@ -240,6 +240,11 @@ def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
         facts["backward_s"] = median(phase.backward_s for phase in phases)
     words = Coded.of(CauseCode.EXCHANGE_CANNOT_HIDE, **facts, blocking=not phases)
     yield from _cause(known, gain, words, Coded.of(Confirm.LESS), _exchanges(known))
+
+
+def _compared(known: Known) -> bool:
+    """Check whether several ranks of the exchanges have a file. If not, waiting for a late rank looks like transfer."""
+    return any(len(one.parts) > 1 for one in known.job.collectives)
 
 
 def _exchanges(known: Known) -> list[Coded]:
@@ -268,12 +273,12 @@ def _host_bound(known: Known) -> Iterator[Cause]:
         return
     kernel_s = median(kernels)
     num = round(len(kernels) / len(known.job.traces) / max(known.job.num_steps, 1))
-    evidence = [Coded.of(Evidence.LAUNCHES, num=num, median_s=kernel_s)]
+    evidence = [Coded.of(Evidence.LAUNCHES, num=num, mean_s=kernel_s)]
+    words = Coded.of(CauseCode.HOST_BOUND, idle_s=gain.gain_s, num_launches=num, kernel_s=kernel_s)
+    yield from _cause(known, gain, words, Coded.of(Confirm.GRAPHS), evidence)
     if kernel_s < _SHORT_KERNEL_S:
         words = Coded.of(CauseCode.SMALL_BATCH, kernel_s=kernel_s)
         yield from _cause(known, gain, words, Coded.of(Confirm.BATCH), evidence, confidence=0.6)
-    words = Coded.of(CauseCode.HOST_BOUND, idle_s=gain.gain_s, num_launches=num, kernel_s=kernel_s)
-    yield from _cause(known, gain, words, Coded.of(Confirm.GRAPHS), evidence)
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
@@ -405,13 +410,16 @@ def _shared_gpu(known: Known) -> Iterator[Cause]:
 
 
 def _unknown(known: Known) -> Iterator[Cause]:
-    """Report that a large part of the step is in no known part."""
-    others = [_median_part(known, rank, Part.OTHER) for rank in known.job.traces]
-    share = median(others) / known.step_s
-    if share > _UNKNOWN_SHARE:
-        words = Coded.of(CauseCode.UNKNOWN, share=share)
-        gain = gain_of(CauseCode.UNKNOWN, others)
-        yield from _cause(known, gain, words, Coded.of(Confirm.RECORD), confidence=0.3)
+    """Report a large part of the step that the traces cannot explain: no known part, or waiting for unknown ranks."""
+    parts = [Part.OTHER] if _compared(known) else [Part.OTHER, Part.EXPOSED_EXCHANGE]
+    unexplained = [sum(_median_part(known, rank, part) for part in parts) for rank in known.job.traces]
+    share = median(unexplained) / known.step_s
+    if share <= _UNKNOWN_SHARE:
+        return
+    waits = len(parts) > 1 and median(_median_part(known, rank, parts[1]) for rank in known.job.traces) > known.limit_s
+    words = Coded.of(CauseCode.UNKNOWN, share=share, waits=waits)
+    confirm = Coded.of(Confirm.ALL_RANKS if waits else Confirm.RECORD)
+    yield from _cause(known, gain_of(CauseCode.UNKNOWN, unexplained), words, confirm, confidence=_UNEXPLAINED)
 
 
 def _median_part(known: Known, rank: int, part: Part) -> float:

@@ -103,7 +103,7 @@ class CauseCode(OptionalPartsCode):
     COSTLY_OVERLAP = "costly_overlap", "kernels run {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
         "host_bound",
-        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} of {kernel_s:time}",
+        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} of {kernel_s:time} on average",
     )
     SYNC_POINT = (
         "sync_point",
@@ -114,7 +114,7 @@ class CauseCode(OptionalPartsCode):
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
         "small_batch",
-        "kernels take {kernel_s:time} in the median, less than a launch costs: the batch is too small for this device",
+        "kernels take {kernel_s:time} on average, less than a launch costs: the batch is too small for this device",
     )
     PERIODIC = "periodic", "every {period} steps one takes {extra_s:time} longer than the others"
     SLOW_COPY = (
@@ -127,7 +127,11 @@ class CauseCode(OptionalPartsCode):
     )
     FEW_CPUS = "few_cpus", "{num_ranks:n rank} share {num_cpus:n CPU}: fewer than their threads need"
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
-    UNKNOWN = "unknown", "{share:percent} of the step are in none of the known parts"
+    UNKNOWN = (
+        "unknown",
+        "cannot tell what {share:percent} of the step are<waits?: the rank waits for exchanges, and only the files of the "
+        "other ranks tell whether for a late rank or for data>",
+    )
 
 
 class Evidence(Code):
@@ -139,7 +143,7 @@ class Evidence(Code):
     TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
     BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
     LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
-    LAUNCHES = "launches", "{num} kernels a step, {median_s:time} in the median"
+    LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
@@ -152,7 +156,7 @@ class Confirm(Code):
     )
     RANK = (
         "rank",
-        "linkbench run gpu_baseline, then swap rank {rank} to another host: the lateness must move with its part",
+        "linkbench run gpu_baseline; then move rank {rank} to another host: the lateness stays with the bad host",
     )
     NOISE = (
         "noise",
@@ -176,6 +180,7 @@ class Confirm(Code):
     PINNED = "pinned", "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
     CPUS = "cpus", "linkbench doctor on the node, and the job's --cpus-per-task"
     WHOLE_GPU = "whole-gpu", "the same job on a whole GPU"
+    ALL_RANKS = "all-ranks", "record all ranks: linkbench job record -- COMMAND"
     RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.units import format_bytes, format_duration, format_rate
-from bench.job.messages import PageCode, WhatIf
+from bench.job.messages import CauseCode, PageCode, WhatIf
 from bench.job.model import Cause, Copies, Exchange, Explained, Part
 from bench.results import text
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
@@ -121,7 +121,7 @@ class JobReport(Report):
         if not explained.causes:
             return Coded.of(PageCode.NOTHING, limit_s=explained.limit_s).text
         first = explained.causes[0]
-        if not first.gain_s:
+        if not first.gain_s or first.code == CauseCode.UNKNOWN:
             return first.words.text
         facts = {"cause": first.words.text, "gain_s": first.gain_s, "step_s": explained.step_s}
         return Coded.of(PageCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
@@ -132,7 +132,7 @@ class JobReport(Report):
             gain = f"{_ms(cause.gain_s)} ms a step [{_ms(cause.gain_low_s)} .. {_ms(cause.gain_high_s)}]"
             price = f", {self._priced(cause)}" if self.price else ""
             yield f"{number}. {cause.code}: {cause.words.text}"
-            if cause.gain_s:
+            if cause.gain_s and cause.code != CauseCode.UNKNOWN:
                 yield f"   returns {gain}{price}; confidence {cause.confidence:g}"
             for evidence in cause.evidence:
                 yield f"   {evidence.text}"
@@ -275,6 +275,8 @@ def _cell(part: Part) -> Any:
 
 def _ms(seconds: float) -> str:
     """Return milliseconds with as many digits as are of use."""
+    if abs(seconds) < 0.5e-6:
+        return "0"
     return f"{seconds * 1e3:.3g}" if abs(seconds) < 0.1 else f"{seconds * 1e3:.0f}"
 
 
