@@ -49,6 +49,7 @@ HOMES = {
         "controller/execute.py",
         "controller/hosts.py",
         "controller/keeper.py",
+        "job/record.py",
         "page/pdf.py",
         "probes/",
         "transports/_mpi_loop.py",

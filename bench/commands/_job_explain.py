@@ -39,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
     """Print the page. Returns EXIT_DONE; raises UsageError if no file is a trace."""
     from bench.job.align import job_of
     from bench.job.explain import explained
-    from bench.job.page import JobReport, Price
+    from bench.job.page import JobReport, TrainingPrice
     from bench.logs import step_traces
 
     if (args.price is None) != (args.steps is None):
@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"nothing to explain: {reasons}")
     job = job_of(traces)
     network = _network(args, job)
-    price = None if args.price is None else Price(args.price, args.steps, job.num_ranks)
+    price = None if args.price is None else TrainingPrice(args.price, args.steps, job.num_ranks)
     output.show(JobReport(explained(job, network), remarks, price), args)
     return EXIT_DONE
 

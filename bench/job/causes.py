@@ -19,8 +19,8 @@ from bench.core import spans
 from bench.core.codes import Coded
 from bench.core.spans import Spans
 from bench.core.step_trace import Direction, Phase, RankTrace, WaitKind
-from bench.job.graph import Change
-from bench.job.messages import CauseCode, Confirm, Evidence, WhatIf
+from bench.job.graph import GraphChange
+from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode, WhatIf
 from bench.job.model import Cause, Gain, Job, Late, LateRank, Part, RankStep
 from bench.job.what_if import WhatIfs, gain_of
 
@@ -81,7 +81,7 @@ def _cause(
     confidence *= _ONE_STEP if len(gain.by_step) == 1 else 1.0
     confidence *= _RANKS_MISSING if known.job.missing else 1.0
     facts = {"num": above, "num_steps": len(gain.by_step), "limit_s": known.limit_s}
-    evidence = (*evidence, Coded.of(Evidence.SHARE, **facts))
+    evidence = (*evidence, Coded.of(EvidenceCode.SHARE, **facts))
     yield Cause(words.code, gain.gain_s, gain.low_s, gain.high_s, round(confidence, 2), words, evidence, confirm, ranks)
 
 
@@ -92,20 +92,20 @@ def _late_input(known: Known) -> Iterator[Cause]:
         return
     gain = known.replays.of(WhatIf.NO_DATA_WAIT)
     assert gain is not None
-    evidence = [Coded.of(Evidence.ALL_WAIT, waits_s=[f"{wait * 1e3:.1f} ms" for wait in waits])]
+    evidence = [Coded.of(EvidenceCode.ALL_WAIT, waits_s=[f"{wait * 1e3:.1f} ms" for wait in waits])]
     words = Coded.of(CauseCode.LATE_INPUT, wait_s=median(waits))
-    yield from _cause(known, gain, words, Coded.of(Confirm.INPUT), evidence)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.INPUT), evidence)
 
 
 def _late_rank(known: Known) -> Iterator[Cause]:
     """Find ranks that are late in most steps."""
     for late in _often_late(known):
-        gain = known.replays.gain(CauseCode.LATE_RANK, Change(balanced=frozenset({late.rank})))
+        gain = known.replays.gain(CauseCode.LATE_RANK, GraphChange(balanced=frozenset({late.rank})))
         host = known.job.traces[late.rank].host
         facts = {"rank": late.rank, "host": host, "segment": late.segment.value, "late_s": late.late_s}
         num = round(late.share * known.job.num_steps)
-        evidence = [Coded.of(Evidence.LATE_IN, num=num, num_steps=known.job.num_steps)]
-        confirm = Coded.of(Confirm.RANK, rank=late.rank)
+        evidence = [Coded.of(EvidenceCode.LATE_IN, num=num, num_steps=known.job.num_steps)]
+        confirm = Coded.of(ConfirmCode.RANK, rank=late.rank)
         yield from _cause(known, gain, Coded.of(CauseCode.LATE_RANK, **facts), confirm, evidence, (late.rank,))
 
 
@@ -131,8 +131,8 @@ def _random_lateness(known: Known) -> Iterator[Cause]:
     if gain is None:
         return
     words = Coded.of(CauseCode.RANDOM_LATENESS, late_s=median(one.late_s for one in late))
-    evidence = [Coded.of(Evidence.LATE_RANKS, ranks=[str(one.rank) for one in late])]
-    yield from _cause(known, gain, words, Coded.of(Confirm.NOISE), evidence)
+    evidence = [Coded.of(EvidenceCode.LATE_RANKS, ranks=[str(one.rank) for one in late])]
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.NOISE), evidence)
 
 
 def _bubble(known: Known) -> Iterator[Cause]:
@@ -151,7 +151,7 @@ def _bubble(known: Known) -> Iterator[Cause]:
         by_step.append(median(spent) if spent else 0.0)
     gain = gain_of(CauseCode.BUBBLE, by_step)
     words = Coded.of(CauseCode.BUBBLE, wait_s=gain.gain_s)
-    yield from _cause(known, gain, words, Coded.of(Confirm.MICRO_BATCHES), ranks=tuple(waits))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.MICRO_BATCHES), ranks=tuple(waits))
 
 
 def _slow_link(known: Known) -> Iterator[Cause]:
@@ -171,12 +171,14 @@ def _slower_than_predicted(known: Known) -> Iterator[Cause]:
             slow[index] = alone.high_s
     if not slow:
         return
-    gain = known.replays.gain(CauseCode.SLOW_LINK, Change(transfer=lambda index, own: min(own, slow.get(index, own))))
+    gain = known.replays.gain(
+        CauseCode.SLOW_LINK, GraphChange(transfer=lambda index, own: min(own, slow.get(index, own)))
+    )
     worst = max(slow, key=lambda index: (known.replays.graph.transfer_s(index) or 0.0) - slow[index])
     one = known.job.collectives[worst]
     facts = {"op": one.op, "num_bytes": one.num_bytes, "own_s": known.replays.graph.transfer_s(worst)}
     words = Coded.of(CauseCode.SLOW_LINK, **facts, machine=network.name, usual_s=slow[worst])
-    yield from _cause(known, gain, words, Coded.of(Confirm.LINK), _exchanges(known))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LINK), _exchanges(known))
 
 
 def _slower_than_other_groups(known: Known) -> Iterator[Cause]:
@@ -200,12 +202,14 @@ def _slower_than_other_groups(known: Known) -> Iterator[Cause]:
                 worst = max(worst or (0.0, "", 0, 0.0), (excess, op, groups[name][0], others_s))
     if worst is None:
         return
-    gain = known.replays.gain(CauseCode.SLOW_LINK, Change(transfer=lambda index, own: min(own, slow.get(index, own))))
+    gain = known.replays.gain(
+        CauseCode.SLOW_LINK, GraphChange(transfer=lambda index, own: min(own, slow.get(index, own)))
+    )
     one = known.job.collectives[worst[2]]
     ranks = tuple(sorted(one.parts))
     facts = {"op": one.op, "num_bytes": one.num_bytes, "own_s": known.replays.graph.transfer_s(worst[2])}
     words = Coded.of(CauseCode.SLOW_LINK, **facts, others_s=worst[3], ranks=[str(rank) for rank in ranks])
-    yield from _cause(known, gain, words, Coded.of(Confirm.LINK), _exchanges(known), ranks)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LINK), _exchanges(known), ranks)
 
 
 def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
@@ -218,9 +222,9 @@ def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
     sizes = [known.job.collectives[index].num_bytes or 0 for phase in phases for index in phase.indices]
     least = median(phase.least_exposed_s for phase in phases)
     num = round(len(sizes) / len(phases))
-    evidence = [Coded.of(Evidence.BUCKETS, num=num, largest=max(sizes), least_s=least)]
+    evidence = [Coded.of(EvidenceCode.BUCKETS, num=num, largest=max(sizes), least_s=least)]
     words = Coded.of(CauseCode.EXCHANGE_NOT_HIDDEN, **facts)
-    yield from _cause(known, gain, words, Coded.of(Confirm.BUCKETS), evidence)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.BUCKETS), evidence)
 
 
 def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
@@ -239,7 +243,7 @@ def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
     if phases:
         facts["backward_s"] = median(phase.backward_s for phase in phases)
     words = Coded.of(CauseCode.EXCHANGE_CANNOT_HIDE, **facts, blocking=not phases)
-    yield from _cause(known, gain, words, Coded.of(Confirm.LESS), _exchanges(known))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LESS), _exchanges(known))
 
 
 def _compared(known: Known) -> bool:
@@ -254,7 +258,7 @@ def _exchanges(known: Known) -> list[Coded]:
     num_bytes = sum(one.num_bytes or 0 for one in known.job.collectives)
     num = round(len(known.job.collectives) / num_steps)
     facts = {"num": num, "num_bytes": num_bytes / num_steps, "transfer_s": transfer_s / num_steps}
-    return [Coded.of(Evidence.TRANSFERS, **facts)]
+    return [Coded.of(EvidenceCode.TRANSFERS, **facts)]
 
 
 def _host_bound(known: Known) -> Iterator[Cause]:
@@ -273,12 +277,12 @@ def _host_bound(known: Known) -> Iterator[Cause]:
         return
     kernel_s = median(kernels)
     num = round(len(kernels) / len(known.job.traces) / max(known.job.num_steps, 1))
-    evidence = [Coded.of(Evidence.LAUNCHES, num=num, mean_s=kernel_s)]
+    evidence = [Coded.of(EvidenceCode.LAUNCHES, num=num, mean_s=kernel_s)]
     words = Coded.of(CauseCode.HOST_BOUND, idle_s=gain.gain_s, num_launches=num, kernel_s=kernel_s)
-    yield from _cause(known, gain, words, Coded.of(Confirm.GRAPHS), evidence)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.GRAPHS), evidence)
     if kernel_s < _SHORT_KERNEL_S:
         words = Coded.of(CauseCode.SMALL_BATCH, kernel_s=kernel_s)
-        yield from _cause(known, gain, words, Coded.of(Confirm.BATCH), evidence, confidence=0.6)
+        yield from _cause(known, gain, words, Coded.of(ConfirmCode.BATCH), evidence, confidence=0.6)
 
 
 def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
@@ -296,15 +300,15 @@ def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
 
 def _sync_point(known: Known) -> Iterator[Cause]:
     """Find points at which the host waits for the device, after which the device waits for the host."""
-    yield from _host_waits(known, {WaitKind.SYNC, WaitKind.ITEM}, CauseCode.SYNC_POINT, Confirm.SYNC)
+    yield from _host_waits(known, {WaitKind.SYNC, WaitKind.ITEM}, CauseCode.SYNC_POINT, ConfirmCode.SYNC)
 
 
 def _allocator(known: Known) -> Iterator[Cause]:
     """Find device memory that the host allocates or frees within the step."""
-    yield from _host_waits(known, {WaitKind.ALLOCATOR}, CauseCode.ALLOCATOR, Confirm.ALLOCATOR)
+    yield from _host_waits(known, {WaitKind.ALLOCATOR}, CauseCode.ALLOCATOR, ConfirmCode.ALLOCATOR)
 
 
-def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Confirm) -> Iterator[Cause]:
+def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: ConfirmCode) -> Iterator[Cause]:
     idle = {rank: _idle_after(known, rank, kinds) for rank in known.job.traces}
     if not any(len(one) for one in idle.values()):
         return
@@ -327,7 +331,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
         return
     gain = known.replays.without(CauseCode.RECOMPUTE, again)
     words = Coded.of(CauseCode.RECOMPUTE, recompute_s=gain.gain_s)
-    yield from _cause(known, gain, words, Coded.of(Confirm.RECOMPUTE))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.RECOMPUTE))
 
 
 def _work_of(trace: RankTrace, called: Spans) -> Spans:
@@ -357,8 +361,8 @@ def _periodic(known: Known) -> Iterator[Cause]:
     amortised = [one / period for one in extra]
     gain = gain_of(CauseCode.PERIODIC, amortised)
     words = Coded.of(CauseCode.PERIODIC, period=period, extra_s=median(extra))
-    evidence = [Coded.of(Evidence.LONG_STEPS, steps=[str(step) for step in long])]
-    yield from _cause(known, gain, words, Coded.of(Confirm.LONG_STEPS, period=period), evidence)
+    evidence = [Coded.of(EvidenceCode.LONG_STEPS, steps=[str(step) for step in long])]
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LONG_STEPS, period=period), evidence)
 
 
 def _pageable_copy(known: Known) -> Iterator[Cause]:
@@ -371,7 +375,7 @@ def _pageable_copy(known: Known) -> Iterator[Cause]:
         if any(len(one) for one in exposed.values()):
             gain = known.replays.without(CauseCode.PAGEABLE_COPY, exposed)
             words = Coded.of(CauseCode.PAGEABLE_COPY, direction=direction.value, exposed_s=gain.gain_s)
-            yield from _cause(known, gain, words, Coded.of(Confirm.PINNED))
+            yield from _cause(known, gain, words, Coded.of(ConfirmCode.PINNED))
 
 
 def _slow_copy(known: Known) -> Iterator[Cause]:
@@ -397,7 +401,7 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
             gain = known.replays.without(CauseCode.SLOW_COPY, removed)
             facts = {"direction": direction.value, "own": median(rates), "usual": network.copy_rate(direction.value)}
             words = Coded.of(CauseCode.SLOW_COPY, **facts, machine=network.name)
-            yield from _cause(known, gain, words, Coded.of(Confirm.COPIES))
+            yield from _cause(known, gain, words, Coded.of(ConfirmCode.COPIES))
 
 
 def _shared_gpu(known: Known) -> Iterator[Cause]:
@@ -406,7 +410,7 @@ def _shared_gpu(known: Known) -> Iterator[Cause]:
     shared = sorted(name for name in parts if any(word in name for word in _PARTS_OF_A_GPU))
     if shared:
         words = Coded.of(CauseCode.SHARED_GPU, device=shared[0])
-        yield Cause(words.code, 0.0, 0.0, 0.0, _CERTAIN, words, (), Coded.of(Confirm.WHOLE_GPU), ())
+        yield Cause(words.code, 0.0, 0.0, 0.0, _CERTAIN, words, (), Coded.of(ConfirmCode.WHOLE_GPU), ())
 
 
 def _unknown(known: Known) -> Iterator[Cause]:
@@ -418,7 +422,7 @@ def _unknown(known: Known) -> Iterator[Cause]:
         return
     waits = len(parts) > 1 and median(_median_part(known, rank, parts[1]) for rank in known.job.traces) > known.limit_s
     words = Coded.of(CauseCode.UNKNOWN, share=share, waits=waits)
-    confirm = Coded.of(Confirm.ALL_RANKS if waits else Confirm.RECORD)
+    confirm = Coded.of(ConfirmCode.ALL_RANKS if waits else ConfirmCode.RECORD)
     yield from _cause(known, gain_of(CauseCode.UNKNOWN, unexplained), words, confirm, confidence=_UNEXPLAINED)
 
 

@@ -9,12 +9,12 @@ from statistics import median
 from bench.core import spans
 from bench.core.step_trace import Direction
 from bench.job.graph import Graph
-from bench.job.model import Copies, Exchange, Job, Part
+from bench.job.model import Copies, ExchangeKind, Job, Part
 from bench.job.network import Network
 from bench.job.parts import RankTimeline
 
 
-def exchanges_of(job: Job, graph: Graph, network: Network | None) -> list[Exchange]:
+def exchanges_of(job: Job, graph: Graph, network: Network | None) -> list[ExchangeKind]:
     """Return the job's collectives by kind, those that take longest in a step first."""
     kinds: dict[tuple[str, int | None, str | None, int | None], list[int]] = defaultdict(list)
     for index, one in enumerate(job.collectives):
@@ -26,7 +26,7 @@ def exchanges_of(job: Job, graph: Graph, network: Network | None) -> list[Exchan
         alone = network.alone(first) if network else None
         calls = sum(len(job.collectives[index].parts) for index in indices)
         found.append(
-            Exchange(
+            ExchangeKind(
                 op,
                 num_bytes,
                 dtype,

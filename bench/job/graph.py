@@ -35,7 +35,7 @@ def _as_recorded(_: int, transfer_s: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GraphChange:
     """What is different in a replay.
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
@@ -92,9 +92,9 @@ class Graph:
         by_rank = [[end - start for start, end in trace.steps] for trace in self._job.traces.values()]
         return [max(of_step) for of_step in zip(*by_rank, strict=True)]
 
-    def steps(self, change: Change | None = None) -> list[float]:
+    def steps(self, change: GraphChange | None = None) -> list[float]:
         """Return the seconds of each step's slowest rank, as replayed."""
-        return _Replay(self, change or Change()).steps()
+        return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
         """Return the seconds of a collective from when its ranks and its lane were ready; None if unknown."""
@@ -109,7 +109,7 @@ class Graph:
 class _Replay:
     """One pass over the events of all ranks, in the recorded order."""
 
-    def __init__(self, graph: Graph, change: Change) -> None:
+    def __init__(self, graph: Graph, change: GraphChange) -> None:
         self._graph = graph
         self._change = change
         self._now = {rank: keys[0] if keys else 0.0 for rank, keys in graph._keys.items()}

@@ -103,7 +103,8 @@ class CauseCode(OptionalPartsCode):
     COSTLY_OVERLAP = "costly_overlap", "kernels run {factor:.2f} times as long while an exchange runs"
     HOST_BOUND = (
         "host_bound",
-        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} of {kernel_s:time} on average",
+        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} of {kernel_s:time} "
+        "on average",
     )
     SYNC_POINT = (
         "sync_point",
@@ -129,12 +130,12 @@ class CauseCode(OptionalPartsCode):
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
         "unknown",
-        "cannot tell what {share:percent} of the step are<waits?: the rank waits for exchanges, and only the files of the "
-        "other ranks tell whether for a late rank or for data>",
+        "cannot tell what {share:percent} of the step are<waits?: the rank waits for exchanges, and only the files of "
+        "the other ranks tell whether for a late rank or for data>",
     )
 
 
-class Evidence(Code):
+class EvidenceCode(Code):
     """What the traces show of a cause."""
 
     LATE_IN = "late-in", "late in {num} of {num_steps} steps"
@@ -147,7 +148,7 @@ class Evidence(Code):
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
-class Confirm(Code):
+class ConfirmCode(Code):
     """A command or change that confirms a cause."""
 
     INPUT = (
@@ -184,7 +185,7 @@ class Confirm(Code):
     RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
 
 
-class PageCode(Code):
+class AnswerCode(Code):
     """The answer, as the first line of a job's page."""
 
     NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"

@@ -199,7 +199,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeKind:
     """All collectives of one kind: operation, bytes and size of the group.
 
     num_per_step: of one rank. transfer_s: the median from when all ranks and the lane were ready to the end. ideal_s:
@@ -245,6 +245,6 @@ class Explained:
     gains: Sequence[Gain]
     causes: Sequence[Cause]
     limit_s: float
-    exchanges: Sequence[Exchange] = ()
+    exchanges: Sequence[ExchangeKind] = ()
     copies: Sequence[Copies] = ()
     closure: float = 0.0

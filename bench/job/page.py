@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.units import format_bytes, format_duration, format_rate
-from bench.job.messages import CauseCode, PageCode, WhatIf
-from bench.job.model import Cause, Copies, Exchange, Explained, Part
+from bench.job.messages import AnswerCode, CauseCode, WhatIf
+from bench.job.model import Cause, Copies, ExchangeKind, Explained, Part
 from bench.results import text
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
@@ -50,7 +50,7 @@ class RankParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class TrainingPrice:
     """What GPU time costs, and how many steps the training has."""
 
     usd_per_gpu_hour: float
@@ -72,7 +72,7 @@ class JobReport(Report):
 
     explained: Explained
     remarks: Sequence[Coded] = ()
-    price: Price | None = None
+    price: TrainingPrice | None = None
 
     @cached_property
     def ranks(self) -> list[RankParts]:
@@ -117,14 +117,14 @@ class JobReport(Report):
         """Return the answer in one sentence."""
         explained = self.explained
         if explained.step_s is None:
-            return Coded.of(PageCode.NO_STEPS).text
+            return Coded.of(AnswerCode.NO_STEPS).text
         if not explained.causes:
-            return Coded.of(PageCode.NOTHING, limit_s=explained.limit_s).text
+            return Coded.of(AnswerCode.NOTHING, limit_s=explained.limit_s).text
         first = explained.causes[0]
         if not first.gain_s or first.code == CauseCode.UNKNOWN:
             return first.words.text
         facts = {"cause": first.words.text, "gain_s": first.gain_s, "step_s": explained.step_s}
-        return Coded.of(PageCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
+        return Coded.of(AnswerCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
 
     def _causes(self) -> Iterator[str]:
         """Yield the causes, each with what a step would gain, its evidence and how to confirm it."""
@@ -293,11 +293,11 @@ def _duration(seconds: float | None) -> str:
     return NOTHING if seconds is None else format_duration(seconds)
 
 
-def _time(one: Exchange) -> str:
+def _time(one: ExchangeKind) -> str:
     return _duration(one.transfer_s)
 
 
-def _expected(one: Exchange) -> str:
+def _expected(one: ExchangeKind) -> str:
     if one.expected_low_s is None or one.expected_high_s is None:
         return NOTHING
     return f"{format_duration(one.expected_low_s)} to {format_duration(one.expected_high_s)}"

@@ -16,7 +16,7 @@ import numpy as np
 from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import Phase
-from bench.job.graph import Change, Graph, Transfer
+from bench.job.graph import Graph, GraphChange, Transfer
 from bench.job.lateness import segments_of
 from bench.job.messages import WhatIf
 from bench.job.model import Gain, Job, MatchedCollective, Part, Segment
@@ -41,7 +41,7 @@ class WhatIfs:
         self.base = graph.steps()
         self._by_name: dict[WhatIf, Gain] = {}
 
-    def gain(self, name: str, change: Change) -> Gain:
+    def gain(self, name: str, change: GraphChange) -> Gain:
         """Return what a step would save with this change."""
         steps = self.graph.steps(change)
         saved = [before - after for before, after in zip(self.base, steps, strict=True)]
@@ -63,7 +63,7 @@ class WhatIfs:
 
     def without(self, name: str, removed: Mapping[int, Spans]) -> Gain:
         """Return what a step would save if these times of the ranks' own work took none."""
-        return self.gain(name, Change(removed=removed))
+        return self.gain(name, GraphChange(removed=removed))
 
     def part(self, part: Part) -> dict[int, Spans]:
         """Return the times of one part, by rank."""
@@ -73,24 +73,24 @@ class WhatIfs:
         """Return the exchanges of gradients that may be hidden behind the backward pass, by step."""
         return [*_bucket_phases(self.job, self.timelines, self.graph)]
 
-    def _change(self, name: WhatIf) -> Change | None:
+    def _change(self, name: WhatIf) -> GraphChange | None:
         several = any(len(one.parts) > 1 for one in self.job.collectives)
         match name:
             case WhatIf.NO_NETWORK:
-                return Change(transfer=_nothing) if self.job.collectives else None
+                return GraphChange(transfer=_nothing) if self.job.collectives else None
             case WhatIf.IDEAL_NETWORK:
-                return None if self.network is None else Change(transfer=self._ideal(self.network))
+                return None if self.network is None else GraphChange(transfer=self._ideal(self.network))
             case WhatIf.BALANCED_RANKS:
-                return Change(balanced=frozenset(self.job.traces)) if several else None
+                return GraphChange(balanced=frozenset(self.job.traces)) if several else None
             case WhatIf.NO_DATA_WAIT:
-                return Change(removed=self.part(Part.DATA_WAIT))
+                return GraphChange(removed=self.part(Part.DATA_WAIT))
             case WhatIf.NO_EXPOSED_COPIES:
-                return Change(removed=self.part(Part.EXPOSED_COPY)) if self._on_device else None
+                return GraphChange(removed=self.part(Part.EXPOSED_COPY)) if self._on_device else None
             case WhatIf.NO_HOST_GAPS:
-                return Change(removed=self.part(Part.HOST_BOUND)) if self._on_device else None
+                return GraphChange(removed=self.part(Part.HOST_BOUND)) if self._on_device else None
             case WhatIf.OTHER_BUCKETS:
                 phases = self.buckets()
-                return Change(transfer=_rebucketed(phases)) if phases else None
+                return GraphChange(transfer=_rebucketed(phases)) if phases else None
             case WhatIf.HALF_GRADIENTS:
                 return self._half()
 
@@ -105,7 +105,7 @@ class WhatIfs:
 
         return transfer
 
-    def _half(self) -> Change | None:
+    def _half(self) -> GraphChange | None:
         halved = {
             index
             for index, one in enumerate(self.job.collectives)
@@ -113,7 +113,7 @@ class WhatIfs:
         }
         if not halved:
             return None
-        return Change(transfer=lambda index, transfer_s: transfer_s / 2 if index in halved else transfer_s)
+        return GraphChange(transfer=lambda index, transfer_s: transfer_s / 2 if index in halved else transfer_s)
 
 
 def gain_of(name: str, saved: Sequence[float]) -> Gain:
