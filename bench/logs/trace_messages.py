@@ -24,3 +24,12 @@ class TraceCode(OptionalPartsCode):
     )
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
     SEVERAL_DEVICES = "trace-several-devices", "{source}: one process used {num} devices; their work is added together"
+    NOT_NSYS = "trace-not-nsys", "{source} is an SQLite database, but not an export of Nsight Systems"
+    NO_KERNELS = "trace-no-kernels", "{source} holds no kernel of a device; record with `nsys profile -t cuda,nvtx`"
+    DATABASE_DAMAGED = "trace-database-damaged", "{source} is damaged ({error}): the rows before the damage are used"
+    NO_SIZES = "trace-no-sizes", "{source}: the bytes of {num:n collective} are unknown<; {remedy}>"
+    WHOLE_GRAPHS = (
+        "trace-whole-graphs",
+        "{source}: {num:n launch} of CUDA graphs are recorded as a whole, and the collectives in them are not seen; "
+        "record with `--cuda-graph-trace=node`",
+    )
