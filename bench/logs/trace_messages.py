@@ -33,3 +33,9 @@ class TraceCode(OptionalPartsCode):
         "{source}: {num:n launch} of CUDA graphs are recorded as a whole, and the collectives in them are not seen; "
         "record with `--cuda-graph-trace=node`",
     )
+    NO_TIMES = "trace-no-times", "{source} holds no times: only which collectives were called, and in which order"
+    NO_STARTS = "trace-no-starts", "{source} says how long its nodes took, but not when they started"
+    NO_GROUP_NAMES = (
+        "trace-no-group-names",
+        "{source} does not name its {num:n group}: the groups of the ranks are matched by the order of their first use",
+    )
