@@ -1,0 +1,72 @@
+"""Say where the steps of a training job went, which rank or link it was, and what would help."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.core.errors import EXIT_DONE, UsageError
+from bench.results import output
+
+if TYPE_CHECKING:
+    from bench.job.model import Job
+    from bench.job.network import Network
+
+EXAMPLES = (
+    ("linkbench job explain trace/", "where did the step go, and what would help?"),
+    ("linkbench job explain trace/ --instance p5", "the same, beside what the links of this machine give alone"),
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this subcommand to the parser."""
+    words = "traces of the ranks: files, folders, archives"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help=words)
+    parser.add_argument("--instance", metavar="NAME", help="the machine: bounds of its links beside the exchanges")
+    parser.add_argument(
+        "--run", action="append", default=[], type=Path, metavar="RUN", help="a run of this suite on the same links"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the bench.yaml to read (default: ./bench.yaml)")
+    parser.add_argument(
+        "--price", type=float, metavar="USD", help="of one GPU-hour: what each cause costs; with --steps"
+    )
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole training, for --price")
+    output.add_output_arguments(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the page. Returns EXIT_DONE; raises UsageError if no file is a trace."""
+    from bench.job.align import job_of
+    from bench.job.explain import explained
+    from bench.job.page import JobReport, TrainingPrice
+    from bench.logs import step_traces
+
+    if (args.price is None) != (args.steps is None):
+        raise UsageError("--price needs --steps N, the steps of the whole training, and --steps needs --price")
+    if args.price is not None and not (args.price > 0 and args.steps > 0):
+        raise UsageError("--price and --steps must be above zero")
+    traces, remarks = step_traces.read(args.paths)
+    if not traces:
+        reasons = "; ".join(remark.text for remark in remarks[:3]) or "the folder holds no trace"
+        raise UsageError(f"nothing to explain: {reasons}")
+    job = job_of(traces)
+    network = _network(args, job)
+    price = None if args.price is None else TrainingPrice(args.price, args.steps, job.num_ranks)
+    output.show(JobReport(explained(job, network), remarks, price), args)
+    return EXIT_DONE
+
+
+def _network(args: argparse.Namespace, job: Job) -> Network | None:
+    """Return the links that the user named; None if they named none."""
+    if args.instance is None:
+        if args.run:
+            raise UsageError("--run needs --instance NAME: the links on which that run was measured")
+        return None
+    from bench.config import clusters, paths
+    from bench.job.network import Network
+    from bench.predict import from_args
+
+    site = clusters.load_site(paths.config_file(args.config))
+    found = site.instance(args.instance)
+    return Network(found.name, site.links(found.name, found.gpus), from_args.evidence(args.run), job)
