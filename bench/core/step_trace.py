@@ -65,6 +65,7 @@ class TracedCollective:
     start_s, end_s: its kernel on the device, or the transfer by a thread of the host library. called_s: the host's
     call; without a device this is when the rank arrives. launch_s: the start of the kernel's launch on the host.
     lane: which stream or thread carries it out; the collectives of a lane run one after another.
+    duration_s: how long it took, if the source states this without start and end; `timed` is then false.
     """
 
     op: str
@@ -81,7 +82,8 @@ class TracedCollective:
     called_s: float | None = None
     launch_s: float | None = None
     lane: str = ""
-    timed: bool = True  # false: the source knows that it was called, but not how long it took
+    timed: bool = True  # false: the source knows that it was called, but not when it ran
+    duration_s: float | None = None
 
     @property
     def arrival_s(self) -> float:
