@@ -316,9 +316,9 @@ class _Job:
                 rank.add(Part.EXPOSED_EXCHANGE, rank.exchange - rank.device - late)
                 rank.device = rank.exchange
         if len(ready) > 1:
-            rank = ready.index(last)
-            others = [last - own for place, own in enumerate(ready) if place != rank]
-            self.truth.late.append((step, rank, median(others) * 1e-9))
+            late_rank = ready.index(last)
+            others = [last - own for place, own in enumerate(ready) if place != late_rank]
+            self.truth.late.append((step, late_rank, median(others) * 1e-9))
 
     def _finish(self, rank: _Rank, step: int, start: int) -> None:
         """Run the optimizer, synchronise the device, and end the step."""
