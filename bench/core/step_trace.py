@@ -64,8 +64,10 @@ class TracedCollective:
     `core/payload.py`; None if unknown. peer: the other rank of a message.
     start_s, end_s: its kernel on the device, or the transfer by a thread of the host library. called_s: the host's
     call; without a device this is when the rank arrives. launch_s: the start of the kernel's launch on the host.
-    lane: which stream or thread carries it out; the collectives of a lane run one after another. ready_s: when the rank
-    was ready if its kernel had to wait for an earlier collective of its lane; set by `job/align.py`.
+    lane: which stream or thread carries it out; the collectives of a lane run one after another.
+    duration_s: how long it took, if the source states this without start and end; `timed` is then false.
+    ready_s: when the rank was ready if its kernel had to wait for an earlier collective of its lane; set by
+    `job/align.py`.
     """
 
     op: str
@@ -82,7 +84,8 @@ class TracedCollective:
     called_s: float | None = None
     launch_s: float | None = None
     lane: str = ""
-    timed: bool = True  # false: the source knows that it was called, but not how long it took
+    timed: bool = True  # false: the source knows that it was called, but not when it ran
+    duration_s: float | None = None
     ready_s: float | None = None
 
     @property
