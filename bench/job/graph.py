@@ -143,6 +143,8 @@ class _Replay:
             _, rank = heapq.heappop(waiting)
             if self._do(rank, waiting):
                 self._advance(rank, waiting)
+        for rank in self._change.balanced:
+            self._balance_tail(rank)
         by_rank = []
         for marks in self._marks.values():
             by_rank.append([end - start for start, end in zip(marks[::2], marks[1::2], strict=True)])
@@ -200,6 +202,24 @@ class _Replay:
         if late > 0:
             issued[rank] -= late
             self._now[rank] = max(self._now[rank] - late, self._released[rank])
+            self._balance_marks(rank, late)
+
+    def _balance_marks(self, rank: int, late: float) -> None:
+        """Shift the boundaries of steps that a rank passed since its last wait, as far as it was late there already."""
+        marks = self._marks[rank]
+        for place in range(len(marks) - 1, -1, -1):
+            if marks[place] <= self._released[rank]:
+                return
+            others = [own[place] for other, own in self._marks.items() if other != rank and len(own) > place]
+            if others:
+                marks[place] -= min(max(marks[place] - median_low(others), 0.0), late)
+
+    def _balance_tail(self, rank: int) -> None:
+        """Let a rank end the last step no later than the lower median of the others."""
+        others = [marks[-1] for other, marks in self._marks.items() if other != rank and marks]
+        if others and self._marks[rank]:
+            end = max(median_low(others), self._released[rank])
+            self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
         """End the first collective that a rank awaits and another never issues."""
