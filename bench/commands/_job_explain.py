@@ -12,6 +12,7 @@ from bench.results import output
 if TYPE_CHECKING:
     from bench.job.model import Job
     from bench.job.network import Network
+    from bench.job.page import JobReport
 
 EXAMPLES = (
     ("linkbench job explain trace/", "where did the step go, and what would help?"),
@@ -32,6 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--price", type=float, metavar="USD", help="of one GPU-hour: what each cause costs; with --steps"
     )
     parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole training, for --price")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page with a picture and the data")
+    words = "draw a bar for each rank (.png, .svg or .pdf)"
+    parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
     output.add_output_arguments(parser)
 
 
@@ -53,8 +57,30 @@ def main(args: argparse.Namespace) -> int:
     job = job_of(traces)
     network = _network(args, job)
     price = None if args.price is None else TrainingPrice(args.price, args.steps, job.num_ranks)
-    output.show(JobReport(explained(job, network), remarks, price), args)
+    report = JobReport(explained(job, network), remarks, price)
+    output.show(report, args)
+    _write_pictures(report, args)
     return EXIT_DONE
+
+
+def _write_pictures(report: JobReport, args: argparse.Namespace) -> None:
+    """Write the page and the figure that were asked for."""
+    if args.html is not None:
+        from bench.page import job as job_page
+
+        try:
+            output.replace_file(args.html, job_page.html(report, str(args.paths[0])).encode())
+        except OSError as error:
+            raise UsageError(f"--html {args.html} cannot be written: {error.strerror}") from None
+    if args.plot is not None:
+        if report.explained.step_s is None:
+            raise UsageError("--plot draws the parts of steps, and these traces have no step in common")
+        from bench.figures import _job, _style
+
+        try:
+            _style.write(_job.draw(report), args.plot)
+        except OSError as error:
+            raise UsageError(f"--plot {args.plot} cannot be written: {error.strerror}") from None
 
 
 def _network(args: argparse.Namespace, job: Job) -> Network | None:

@@ -53,6 +53,21 @@ class JobCode(OptionalPartsCode):
         "not-aligned",
         "the clocks of ranks {ranks:list 8} cannot be aligned: they share no collective with the others",
     )
+    CLOCKS_APART = (
+        "clocks-apart",
+        "the clocks of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from that of rank {reference}; "
+        "this is corrected",
+    )
+    OTHER_RUN = (
+        "other-run",
+        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these files may "
+        "be of different runs of the job; if so, who was late is meaningless",
+    )
+    IMPOSSIBLE_ORDER = (
+        "impossible-order",
+        "in {num} of {num_all} exchanges one rank ended before another began: these files are of different runs, and "
+        "who was late is meaningless",
+    )
     DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.0f} microseconds per second; this is corrected"
     NO_STEPS = "no-steps", "no step is marked (ProfilerStep#, NVTX range step): all {seconds:time} are one step"
     OTHER_STEPS = (

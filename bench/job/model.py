@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from types import MappingProxyType
 
 from bench.core.codes import Coded
@@ -97,8 +98,9 @@ class MatchedCollective:
 
     @property
     def transfer_s(self) -> float:
-        """The exchange itself: from the last arrival to the last end, at least 0."""
-        return max(max(self.ends_s.values()) - self.last_arrival_s, 0.0)
+        """The exchange itself, at least 0: from when all ranks have arrived, and its lane is free, to the last end."""
+        queued = [self.starts_s[rank] for rank, part in self.parts.items() if part.ready_s is not None]
+        return max(max(self.ends_s.values()) - max(self.last_arrival_s, *queued, -inf), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _LETTERS = {
     Part.HOST_BOUND: "h",
     Part.OTHER: ".",
 }
-_TITLES = {
+TITLES = {
     Part.DATA_WAIT: "data",
     Part.COMPUTE: "compute",
     Part.IMBALANCE: "waits",
@@ -33,6 +33,15 @@ _TITLES = {
     Part.EXPOSED_COPY: "copies",
     Part.HOST_BOUND: "host",
     Part.OTHER: "other",
+}
+COLOURS = {  # Okabe and Ito's: distinct for colour-blind readers
+    Part.DATA_WAIT: "#e69f00",
+    Part.COMPUTE: "#009e73",
+    Part.IMBALANCE: "#d55e00",
+    Part.EXPOSED_EXCHANGE: "#0072b2",
+    Part.EXPOSED_COPY: "#56b4e9",
+    Part.HOST_BOUND: "#cc79a7",
+    Part.OTHER: "#999999",
 }
 _BAR = 32  # characters of the longest step
 _MOST_RANKS = 16  # shown one by one; of more, those that differ most
@@ -68,7 +77,7 @@ class TrainingPrice:
 
 @dataclass(frozen=True)
 class JobReport(Report):
-    """A job's page. sources: the paths that the user gave. remarks: on files that could not be read."""
+    """A job's page. remarks: on files that could not be read. price: of the time that causes cost, if it is known."""
 
     explained: Explained
     remarks: Sequence[Coded] = ()
@@ -87,20 +96,37 @@ class JobReport(Report):
             found.append(RankParts(rank, self.explained.job.traces[rank].host, step_s, parts))
         return found
 
+    @property
+    def shown_ranks(self) -> list[RankParts]:
+        """All ranks; of many, those whose parts differ most from the median."""
+        if len(self.ranks) <= _MOST_RANKS:
+            return self.ranks
+        usual = {part: median(one.parts[part] for one in self.ranks) for part in Part}
+        differing = sorted(self.ranks, key=lambda one: -sum(abs(one.parts[part] - usual[part]) for part in Part))
+        return sorted(differing[:_MOST_RANKS], key=lambda one: one.rank)
+
     def blocks(self) -> Iterable[Block]:
         """Yield the page for people."""
-        yield Heading(self._job())
+        yield Heading(self.what())
+        yield from self.verdict()
+        if self.explained.step_s is not None:
+            yield from self.parts()
+            yield from self.what_ifs()
+            yield from self.exchanges()
+        yield from self.all_remarks()
+
+    def verdict(self) -> Iterator[Block]:
+        """Yield the answer and the causes."""
         yield Lines([self._answer()])
         if self.explained.causes:
             yield Lines([*self._causes()], title="Causes")
-        if self.explained.step_s is not None:
-            yield from self._parts()
-            yield from self._what_ifs()
-            yield from self._exchanges()
-        remarks = [remark.text for remark in (*self.explained.job.remarks, *self.remarks)]
-        yield Lines(remarks, title="Remarks")
 
-    def _job(self) -> str:
+    def all_remarks(self) -> Iterator[Block]:
+        """Yield what is missing in the files, or contradicts."""
+        yield Lines([remark.text for remark in (*self.explained.job.remarks, *self.remarks)], title="Remarks")
+
+    def what(self) -> str:
+        """Return what was traced: ranks, hosts, devices, steps."""
         job = self.explained.job
         traces = [*job.traces.values()]
         hosts = {trace.host for trace in traces if trace.host}
@@ -143,28 +169,31 @@ class JobReport(Report):
         hours, usd = self.price.gpu_hours(cause.gain_s), self.price.usd(cause.gain_s)
         return f"{hours:,.4g} GPU-hours or {usd:,.4g} USD over {text.count(self.price.num_steps, 'step')}"
 
-    def _parts(self) -> Iterator[Block]:
+    @property
+    def parts_title(self) -> str:
+        """What the table and the picture of the parts show."""
+        title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
+        if len(self.shown_ranks) < len(self.ranks):
+            title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
+        return title
+
+    def parts(self) -> Iterator[Block]:
+        """Yield the parts of each rank's step."""
         longest = max((one.step_s for one in self.ranks), default=0.0)
-        shown = self.ranks
-        if len(shown) > _MOST_RANKS:
-            usual = {part: median(one.parts[part] for one in shown) for part in Part}
-            shown = sorted(shown, key=lambda one: -sum(abs(one.parts[part] - usual[part]) for part in Part))
-            shown = sorted(shown[:_MOST_RANKS], key=lambda one: one.rank)
+        shown = self.shown_ranks
         columns = [
             Column("rank", lambda one: str(one.rank)),
             Column("host", lambda one: one.host or NOTHING, right=False, optional=True, leave_out=1),
             Column("step", lambda one: _ms(one.step_s)),
-            *(Column(_TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in Part),
+            *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in Part),
             Column("", lambda one: _bar(one, longest), right=False, leave_out=9),
         ]
-        title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
-        if len(shown) < len(self.ranks):
-            title += f"; the {len(shown)} ranks of {len(self.ranks)} that differ most"
-        yield Table(columns, shown, title=title)
-        letters = ", ".join(f"{letter} {_TITLES[part]}" for part, letter in _LETTERS.items())
+        yield Table(columns, shown, title=self.parts_title)
+        letters = ", ".join(f"{letter} {TITLES[part]}" for part, letter in _LETTERS.items())
         yield Lines([f"bars: {letters}"])
 
-    def _what_ifs(self) -> Iterator[Block]:
+    def what_ifs(self) -> Iterator[Block]:
+        """Yield what would help."""
         gains = [one for one in self.explained.gains if one.high_s > 0]
         step_s = self.explained.step_s or 0.0
         words = {name.value: name.template for name in WhatIf}
@@ -177,7 +206,8 @@ class JobReport(Report):
         if gains:
             yield Table(columns, gains, title="What would help, by replay of the recorded steps; gains do not add up")
 
-    def _exchanges(self) -> Iterator[Block]:
+    def exchanges(self) -> Iterator[Block]:
+        """Yield the exchanges and copies by kind."""
         columns = [
             Column("exchange", lambda one: one.op, right=False),
             Column("size", lambda one: format_bytes(one.num_bytes) if one.num_bytes else NOTHING),

@@ -268,6 +268,7 @@ class _Reading:
                 group=group,
                 members=members,
                 group_size=size,
+                seq=_sequence(op, stated),
                 num_bytes=num_bytes,
                 dtype=dtype,
                 peer=_peer(op, stated),
@@ -466,6 +467,12 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
     """Return the other rank of a message."""
     peer = stated.get("Dst Rank" if op == "send" else "Src Rank") if op in ("send", "recv") else None
     return peer if isinstance(peer, int) and peer >= 0 else None
+
+
+def _sequence(op: str, stated: Mapping[str, Any]) -> int | None:
+    """Return the sequence number of a collective in its group. Messages have a count of their own."""
+    number = stated.get("Seq")
+    return number if isinstance(number, int) and op not in ("send", "recv", "sendrecv") else None
 
 
 def _text(value: Any) -> str | None:
