@@ -15,7 +15,7 @@ from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._sqlite import UNKNOWN, Database
 
 _CALL = re.compile(r"^nccl[A-Z]\w*$")
-_GROUP_START, _GROUP_END, _INIT = "ncclGroupStart", "ncclGroupEnd", re.compile(r"^ncclComm(Init|Split)")
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 # In these, NCCL states the block of one rank; the payload is that of all.
 _BLOCKS = frozenset({"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
@@ -86,10 +86,10 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Return the number of ranks and the own rank of each communicator whose start was recorded."""
+    """Return the number of ranks and the own rank of each communicator whose start or end was recorded."""
     found = {}
     for one in ranges:
-        if COMMUNICATOR in one.args and _INIT.match(one.name):
+        if COMMUNICATOR in one.args:
             size, rank = one.args.get(_NUM_RANKS, 0), one.args.get(_RANK, -1)
             if 0 <= rank < size:
                 found[one.args[COMMUNICATOR]] = (size, rank)
