@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,17 +44,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the page. Returns EXIT_DONE; raises UsageError if no file is a trace."""
-    from bench.job.explain import explained
-    from bench.job.page import JobReport, TrainingPrice
+    from bench.job.page import TrainingPrice
 
     if (args.price is None) != (args.steps is None):
         raise UsageError("--price needs --steps N, the steps of the whole training, and --steps needs --price")
     if args.price is not None and not (args.price > 0 and args.steps > 0):
         raise UsageError("--price and --steps must be above zero")
-    job, remarks = read_job(args.paths)
-    network = _network(args, job)
-    price = None if args.price is None else TrainingPrice(args.price, args.steps, job.num_ranks)
-    report = JobReport(explained(job, network), remarks, price)
+    report = report_of(args.paths, args.instance, args.config, args.run)
+    if args.price is not None:
+        price = TrainingPrice(args.price, args.steps, report.explained.job.num_ranks)
+        report = replace(report, price=price)
     output.show(report, args)
     _write_pictures(report, args)
     return EXIT_DONE
@@ -91,16 +91,27 @@ def _write_pictures(report: JobReport, args: argparse.Namespace) -> None:
             raise UsageError(f"--plot {args.plot} cannot be written: {error.strerror}") from None
 
 
-def _network(args: argparse.Namespace, job: Job) -> Network | None:
+def report_of(
+    traces: Sequence[Path], instance: str | None, config: Path | None, evidence_runs: Sequence[Path] = ()
+) -> JobReport:
+    """Return the page of a job. instance: the machine that the user named. Raises UsageError if no file is a trace."""
+    from bench.job.explain import explained
+    from bench.job.page import JobReport
+
+    job, remarks = read_job(traces)
+    return JobReport(explained(job, _network(instance, config, evidence_runs, job)), remarks)
+
+
+def _network(instance: str | None, config: Path | None, evidence_runs: Sequence[Path], job: Job) -> Network | None:
     """Return the links that the user named; None if they named none."""
-    if args.instance is None:
-        if args.run:
+    if instance is None:
+        if evidence_runs:
             raise UsageError("--run needs --instance NAME: the links on which that run was measured")
         return None
     from bench.config import clusters, paths
     from bench.job.network import Network
     from bench.predict import from_args
 
-    site = clusters.load_site(paths.config_file(args.config))
-    found = site.instance(args.instance)
-    return Network(found.name, site.links(found.name, found.gpus), from_args.evidence(args.run), job)
+    site = clusters.load_site(paths.config_file(config))
+    found = site.instance(instance)
+    return Network(found.name, site.links(found.name, found.gpus), from_args.evidence(evidence_runs), job)

@@ -77,9 +77,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print a page for each run, or one page for logs of similar runs on different hosts.
+    """Print a page for each run, or one page for similar runs on different hosts. Returns the exit code."""
+    page, code = rendered(args)
+    output.emit(page, args)
+    return code
 
-    Returns 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one of
+
+def rendered(args: argparse.Namespace) -> tuple[str, int]:
+    """Return the pages in the format that was asked for, and the exit code.
+
+    The code is 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one of
     several similar runs is slow or missing, or if a verdict is one of those of --fail-on.
     """
     options = _import().options_of(args)
@@ -105,8 +112,8 @@ def main(args: argparse.Namespace) -> int:
             crashes = other_crashes([each for each, _ in logs])
             if crashes:
                 say(f"bench: {len(crashes)} failures of other logs: add --pages to see them")
-            output.emit(_FOLDER_FORMATS[args.format](*folder), args)
-            return EXIT_DONE if complete and folder[0].is_well and not crashes else EXIT_VERDICT
+            good = complete and folder[0].is_well and not crashes
+            return _FOLDER_FORMATS[args.format](*folder), EXIT_DONE if good else EXIT_VERDICT
         found += _log_pages(logs, options, patterns)
         found += _topology_pages(logs, options)
         crashes = other_crashes([each for each, _ in logs])
@@ -114,13 +121,13 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError("nothing to explain: no row of a whole group was measured")
     pages = [page for page, _ in found]
     if args.format == "json":
-        output.emit(explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None), args)
+        whole_page = explain_page.as_json(pages, crashes, fleet_page.plain(*folder) if folder else None)
     else:
-        output.emit(_FORMATS[args.format](pages, crashes), args)
+        whole_page = _FORMATS[args.format](pages, crashes)
     failing = {ResultVerdict.ABOVE, *_FAIL_ON.get(args.fail_on, ())}
     whole = all(good and page.assessment.verdict not in failing for page, good in found)
     whole = whole and (fleet is None or fleet.is_well)
-    return EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
+    return whole_page, EXIT_DONE if complete and whole and not crashes else EXIT_VERDICT
 
 
 def _import() -> Any:

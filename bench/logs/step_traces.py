@@ -55,6 +55,22 @@ def read(paths: Iterable[Path]) -> tuple[list[RankTrace], list[Coded]]:
     return traces, remarks
 
 
+def formats(path: Path) -> set[str]:
+    """Return the names of the formats of a file, or of the files in a folder, by their first bytes.
+
+    "archive" is one of them, because an archive may hold traces or logs.
+    """
+    if path.is_dir():
+        return {name for _, file in _in_folder(path) for name in formats(file)}
+    try:
+        head = _open.head(path)
+        if head and (zipfile.is_zipfile(path) or _is_tar(head)):
+            return {"archive"}
+        return {one.name for one in readers() if head and one.recognises(path, head)}
+    except (OSError, EOFError):
+        return set()
+
+
 def readers() -> list[TraceReader]:
     """Return all readers."""
     return [plugins.load("trace", name).READER for name in plugins.names("trace")]
