@@ -86,8 +86,8 @@ def main(args: argparse.Namespace) -> int:
 def rendered(args: argparse.Namespace) -> tuple[str, int]:
     """Return the pages in the format that was asked for, and the exit code.
 
-    The code is 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one of
-    several similar runs is slow or missing, or if a verdict is one of those of --fail-on.
+    The code is 1 if a run failed, was truncated, has wrong elements or exceeds its bound, if a log held no run, if one
+    of several similar runs is slow or missing, or if a verdict is one of those of --fail-on.
     """
     options = _import().options_of(args)
     patterns = all_patterns()

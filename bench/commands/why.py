@@ -15,7 +15,7 @@ from bench.results.table import as_json
 
 SCHEMA = "bench.why/1"
 # Records of collectives without compute: they say what failed, and not where a step went.
-_READ_AS_LOGS = ("flight_recorder", "nccl_inspector", "inspector")
+_READ_AS_LOGS = ("flight-recorder", "inspector")
 EXAMPLES = (("linkbench why trace/ train.log nccl-tests.log topo.txt", "what does each file say, on one page?"),)
 
 
