@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _SPACE = re.compile(r"[\s,]*")
+_MOST_SPACE = 64  # characters between two members
 _LONGEST_VALUE = 1 << 26  # characters; a longer value is no event, and the document is taken as damaged
 
 
@@ -32,6 +33,7 @@ class JsonStream:
         self._scan = json.JSONDecoder().raw_decode
         self._key = key
         self._text, self._place, self._ended = "", 0, False
+        self._try_many = False  # once for each piece
         self.others: dict[str, Any] = {}
         self.num_members = 0
 
@@ -62,10 +64,35 @@ class JsonStream:
         while (character := self._next_character()) != "]":
             if not character:
                 raise DamagedError(is_cut=True)
-            member = self._value()
-            self.num_members += 1
-            yield member
+            members = self._many() or [self._value()]
+            self.num_members += len(members)
+            yield from members
         self._place += 1
+
+    def _many(self) -> list[Any]:
+        """Return the members that are wholly in memory, in one call of the decoder, which is several times faster.
+
+        Nothing is returned if the place where the last of them seems to end is in a text or inside a member.
+        """
+        end = self._last_end() if self._try_many else self._place
+        self._try_many = False
+        if end <= self._place:
+            return []
+        try:
+            members: list[Any] = json.loads(f"[{self._text[self._place : end]}]")
+        except (ValueError, RecursionError):
+            return []
+        self._place = end
+        return members
+
+    def _last_end(self) -> int:
+        """Return where the last member in memory seems to end: between `}` and `,` and the next `{`."""
+        begin = len(self._text)
+        while (begin := self._text.rfind("{", self._place, begin)) > self._place:
+            before = self._text[max(begin - _MOST_SPACE, self._place) : begin].rstrip()
+            if before.endswith(",") and before[:-1].rstrip().endswith("}"):
+                return self._text.rindex("}", self._place, begin) + 1
+        return self._place
 
     def _value(self) -> Any:
         """Return the value that begins here."""
@@ -104,4 +131,5 @@ class JsonStream:
             return False
         self._text = self._text[self._place :] + self._decode(piece)
         self._place = 0
+        self._try_many = True
         return True
