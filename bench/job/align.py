@@ -429,6 +429,8 @@ def _drifts(
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
     """Return the traces with the steps that all ranks have, and how many these are."""
+    if not any(trace.steps for trace in by_rank.values()):
+        return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}
     first = names[min(names)]
     if all(own == first for own in names.values()):
@@ -442,6 +444,31 @@ def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[di
         steps = tuple(trace.steps[place] for place in places)
         kept[rank] = replace(trace, steps=steps, step_names=tuple(common))
     return kept, len(common)
+
+
+def _one_step(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
+    """Return the traces with everything that they recorded as one step."""
+    whole = {rank: _extent(trace) for rank, trace in by_rank.items()}
+    if None in whole.values():
+        return by_rank, 0
+    longest = max(end - start for start, end in (span for span in whole.values() if span))
+    remarks.append(Coded.of(JobCode.NO_STEPS, seconds=longest))
+    steps = {rank: (span,) for rank, span in whole.items() if span}
+    return {rank: replace(by_rank[rank], steps=own, step_names=("all",)) for rank, own in steps.items()}, 1
+
+
+def _extent(trace: RankTrace) -> tuple[float, float] | None:
+    """Return the time from the first to the last event of a trace; None if it is empty."""
+    timed = [one for one in trace.collectives if one.timed]
+    starts = [one.start_s if one.called_s is None else one.called_s for one in timed]
+    ends = [one.end_s for one in timed]
+    for union in (trace.compute, *trace.phases.values()):
+        if len(union):
+            starts.append(float(union[:, 0].min()))
+            ends.append(float(union[:, 1].max()))
+    starts += [copy.start_s for copy in trace.copies]
+    ends += [copy.end_s for copy in trace.copies]
+    return (min(starts), max(ends)) if starts and max(ends) > min(starts) else None
 
 
 def _range(names: Sequence[str]) -> str:

@@ -14,30 +14,33 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import pairwise
 from statistics import median_low
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import Phase, RankTrace, TracedCollective
-from bench.job.model import Job, MatchedCollective
-from bench.job.parts import RankTimeline, whole_steps
+from bench.job.model import Job
+from bench.job.parts import RankTimeline
 
-Transfer = Callable[[MatchedCollective, float], float]
+Transfer = Callable[[int, float], float]
 
 
-def _as_recorded(_: MatchedCollective, transfer_s: float) -> float:
+def _as_recorded(_: int, transfer_s: float) -> float:
     return transfer_s
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class GraphChange:
     """What is different in a replay.
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
-    recorded ones. balanced: these ranks arrive no later than the (lower) median of the other ranks.
+    index in `Job.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower) median
+    of the other ranks.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
@@ -86,15 +89,15 @@ class Graph:
 
     def recorded(self) -> list[float]:
         """Return the seconds of each step's slowest rank, as recorded."""
-        by_rank = [[end - start for start, end in whole_steps(trace)] for trace in self._job.traces.values()]
+        by_rank = [[end - start for start, end in trace.steps] for trace in self._job.traces.values()]
         return [max(of_step) for of_step in zip(*by_rank, strict=True)]
 
-    def steps(self, change: Change | None = None) -> list[float]:
+    def steps(self, change: GraphChange | None = None) -> list[float]:
         """Return the seconds of each step's slowest rank, as replayed."""
-        return _Replay(self, change or Change()).steps()
+        return _Replay(self, change or GraphChange()).steps()
 
     def transfer_s(self, index: int) -> float | None:
-        """Return the recorded transfer of a collective of the job: none of its ranks was late, and its lane was free."""
+        """Return the seconds of a collective from when its ranks and its lane were ready; None if unknown."""
         return self._transfers.get(index)
 
     def _transfer(self, index: int) -> float:
@@ -106,7 +109,7 @@ class Graph:
 class _Replay:
     """One pass over the events of all ranks, in the recorded order."""
 
-    def __init__(self, graph: Graph, change: Change) -> None:
+    def __init__(self, graph: Graph, change: GraphChange) -> None:
         self._graph = graph
         self._change = change
         self._now = {rank: keys[0] if keys else 0.0 for rank, keys in graph._keys.items()}
@@ -140,6 +143,8 @@ class _Replay:
             _, rank = heapq.heappop(waiting)
             if self._do(rank, waiting):
                 self._advance(rank, waiting)
+        for rank in self._change.balanced:
+            self._balance_tail(rank)
         by_rank = []
         for marks in self._marks.values():
             by_rank.append([end - start for start, end in zip(marks[::2], marks[1::2], strict=True)])
@@ -182,7 +187,7 @@ class _Replay:
         begin = max(issued.values())
         for rank, before in self._graph._before[index].items():
             begin = max(begin, self._ends.get(before, {}).get(rank, begin))
-        transfer_s = self._change.transfer(one, self._graph._transfers[index])
+        transfer_s = self._change.transfer(index, self._graph._transfers[index])
         last = max(one.ends_s.values())
         self._ends[index] = {rank: begin + max(transfer_s - (last - end), 0.0) for rank, end in one.ends_s.items()}
         for rank in self._blocked.pop(index, ()):
@@ -197,6 +202,24 @@ class _Replay:
         if late > 0:
             issued[rank] -= late
             self._now[rank] = max(self._now[rank] - late, self._released[rank])
+            self._balance_marks(rank, late)
+
+    def _balance_marks(self, rank: int, late: float) -> None:
+        """Shift the boundaries of steps that a rank passed since its last wait, as far as it was late there already."""
+        marks = self._marks[rank]
+        for place in range(len(marks) - 1, -1, -1):
+            if marks[place] <= self._released[rank]:
+                return
+            others = [own[place] for other, own in self._marks.items() if other != rank and len(own) > place]
+            if others:
+                marks[place] -= min(max(marks[place] - median_low(others), 0.0), late)
+
+    def _balance_tail(self, rank: int) -> None:
+        """Let a rank end the last step no later than the lower median of the others."""
+        others = [marks[-1] for other, marks in self._marks.items() if other != rank and marks]
+        if others and self._marks[rank]:
+            end = max(median_low(others), self._released[rank])
+            self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
         """End the first collective that a rank awaits and another never issues."""
@@ -206,7 +229,7 @@ class _Replay:
         self._complete(index, waiting)
 
 
-def _covered_before(union: Spans, times: np.ndarray) -> np.ndarray:
+def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for each time how many seconds of a union lie before it."""
     if not len(union):
         return np.zeros(len(times))
@@ -216,7 +239,8 @@ def _covered_before(union: Spans, times: np.ndarray) -> np.ndarray:
     inside = np.where(
         place > 0, np.minimum(times, union[np.maximum(place - 1, 0), 1]) - union[np.maximum(place - 1, 0), 0], 0.0
     )
-    return before[np.maximum(place - 1, 0)] + np.maximum(inside, 0.0)
+    found: NDArray[np.float64] = before[np.maximum(place - 1, 0)] + np.maximum(inside, 0.0)
+    return found
 
 
 def _before_on_lane(job: Job, known: set[int]) -> dict[int, dict[int, int]]:
@@ -228,7 +252,7 @@ def _before_on_lane(job: Job, known: set[int]) -> dict[int, dict[int, int]]:
             lanes[rank, part.lane].append(index)
     for (rank, _), indices in lanes.items():
         indices.sort(key=lambda index: job.collectives[index].parts[rank].start_s)
-        for before, index in zip(indices, indices[1:], strict=False):
+        for before, index in pairwise(indices):
             overlap = job.collectives[before].parts[rank].end_s > job.collectives[index].parts[rank].start_s + 1e-6
             if not overlap:  # two at once: the lane is not known
                 found[index][rank] = before
@@ -248,7 +272,7 @@ def _events_of(job: Job, trace: RankTrace, timeline: RankTimeline, known: set[in
         if releases:
             awaited |= set(releases)
             events.append(_Event(stall.end_s, _Kind.WAIT, releases))
-    steps = whole_steps(trace)
+    steps = trace.steps
     deadlines = np.array(sorted([*_optimizer_starts(trace), *(end for _, end in steps)]))
     for index, part in zip(mine, parts, strict=True):
         place = int(np.searchsorted(deadlines, part.end_s))

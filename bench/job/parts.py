@@ -57,29 +57,9 @@ def steps_of(job: Job, timelines: Mapping[int, RankTimeline] | None = None) -> l
     lines = timelines_of(job) if timelines is None else timelines
     found = []
     for rank, trace in job.traces.items():
-        for step, (start, end) in enumerate(whole_steps(trace)):
+        for step, (start, end) in enumerate(trace.steps):
             found.append(RankStep(rank, step, start, end, _parts(lines[rank], start, end)))
     return found
-
-
-def whole_steps(trace: RankTrace) -> tuple[tuple[float, float], ...]:
-    """Return the steps of a trace; if none is marked, everything that it recorded is one step."""
-    return trace.steps or tuple(extent(trace))
-
-
-def extent(trace: RankTrace) -> Iterator[tuple[float, float]]:
-    """Yield the time from the first to the last event of a trace; nothing if it is empty."""
-    timed = [one for one in trace.collectives if one.timed]
-    starts = [one.start_s if one.called_s is None else one.called_s for one in timed]
-    ends = [one.end_s for one in timed]
-    for union in (trace.compute, *trace.phases.values()):
-        if len(union):
-            starts.append(float(union[:, 0].min()))
-            ends.append(float(union[:, 1].max()))
-    starts += [copy.start_s for copy in trace.copies]
-    ends += [copy.end_s for copy in trace.copies]
-    if starts and max(ends) > min(starts):
-        yield min(starts), max(ends)
 
 
 def timelines_of(job: Job) -> dict[int, RankTimeline]:
@@ -93,7 +73,7 @@ def timelines_of(job: Job) -> dict[int, RankTimeline]:
 
 def _timeline(job: Job, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
     """Return one rank's timeline. indices: its collectives in `Job.collectives`."""
-    steps = whole_steps(trace)
+    steps = trace.steps
     assert trace.rank is not None
     if not steps:
         return RankTimeline(trace.rank, dict.fromkeys(Part, spans.NONE), ())

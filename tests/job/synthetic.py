@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from statistics import median
+from statistics import median_high
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,7 @@ class Recording:
 class Truth:
     """What happened. By rank and step: the parts, the start on the true clock and the length, in seconds.
 
-    late: for each phase its step, the last rank, and by how much it was later than the median of the others.
+    late: for each phase its step, the last rank, and by how much it was later than the (lower) median of the others.
     """
 
     parts: dict[tuple[int, int], dict[Part, float]] = field(default_factory=dict)
@@ -318,7 +318,7 @@ class _Job:
         if len(ready) > 1:
             late_rank = ready.index(last)
             others = [last - own for place, own in enumerate(ready) if place != late_rank]
-            self.truth.late.append((step, late_rank, median(others) * 1e-9))
+            self.truth.late.append((step, late_rank, median_high(others) * 1e-9))
 
     def _finish(self, rank: _Rank, step: int, start: int) -> None:
         """Run the optimizer, synchronise the device, and end the step."""

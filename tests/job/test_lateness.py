@@ -23,7 +23,7 @@ def late_ranks(folder: Path, schedule: Schedule, recording: Recording | None = N
     synthetic.write(folder, schedule, recording)
     job = job_of(step_traces.read([folder])[0])
     late = lateness.late_of(job, parts.timelines_of(job))
-    return lateness.late_ranks(late, max(LIMIT_S, job.alignment.bound_s or 0.0))
+    return lateness.late_ranks(late, max(LIMIT_S, job.alignment.bound_s or 0.0), job.num_steps)
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["buckets", "blocking"])

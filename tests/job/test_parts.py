@@ -117,7 +117,8 @@ def check_clocks(job: Job, truth: Truth, limit_s: float) -> None:
 def check_late(late: list[Late], truth: Truth, schedule: Schedule, limit_s: float) -> None:
     """Compare the late ranks. Lateness that noise can cause has no segment."""
     least_s = 100e-6 + limit_s
-    found = [(one.step, one.rank, one.late_s) for one in late if one.late_s > least_s]
+    latest = {one.collective: one for one in reversed(late)}.values()
+    found = [(one.step, one.rank, one.late_s) for one in reversed(latest) if one.late_s > least_s]
     expected = [one for one in truth.late if one[2] > least_s]
     assert [one[:2] for one in found] == [one[:2] for one in expected]
     assert [one[2] for one in found] == pytest.approx([one[2] for one in expected], abs=2 * limit_s)
@@ -158,5 +159,5 @@ def test_a_thousand_ranks(tmp_path: Path) -> None:
     check_parts(steps, truth, limit_s)
     check_clocks(job, truth, limit_s)
     check_late(late, truth, schedule, limit_s)
-    ranks = lateness.late_ranks(late, limit_s + 100e-6)
+    ranks = lateness.late_ranks(late, limit_s + 100e-6, job.num_steps)
     assert [(one.rank, one.segment, one.share) for one in ranks] == [(777, Segment.BACKWARD, 1.0)]

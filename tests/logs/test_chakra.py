@@ -112,7 +112,7 @@ def test_a_trace_of_torch_states_groups_bytes_and_order_but_no_times(tmp_path: P
     assert (first.op, first.seq, first.group, first.num_bytes, first.group_size) == ("allgather", 7, "0", 320, 8)
     assert (second.op, second.seq, second.place, second.num_bytes) == ("allreduce", 8, 1, 400)
     assert not first.timed and first.duration_s is None
-    assert (trace.steps, len(trace.compute)) == ((), 0)
+    assert (trace.steps, len(trace.compute), trace.on_device) == ((), 0, True)
     assert _codes(trace) == [TraceCode.NO_TIMES]
 
 

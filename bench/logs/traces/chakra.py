@@ -29,6 +29,7 @@ from bench.logs.traces._json_stream import DamagedError, JsonStream
 _OF_TORCH = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"\d+\.\d+')
 _OF_TOOLS = re.compile(rb'^\s*\{[^{\[]*"workload_graph"\s*:\s*\[')
 _RANK_IN_NAME = re.compile(r"[._-](\d{1,6})\.(et|json)\b")
+_COMMS = "record_param_comms"
 _INIT = "## process_group:init ##"
 # Types of nodes.
 _COMPUTE, _SEND, _RECV, _COLLECTIVE = 4, 5, 6, 7
@@ -188,9 +189,10 @@ class _Reading:
         self._nodes.sort(key=lambda node: node.number)
         starts = [node.start for node in self._nodes if node.start is not None]
         zero = min(starts, default=0.0)
-        on_device = any(not node.is_host for node in self._nodes)
+        # Only libraries of devices have a call of this name.
+        on_device = any(not node.is_host or node.name == _COMMS for node in self._nodes)
         work = [node for node in self._nodes if node.op is None and not (node.is_host and on_device) and node.duration]
-        collectives = self._collectives(zero, on_device)
+        collectives = self._collectives(zero)
         compute = sorted((node.start, node.start + (node.duration or 0.0)) for node in work if node.start is not None)
         host = self._host_ranges()
         main = _host_ranges.main_thread(host)
@@ -240,7 +242,7 @@ class _Reading:
         parent = member.get("ctrl_deps", member.get("parent"))
         if isinstance(parent, int):
             self._parents[node.number] = parent
-        if name == "record_param_comms":
+        if name == _COMMS:
             _add_comms(node, arguments)
         elif name.startswith("c10d::"):
             node.op = _known(name)
@@ -282,14 +284,15 @@ class _Reading:
                 if "backend_id" in one:
                     self._groups[str(one["backend_id"])] = group
 
-    def _collectives(self, zero: float, on_device: bool) -> tuple[TracedCollective, ...]:
+    def _collectives(self, zero: float) -> tuple[TracedCollective, ...]:
         """Return the collectives: by their kernels if there are any, else by their calls."""
         nodes = [node for node in self._nodes if node.op is not None]
-        by_number = {node.number: node for node in nodes if node.name == "record_param_comms"}
-        if by_number and not any(not node.is_host for node in nodes):
-            nodes = [*by_number.values()]
-        elif on_device and any(not node.is_host for node in nodes):
-            nodes = [self._described(node, by_number) for node in nodes if not node.is_host]
+        kernels = [node for node in nodes if not node.is_host]
+        described = {node.number: node for node in nodes if node.name == _COMMS}
+        if kernels:
+            nodes = [self._described(node, described) for node in kernels]
+        elif described:
+            nodes = [*described.values()]
         names = self._group_names(nodes)
         places: dict[str, int] = defaultdict(int)
         found = []
