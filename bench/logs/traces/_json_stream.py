@@ -11,6 +11,7 @@ from typing import Any
 
 _SPACE = re.compile(r"[\s,]*")
 _MOST_SPACE = 64  # characters between two members
+_LONGEST_WORD = 12  # characters: `-Infinity`, or an escaped character in a text
 _LONGEST_VALUE = 1 << 26  # characters; a longer value is no event, and the document is taken as damaged
 
 
@@ -102,13 +103,21 @@ class JsonStream:
                 value, end = self._scan(self._text, self._place)
             except (ValueError, RecursionError) as error:
                 too_long = len(self._text) - self._place > _LONGEST_VALUE
-                if isinstance(error, RecursionError) or too_long or not self._more():
-                    raise DamagedError(is_cut=self._ended and not isinstance(error, RecursionError)) from None
+                if too_long or not self._may_go_on(error):
+                    raise DamagedError(is_cut=False) from None
+                if not self._more():
+                    raise DamagedError(is_cut=True) from None
                 continue
             if end == len(self._text) and self._more():
                 continue  # a number may go on in the next piece
             self._place = end
             return value
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Check whether the next piece may complete a value that could not be decoded."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False
+        return error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
     def _next_character(self) -> str:
         """Return the next character that is neither space nor comma; '' at the end."""

@@ -7,10 +7,12 @@ and `kernel`, `ncclKernel_*` and `ncclDevKernel_*`, collectives with and without
 
 from __future__ import annotations
 
+import gc
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
@@ -30,6 +32,7 @@ from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._json_stream import DamagedError, JsonStream
 
 _HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
+_MOST_EPOCH_NS = 1 << 63
 _NUM_NAMES = 1 << 14
 _UNIX_US = 1e15  # larger timestamps, in microseconds, count from 1970
 # Kind of event by category, in the spelling of any version.
@@ -83,11 +86,12 @@ class TorchProfiler:
         events = _Events()
         facts = {"source": str(path)}
         try:
-            for event in stream.members():
-                if isinstance(event, dict) and event.get("ph") == "X":
-                    kind = _KIND_OF.get(str(event.get("cat")))
-                    if kind is not None:
-                        _add(event, kind, events)
+            with _without_collector():
+                for event in stream.members():
+                    if isinstance(event, dict) and event.get("ph") == "X":
+                        kind = _KIND_OF.get(str(event.get("cat")))
+                        if kind is not None:
+                            _add(event, kind, events)
         except DamagedError as damage:
             code = TraceCode.CUT if damage.is_cut else TraceCode.DAMAGED
             remarks.append(Coded.of(code, num=stream.num_members, **facts))
@@ -103,6 +107,18 @@ class TorchProfiler:
 
 
 READER = TorchProfiler()
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Switch the garbage collector off, which would search the events again and again, though all are kept."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _add(event: Mapping[str, Any], kind: str, events: _Events) -> None:
@@ -244,7 +260,7 @@ class _Reading:
     def _epoch_s(self) -> float | None:
         """Return the unix time of the trace's first event."""
         base = self._others.get("baseTimeNanoseconds")
-        if isinstance(base, int):
+        if isinstance(base, int) and 0 <= base < _MOST_EPOCH_NS:
             return base * 1e-9 + self._zero * 1e-6
         return self._zero * 1e-6 if self._zero > _UNIX_US else None
 
