@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from types import ModuleType
 
-from bench.commands import _job_explain, _job_record
+from bench.commands import _job_explain, _job_predict, _job_record
 from bench.core.option_parsers import HelpText, Parser
 
-_SUBCOMMANDS: dict[str, ModuleType] = {"explain": _job_explain, "record": _job_record}
+_SUBCOMMANDS: dict[str, ModuleType] = {"explain": _job_explain, "predict": _job_predict, "record": _job_record}
 EXAMPLES = tuple(example for module in _SUBCOMMANDS.values() for example in module.EXAMPLES)
 
 
