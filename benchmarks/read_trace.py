@@ -17,8 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench.job.model import Segment
 from tests.job import synthetic
-from tests.job.synthetic import Late, Recording, Schedule, Segment
+from tests.job.synthetic import Late, Recording, Schedule
 
 MOST_S, MOST_BYTES, LEAST_EVENTS_PER_S = 30.0, 1e9, 100_000
 EVENTS_PER_LAYER = 9  # two kernels with their launches, operators and arrows, and half an exchange
@@ -48,7 +49,7 @@ def explain(folder: Path) -> None:
     job = job_of(traces)
     timelines = parts.timelines_of(job)
     parts.steps_of(job, timelines)
-    late = lateness.late_ranks(lateness.late_of(job, timelines), 1e-4)
+    late = lateness.late_ranks(lateness.late_of(job, timelines), 1e-4, job.num_steps)
     all_s = time.perf_counter() - begin
     usage = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)

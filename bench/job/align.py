@@ -32,6 +32,7 @@ _SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})  # in others, rank
 _MESSAGES = frozenset({"send", "recv"})
 _RESIDUE_QUANTILE = 0.9
 _SAME_CLOCK_S = 0.01  # ranks that name the same host, and whose collectives end together this closely, share a clock
+_MOST_RANKS = 1 << 20
 _CLOCKS_APART_S = 0.1  # clocks that are set over the network differ by less
 _OTHER_RUN_S = 600.0  # more than this is rather another run than a wrong clock
 _LEAST_FOR_DRIFT = 8
@@ -83,6 +84,7 @@ def job_of(traces: Iterable[RankTrace]) -> Job:
 
 def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
     """Return the traces by rank. A rank that no file states is taken from the order of the files."""
+    traces = [_believed(trace) for trace in traces]
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     found: dict[int, RankTrace] = {}
@@ -104,6 +106,13 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
         if len(traces) > 1:
             remarks.append(Coded.of(JobCode.RANK_UNKNOWN, source=trace.source, rank=rank))
     return dict(sorted(found.items()))
+
+
+def _believed(trace: RankTrace) -> RankTrace:
+    """Return the trace without a rank or a number of ranks that cannot be."""
+    size = trace.world_size if trace.world_size and 0 < trace.world_size <= _MOST_RANKS else None
+    rank = trace.rank if trace.rank is not None and 0 <= trace.rank < (size or _MOST_RANKS) else None
+    return replace(trace, rank=rank, world_size=size)
 
 
 def _with_arrivals(trace: RankTrace) -> RankTrace:

@@ -134,16 +134,18 @@ def _stalls(waiting: Spans, job: Job, trace: RankTrace, indices: Sequence[int]) 
     """Yield the stalls of a rank with the collectives that release them."""
     rank = trace.rank
     assert rank is not None
-    ends = np.array([job.collectives[index].parts[rank].end_s for index in indices])
-    order = np.argsort(ends, kind="stable")
-    ends = ends[order]
+    flights = spans.of(_in_flight(job.collectives[index].parts[rank], trace.on_device) for index in indices)
+    order = np.argsort(flights[:, 1], kind="stable")
+    begins, ends = flights[order].T
+    earliest = np.minimum.accumulate(begins[::-1])[::-1]  # of this collective and those that end after it
     for start, end in waiting:
         first = int(np.searchsorted(ends, start, side="right"))
         behind = int(np.searchsorted(ends, end + _RELEASED_S, side="right"))
         releases = tuple(int(indices[place]) for place in order[first:behind])
         is_released = bool(releases)
         if not is_released:
-            releases = tuple(_running(job, rank, indices, start, end))
+            behind = int(np.searchsorted(earliest, end))
+            releases = tuple(int(indices[place]) for place in order[first:behind][begins[first:behind] < end])
         yield Stall(float(start), float(end), releases, None, is_released)
 
 
@@ -169,14 +171,6 @@ def _continues(wait: Sequence[Stall], stall: Stall, job: Job, rank: int) -> bool
     if stall.start_s - end > little:
         return False
     return any(job.collectives[index].parts[rank].arrival_s <= end + _RELEASED_S for index in stall.releases)
-
-
-def _running(job: Job, rank: int, indices: Sequence[int], start: float, end: float) -> Iterator[int]:
-    """Yield the collectives of a rank that run during a time."""
-    for index in indices:
-        part = job.collectives[index].parts[rank]
-        if _in_flight(part, job.traces[rank].on_device)[0] < end and part.end_s > start:
-            yield index
 
 
 def _parts(timeline: RankTimeline, start: float, end: float) -> dict[Part, float]:

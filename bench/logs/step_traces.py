@@ -24,6 +24,7 @@ from bench.logs.trace_messages import TraceCode
 from bench.logs.traces import _open
 
 _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_LONGEST_NAME = 60  # characters, of at most four bytes each
 _NO_TRACES = (".txt", ".md", ".csv", ".tsv", ".yaml", ".yml", ".py", ".sh", ".png", ".svg", ".html")
 
 
@@ -131,6 +132,11 @@ def _is_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
+def _safe_name(member: str) -> str:
+    """Return a name for a member of an archive, which may be named `..`, and which keeps the rank in its name."""
+    return f"member-{Path(member).name[-_LONGEST_NAME:]}"
+
+
 def _of_tar(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
     """Yield the ranks of a tar archive. Each member is unpacked to a temporary file, read and removed."""
     with tarfile.open(path) as archive, tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
@@ -138,7 +144,7 @@ def _of_tar(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
             content = archive.extractfile(member) if member.isfile() else None
             if content is None or member.name.endswith(_NO_TRACES):
                 continue
-            file = Path(folder) / Path(member.name).name
+            file = Path(folder) / _safe_name(member.name)
             with file.open("wb") as unpacked:
                 shutil.copyfileobj(content, unpacked)
             yield from _of_file(f"{name}:{member.name}", file, remarks, named=False)
@@ -151,7 +157,7 @@ def _of_zip(name: str, path: Path, remarks: list[Coded]) -> Iterator[RankTrace]:
         for member in archive.infolist():
             if member.is_dir() or member.filename.endswith(_NO_TRACES):
                 continue
-            file = Path(folder) / Path(member.filename).name
+            file = Path(folder) / _safe_name(member.filename)
             with archive.open(member) as content, file.open("wb") as unpacked:
                 shutil.copyfileobj(content, unpacked)
             yield from _of_file(f"{name}:{member.filename}", file, remarks, named=False)

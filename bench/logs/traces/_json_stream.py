@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 _SPACE = re.compile(r"[\s,]*")
+_MOST_SPACE = 64  # characters between two members
+_LONGEST_WORD = 12  # characters: `-Infinity`, or an escaped character in a text
 _LONGEST_VALUE = 1 << 26  # characters; a longer value is no event, and the document is taken as damaged
 
 
@@ -32,6 +34,7 @@ class JsonStream:
         self._scan = json.JSONDecoder().raw_decode
         self._key = key
         self._text, self._place, self._ended = "", 0, False
+        self._try_many = False  # once for each piece
         self.others: dict[str, Any] = {}
         self.num_members = 0
 
@@ -62,10 +65,35 @@ class JsonStream:
         while (character := self._next_character()) != "]":
             if not character:
                 raise DamagedError(is_cut=True)
-            member = self._value()
-            self.num_members += 1
-            yield member
+            members = self._many() or [self._value()]
+            self.num_members += len(members)
+            yield from members
         self._place += 1
+
+    def _many(self) -> list[Any]:
+        """Return the members that are wholly in memory, in one call of the decoder, which is several times faster.
+
+        Nothing is returned if the place where the last of them seems to end is in a text or inside a member.
+        """
+        end = self._last_end() if self._try_many else self._place
+        self._try_many = False
+        if end <= self._place:
+            return []
+        try:
+            members: list[Any] = json.loads(f"[{self._text[self._place : end]}]")
+        except (ValueError, RecursionError):
+            return []
+        self._place = end
+        return members
+
+    def _last_end(self) -> int:
+        """Return where the last member in memory seems to end: between `}` and `,` and the next `{`."""
+        begin = len(self._text)
+        while (begin := self._text.rfind("{", self._place, begin)) > self._place:
+            before = self._text[max(begin - _MOST_SPACE, self._place) : begin].rstrip()
+            if before.endswith(",") and before[:-1].rstrip().endswith("}"):
+                return self._text.rindex("}", self._place, begin) + 1
+        return self._place
 
     def _value(self) -> Any:
         """Return the value that begins here."""
@@ -75,13 +103,21 @@ class JsonStream:
                 value, end = self._scan(self._text, self._place)
             except (ValueError, RecursionError) as error:
                 too_long = len(self._text) - self._place > _LONGEST_VALUE
-                if isinstance(error, RecursionError) or too_long or not self._more():
-                    raise DamagedError(is_cut=self._ended and not isinstance(error, RecursionError)) from None
+                if too_long or not self._may_go_on(error):
+                    raise DamagedError(is_cut=False) from None
+                if not self._more():
+                    raise DamagedError(is_cut=True) from None
                 continue
             if end == len(self._text) and self._more():
                 continue  # a number may go on in the next piece
             self._place = end
             return value
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Check whether the next piece may complete a value that could not be decoded."""
+        if not isinstance(error, json.JSONDecodeError):
+            return False
+        return error.pos >= len(self._text) - _LONGEST_WORD or error.msg.startswith("Unterminated string")
 
     def _next_character(self) -> str:
         """Return the next character that is neither space nor comma; '' at the end."""
@@ -104,4 +140,5 @@ class JsonStream:
             return False
         self._text = self._text[self._place :] + self._decode(piece)
         self._place = 0
+        self._try_many = True
         return True

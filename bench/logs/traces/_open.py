@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.core.codes import Coded
-from bench.logs.archives import Unpacker, kind_of
+from bench.logs.archives import ArchiveError, Unpacker, kind_of
 
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 4096
@@ -41,10 +41,14 @@ def pieces(path: Path) -> Iterator[bytes]:
 def head(path: Path) -> bytes:
     """Return the first bytes of a file, unpacked. Raises ArchiveError, OSError."""
     found = b""
-    for piece in pieces(path):
-        found += piece
-        if len(found) >= _HEAD_BYTES:
-            break
+    try:
+        for piece in pieces(path):
+            found += piece
+            if len(found) >= _HEAD_BYTES:
+                break
+    except ArchiveError:
+        if not found:
+            raise
     return found[:_HEAD_BYTES]
 
 

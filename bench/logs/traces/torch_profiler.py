@@ -7,11 +7,15 @@ and `kernel`, `ncclKernel_*` and `ncclDevKernel_*`, collectives with and without
 
 from __future__ import annotations
 
+import gc
 import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +32,12 @@ from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._json_stream import DamagedError, JsonStream
 
 _HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
+_MOST_EPOCH_NS = 1 << 63
+_NUM_NAMES = 1 << 14
 _UNIX_US = 1e15  # larger timestamps, in microseconds, count from 1970
 # Kind of event by category, in the spelling of any version.
 _HOST, _KERNEL, _COPY, _RUNTIME = "host", "kernel", "copy", "runtime"
-_KIND_OF = {
+_KINDS = {
     "cpu_op": _HOST,
     "operator": _HOST,
     "user_annotation": _HOST,
@@ -47,6 +53,7 @@ _KIND_OF = {
     "runtime": _RUNTIME,
     "driver": _RUNTIME,
 }
+_KIND_OF = _KINDS | {word.capitalize(): kind for word, kind in _KINDS.items()}
 _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D2D, "ptop": Direction.P2P}
 
 
@@ -60,8 +67,7 @@ class _Events:
     copies: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
     launches: dict[int, tuple[float, Any]] = field(default_factory=dict)  # correlation -> start, thread
     waits: list[tuple[WaitKind, float, float, str]] = field(default_factory=list)
-    devices: set[Any] = field(default_factory=set)
-    num: int = 0
+    devices: set[str] = field(default_factory=set)
 
 
 class TorchProfiler:
@@ -80,8 +86,12 @@ class TorchProfiler:
         events = _Events()
         facts = {"source": str(path)}
         try:
-            for event in stream.members():
-                _add(event, events)
+            with _without_collector():
+                for event in stream.members():
+                    if isinstance(event, dict) and event.get("ph") == "X":
+                        kind = _KIND_OF.get(str(event.get("cat")))
+                        if kind is not None:
+                            _add(event, kind, events)
         except DamagedError as damage:
             code = TraceCode.CUT if damage.is_cut else TraceCode.DAMAGED
             remarks.append(Coded.of(code, num=stream.num_members, **facts))
@@ -93,31 +103,48 @@ class TorchProfiler:
                 remarks.append(Coded.of(code, num=stream.num_members, **facts))
         if not (events.host or events.compute or events.exchange or events.copies):
             remarks.append(Coded.of(TraceCode.NO_EVENTS, **facts))
-        yield _Reading(str(path), events, stream.others, remarks).trace()
+        yield _Reading(str(path), events, stream.others, remarks).trace(stream.num_members)
 
 
 READER = TorchProfiler()
 
 
-def _add(event: Any, events: _Events) -> None:
-    """Add one event of the file to its kind. Events without a duration, and those of no use here, are left out."""
-    events.num += 1
-    if not isinstance(event, dict) or event.get("ph") != "X":
-        return
-    kind = _KIND_OF.get(str(event.get("cat")).lower())
-    if kind is None:
-        return
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Switch the garbage collector off, which would search the events again and again, though all are kept."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _add(event: Mapping[str, Any], kind: str, events: _Events) -> None:
+    """Add one event with a duration to its kind. An event whose times are no finite numbers is left out."""
     try:
         start = float(event["ts"])
         end = start + float(event.get("dur") or 0.0)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return
+    if not 0 <= end - start < inf:
         return
     name = str(event.get("name", ""))
     args = event.get("args")
     if not isinstance(args, dict):
         args = {}
+    thread = str(event.get("tid"))
     if kind == _HOST:
-        events.host.append(HostRange(start, end, event.get("tid"), name, _useful(name, args)))
+        # Arguments of other events are not needed, and would fill the memory.
+        events.host.append(HostRange(start, end, thread, name, args if _is_of_collective(name) else {}))
+    elif kind == _RUNTIME:
+        correlation = args.get("correlation")
+        if isinstance(correlation, int):
+            events.launches.setdefault(correlation, (start, thread))
+        wait = _wait_kind(name)
+        if wait is not None:
+            events.waits.append((wait, start, end, name))
     else:
         _add_of_device(event, kind, start, end, name, args, events)
 
@@ -131,29 +158,35 @@ def _add_of_device(
     args: Mapping[str, Any],
     events: _Events,
 ) -> None:
-    """Add a kernel, a copy or a call of the device's runtime."""
+    """Add a kernel or a copy."""
     correlation = args.get("correlation")
     number = correlation if isinstance(correlation, int) else -1
-    if kind == _RUNTIME:
-        events.launches.setdefault(number, (start, event.get("tid")))
-        if _names.SYNC.match(name):
-            events.waits.append((WaitKind.SYNC, start, end, name))
-        elif _names.ALLOCATOR.match(name):
-            events.waits.append((WaitKind.ALLOCATOR, start, end, name))
-        return
-    events.devices.add(args.get("device", event.get("pid")))
+    events.devices.add(str(args.get("device", event.get("pid"))))
     if kind == _COPY:
         events.copies.append((start, end, number, name, args))
-    elif _names.COLLECTIVE_KERNEL.search(name) or "Collective name" in args:
+    elif _is_exchange(name) or "Collective name" in args:
         events.exchange.append((start, end, number, name, args))
     else:
         events.compute.append((start, end, number))
 
 
-def _useful(name: str, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a host's event if it is of a collective; others are not needed and would fill memory."""
-    kept = name.startswith(("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:"))
-    return args if kept else {}
+# A file repeats few names many times.
+@lru_cache(maxsize=_NUM_NAMES)
+def _wait_kind(name: str) -> WaitKind | None:
+    """Return why the host waits in a call of the device's runtime, if it does."""
+    if _names.SYNC.match(name):
+        return WaitKind.SYNC
+    return WaitKind.ALLOCATOR if _names.ALLOCATOR.match(name) else None
+
+
+@lru_cache(maxsize=_NUM_NAMES)
+def _is_exchange(kernel: str) -> bool:
+    return _names.COLLECTIVE_KERNEL.search(kernel) is not None
+
+
+@lru_cache(maxsize=_NUM_NAMES)
+def _is_of_collective(name: str) -> bool:
+    return name.startswith(("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:"))
 
 
 class _Reading:
@@ -171,7 +204,7 @@ class _Reading:
         self._main = _host_ranges.main_thread(events.host)
         self._on_device = bool(events.compute or events.exchange)
 
-    def trace(self) -> RankTrace:
+    def trace(self, num_events: int) -> RankTrace:
         """Return the trace."""
         events, facts = self._events, {"source": self._source}
         compute = sorted(events.compute)
@@ -214,7 +247,7 @@ class _Reading:
             device_name=_device_name(device_names),
             backend=_text(self._distributed.get("backend")),
             epoch_s=self._epoch_s(),
-            num_events=events.num,
+            num_events=num_events,
             remarks=tuple(self._remarks),
         )
 
@@ -227,7 +260,7 @@ class _Reading:
     def _epoch_s(self) -> float | None:
         """Return the unix time of the trace's first event."""
         base = self._others.get("baseTimeNanoseconds")
-        if isinstance(base, int):
+        if isinstance(base, int) and 0 <= base < _MOST_EPOCH_NS:
             return base * 1e-9 + self._zero * 1e-6
         return self._zero * 1e-6 if self._zero > _UNIX_US else None
 
