@@ -359,8 +359,9 @@ def test_bytes_across_a_node_boundary_are_those_of_the_table(name: str) -> None:
 
 def test_flags_are_those_of_the_table() -> None:
     known = [load(name) for name in BUS_FACTORS]
+    assert {p.name for p in known if p.replays} == {"replay"}
     assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather", "overlap"}
-    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap"}
+    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
     assert {p.name for p in known if p.directional} == {"pingpong", "pairs", "peer_copy", "host_device"}
     assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}

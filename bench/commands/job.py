@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from types import ModuleType
 
-from bench.commands import _job_record
+from bench.commands import _job_record, _job_replay
 from bench.core.option_parsers import HelpText, Parser
 
-_SUBCOMMANDS: dict[str, ModuleType] = {"record": _job_record}
+_SUBCOMMANDS: dict[str, ModuleType] = {"record": _job_record, "replay": _job_replay}
 EXAMPLES = tuple(example for module in _SUBCOMMANDS.values() for example in module.EXAMPLES)
 
 

@@ -15,12 +15,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bench.core.dtypes import DTYPES
 from bench.core.errors import UsageError
 
 SCHEMA = "bench.replay/1"
 _MOST_S = 3600.0  # a longer gap is damage
 _MOST_BYTES = 1 << 50
 T = TypeVar("T")
+# The pattern that does what an operation of a plan did.
+PATTERN_OF = {
+    "allreduce": "allreduce",
+    "reduce_scatter": "reducescatter",
+    "allgather": "allgather",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+    "message": "oneway",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +210,8 @@ def _kind(stored: Mapping[str, Any], num_ranks: int) -> Kind:
     if len(set(members)) != len(members):
         raise ValueError("members")
     op, dtype = stored["op"], stored["dtype"]
-    if not isinstance(op, str) or not isinstance(dtype, str):
-        raise TypeError("op")
+    if op not in PATTERN_OF or dtype not in DTYPES:
+        raise ValueError(op, dtype)
     return Kind(op, _whole(stored["num_bytes"], 0, _MOST_BYTES), dtype, members)
 
 

@@ -14,23 +14,11 @@ from dataclasses import dataclass
 from bench.core.codes import Coded
 from bench.core.dtypes import ALIASES, DTYPES
 from bench.core.errors import UsageError
-from bench.core.replay_plan import Kind, Operation, PlannedStep, ReplayPlan, Turn
+from bench.core.replay_plan import PATTERN_OF, Kind, Operation, PlannedStep, ReplayPlan, Turn
 from bench.job.messages import JobCode, ReplayCode
 from bench.job.model import Job, MatchedCollective
 from bench.job.parts import RankTimeline, Stall, timelines_of, whole_steps
 
-PATTERN_OF = {
-    "allreduce": "allreduce",
-    "reduce_scatter": "reducescatter",
-    "allgather": "allgather",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "message": "oneway",
-}
 _TORCH_TYPES = {"byte": "uint8", "long": "int64", "short": "int16", "c10::bfloat16": "bfloat16", "c10::half": "float16"}
 
 

@@ -34,6 +34,7 @@ class RankSkip(Code):
         "overlap-aggressor",
         "overlap already disturbs the collective with products: omit --aggressor",
     )
+    MODEL_REPLAY = "model-replay", "a replay is measured, not modelled: run it on ranks"
     MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 
 

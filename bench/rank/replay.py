@@ -27,7 +27,7 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Product
 from bench.core.record import Failure, Flag, Record, Samples, StopReason
 from bench.core.remarks import CodedRemark
-from bench.core.replay_plan import Kind, Mapped, PlannedStep, from_json, mapped, read, to_json
+from bench.core.replay_plan import PATTERN_OF, Kind, Mapped, PlannedStep, from_json, mapped, read, to_json
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Transport
 from bench.rank import sampling
 from bench.rank.messages import RankFailure, RankRefusal, RankRemark
@@ -35,19 +35,6 @@ from bench.rank.rows import traffic
 from bench.rank.verify import Verifier, Wrong
 from bench.results import stats
 
-# The pattern that does what an operation of a plan did.
-_PATTERN_OF = {
-    "allreduce": "allreduce",
-    "reduce_scatter": "reducescatter",
-    "allgather": "allgather",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "barrier": "barrier",
-    "message": "oneway",
-}
 _MAX_S = 10.0  # time limit without a budget: steps are long
 _LEAST_SAMPLES = 3
 _BEAT_S = 1.0
@@ -176,7 +163,7 @@ class Replayer:
 
     def _described(self, kind: Kind) -> _RowOfKind:
         """Return how a kind runs here. Element types that the library does not have are replaced by float32."""
-        pattern: Pattern = plugins.load("pattern", _PATTERN_OF[kind.op]).PATTERN
+        pattern: Pattern = plugins.load("pattern", PATTERN_OF[kind.op]).PATTERN
         reasons = []
         for dtype in dict.fromkeys((kind.dtype, "float32")):
             element_bytes = dtype_of(dtype).num_bytes
