@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
@@ -47,6 +47,16 @@ from bench.rank.verify import Verifier, Wrong
 _KEPT_VALUES = 2_000_000
 
 
+class StepMarker(Protocol):
+    """Marks steps in the trace of a profiled launch (rank/profile.py)."""
+
+    def step(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call as a step of the trace."""
+
+    def mark(self, compiled: Compiled) -> None:
+        """Make each call of a program a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a rank knows before its first row. `cache_bytes`: size of the last-level cache of the rank's host or GPU.
@@ -66,6 +76,7 @@ class Setting:
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # a context for work that needs no other rank
     cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
     replayed: Mapped | None = None  # the plan of a replay, instead of sizes
+    marker: StepMarker | None = None  # only in a profiled launch
 
 
 class Measurer:
@@ -128,6 +139,8 @@ class Measurer:
         """Return the records of a replay: of its steps, and of each kind of exchange."""
         s = self._s
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
+        if s.marker:
+            replayer.run_step = s.marker.step(replayer.run_step)
         if failed := replayer.prepare(s.available_bytes):
             return tuple(record for _, record in failed)
         meter = CpuMeter()
@@ -308,6 +321,8 @@ class Measurer:
         )
         steps = self._s.pattern.steps(row.shape, member)
         compiled = self._transport.compile(steps, group, buffers, self._reduction, in_place)
+        if self._s.marker:
+            self._s.marker.mark(compiled)
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:

@@ -115,6 +115,7 @@ class RankRefusal(Code):
         "use fewer ranks per host",
     )
     NO_REPLAYED_PRODUCTS = "no-replayed-products", "{transport} cannot multiply matrices: use --compute sleep or spin"
+    BAD_PROFILE = "bad-profile", "--profile {given!r} is neither torch=DIR nor nsys=DIR"
     BAD_EXPECT = "bad-expect", "--expect {given!r} is not a world such as 4x2 or h0,h1x2"
     NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport {others}"
     BAD_AGGRESSOR = "bad-aggressor", "--aggressor {aggressor}: {why}"

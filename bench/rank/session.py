@@ -118,11 +118,15 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
 
 
 def open_case(
-    opened: OpenTransport, me: RankInfo, beat: ReportProgress, expected: preflight.Expected | None
+    opened: OpenTransport,
+    me: RankInfo,
+    beat: ReportProgress,
+    expected: preflight.Expected | None,
+    marker: measure.StepMarker | None = None,
 ) -> Session:
     """Check that the ranks reach each other and have the same software, variables and case.
 
-    Raises RefusedError if they are not the world that was launched.
+    `marker`: marks the steps of a profiled launch. Raises RefusedError if they are not the world that was launched.
     """
     case, pattern, transport = opened.case, opened.pattern, opened.transport
     beat("the first eight bytes between all ranks", preflight.MEET_S)
@@ -153,6 +157,7 @@ def open_case(
         beat.working,
         opened.cpus,
         replayed,
+        marker,
     )
     remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
     remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
