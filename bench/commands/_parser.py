@@ -16,7 +16,7 @@ _DEBUG = "show the traceback of an error"
 # Commands by task, for --help. A command that no task names is listed with the last one.
 _TASKS = {
     "Measure": ("init", "doctor", "plan", "run", "diagnose"),
-    "Read": ("report", "plot", "explain", "import", "fit"),
+    "Read": ("report", "plot", "explain", "job", "import", "fit"),
     "Judge": ("compare", "gate", "lint"),
     "Choose a machine": ("instances", "predict", "validate", "select"),
     "More": ("list", "completion", "man"),

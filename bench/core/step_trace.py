@@ -65,6 +65,9 @@ class TracedCollective:
     start_s, end_s: its kernel on the device, or the transfer by a thread of the host library. called_s: the host's
     call; without a device this is when the rank arrives. launch_s: the start of the kernel's launch on the host.
     lane: which stream or thread carries it out; the collectives of a lane run one after another.
+    duration_s: how long it took, if the source states this without start and end; `timed` is then false.
+    ready_s: when the rank was ready if its kernel had to wait for an earlier collective of its lane; set by
+    `job/align.py`.
     """
 
     op: str
@@ -81,11 +84,15 @@ class TracedCollective:
     called_s: float | None = None
     launch_s: float | None = None
     lane: str = ""
-    timed: bool = True  # false: the source knows that it was called, but not how long it took
+    timed: bool = True  # false: the source knows that it was called, but not when it ran
+    duration_s: float | None = None
+    ready_s: float | None = None
 
     @property
     def arrival_s(self) -> float:
-        """When this rank was ready: its kernel started or, without a device, the host called."""
+        """When this rank was ready: its kernel could start or, without a device, the host called."""
+        if self.ready_s is not None:
+            return self.ready_s
         return self.start_s if self.launch_s is not None or self.called_s is None else self.called_s
 
 

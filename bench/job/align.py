@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import inf
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from bench.core.errors import UsageError
 from bench.core.step_trace import RankTrace, TracedCollective
 from bench.job.messages import JobCode
 from bench.job.model import Alignment, Job, MatchedCollective
+from bench.logs.trace_messages import TraceCode
 
 # All ranks of such a collective need data of all others, so none ends before the last has arrived.
 _SYNCHRONOUS = frozenset({"allreduce", "allgather", "reduce_scatter", "alltoall", "barrier"})
@@ -30,7 +32,11 @@ _SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})  # in others, rank
 _MESSAGES = frozenset({"send", "recv"})
 _RESIDUE_QUANTILE = 0.9
 _SAME_CLOCK_S = 0.01  # ranks that name the same host, and whose collectives end together this closely, share a clock
+_CLOCKS_APART_S = 0.1  # clocks that are set over the network differ by less
+_OTHER_RUN_S = 600.0  # more than this is rather another run than a wrong clock
 _LEAST_FOR_DRIFT = 8
+_MOST_DRIFT = 1e-3  # no clock of a computer drifts more
+_SAME_TIME_S, _MOST_IMPOSSIBLE = 20e-6, 0.2  # the share of exchanges in an order that cannot be
 _SEVERAL = 3  # a drift must exceed the residue by this factor
 Found = dict[int, TracedCollective]  # rank -> its part of one collective
 
@@ -51,7 +57,7 @@ class _Key:
 def job_of(traces: Iterable[RankTrace]) -> Job:
     """Return the traces as one job. Raises UsageError if there is no trace."""
     remarks: list[Coded] = []
-    by_rank = _by_rank([*traces], remarks)
+    by_rank = {rank: _with_arrivals(trace) for rank, trace in _by_rank([*traces], remarks).items()}
     if not by_rank:
         raise UsageError("no trace of a rank was found")
     num_ranks = max(max(by_rank) + 1, *(trace.world_size or 0 for trace in by_rank.values()))
@@ -60,15 +66,18 @@ def job_of(traces: Iterable[RankTrace]) -> Job:
     alignment = _aligned(by_rank, found, remarks)
     collectives = [_collective(key, parts, alignment) for key, parts in found]
     collectives.sort(key=lambda one: one.last_arrival_s)
-    if not any(trace.collectives for trace in by_rank.values()):
+    has_collectives = any(trace.collectives for trace in by_rank.values())
+    if not has_collectives:
         remarks.append(Coded.of(JobCode.NO_COLLECTIVES))
-    elif len(by_rank) == 1 and num_ranks > 1:
+    elif len(by_rank) == 1 and next(iter(by_rank.values())).world_size != 1:
         remarks.append(Coded.of(JobCode.ONE_RANK, rank=next(iter(by_rank))))
     elif missing:
         ranks = [str(rank) for rank in missing]
         remarks.append(Coded.of(JobCode.MISSING_RANKS, num=len(missing), num_ranks=num_ranks, ranks=ranks))
     by_rank, num_steps = _same_steps(by_rank, remarks)
     own = {(remark.code, remark.text): remark for trace in by_rank.values() for remark in trace.remarks}
+    if not has_collectives:  # said once
+        own = {key: remark for key, remark in own.items() if remark.code != TraceCode.NO_COLLECTIVES}
     return Job(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *own.values()))
 
 
@@ -77,6 +86,7 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
     found: dict[int, RankTrace] = {}
+    unknown = []
     for trace in traces:
         if trace.world_size and trace.world_size != usual:
             facts = {"source": trace.source, "world_size": trace.world_size, "num_ranks": usual}
@@ -86,13 +96,40 @@ def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, Ran
             remarks.append(Coded.of(JobCode.SAME_RANK, source=trace.source, other=other, rank=trace.rank))
         elif trace.rank is not None:
             found[trace.rank] = trace
-    for trace in traces:
-        if trace.rank is None:
-            rank = next(number for number in range(len(traces) + 1) if number not in found)
-            found[rank] = replace(trace, rank=rank)
-            if len(traces) > 1:
-                remarks.append(Coded.of(JobCode.RANK_UNKNOWN, source=trace.source, rank=rank))
+        else:
+            unknown.append(trace)
+    for trace in unknown:
+        rank = next(number for number in range(len(traces) + 1) if number not in found)
+        found[rank] = replace(trace, rank=rank)
+        if len(traces) > 1:
+            remarks.append(Coded.of(JobCode.RANK_UNKNOWN, source=trace.source, rank=rank))
     return dict(sorted(found.items()))
+
+
+def _with_arrivals(trace: RankTrace) -> RankTrace:
+    """Return the trace with the times at which the rank was ready for collectives whose kernels had to queue.
+
+    A kernel starts later than its rank is ready if the collective before it on its lane still runs. The rank was ready
+    when the work that it had launched before was done.
+    """
+    if not trace.on_device:
+        return trace
+    known = ~np.isnan(trace.compute_launch_s)
+    order = np.argsort(trace.compute_launch_s[known], kind="stable")
+    launches = trace.compute_launch_s[known][order]
+    ends = np.maximum.accumulate(trace.compute[known][order][:, 1])
+    lane_ends: dict[str, float] = {}
+    found = {}
+    for place, one in sorted(enumerate(trace.collectives), key=lambda item: item[1].start_s):
+        before = lane_ends.get(one.lane, -inf)
+        lane_ends[one.lane] = max(one.end_s, before)
+        if one.launch_s is not None:
+            num_done = int(np.searchsorted(launches, one.launch_s))
+            ready = max(one.launch_s, float(ends[num_done - 1])) if num_done else one.launch_s
+            if ready < before:
+                one = replace(one, ready_s=min(ready, one.start_s))
+        found[place] = one
+    return replace(trace, collectives=tuple(found[place] for place in range(len(found))))
 
 
 def _matched(by_rank: Mapping[int, RankTrace], remarks: list[Coded]) -> Iterator[tuple[_Key, Found]]:
@@ -113,24 +150,37 @@ def _of_group(
     key: _Key, parts: Mapping[int, list[TracedCollective]], by_rank: Mapping[int, RankTrace], remarks: list[Coded]
 ) -> Iterator[Found]:
     """Yield the collectives of one group, by the ranks' order."""
-    if all(one.seq is not None for own in parts.values() for one in own):
+    if _is_numbered(parts):
         yield from _by_sequence(key, parts, remarks)
         return
-    lengths = {len(own) for own in parts.values()}
-    if len(lengths) == 1:
+    in_steps = {rank: _by_step(own, by_rank[rank]) for rank, own in parts.items()}
+    counts = {rank: {name: len(found) for name, found in steps.items()} for rank, steps in in_steps.items()}
+    first = next(iter(parts))
+    if all(len(own) == len(parts[first]) and counts[rank] == counts[first] for rank, own in parts.items()):
         yield from _checked(key, parts, remarks)
         return
-    in_steps = {rank: _by_step(own, by_rank[rank]) for rank, own in parts.items()}
-    common = set.intersection(*(set(steps) for steps in in_steps.values()))
-    whole = [name for name in common if len({len(steps[name]) for steps in in_steps.values()}) == 1]
-    if not whole:
+    common = [name for name in by_rank[first].step_names if all(name in by_rank[rank].step_names for rank in parts)]
+    whole = [name for name in common if len({counts[rank].get(name, 0) for rank in parts}) == 1]
+    if not any(name in counts[first] for name in whole):
         (rank, own), (other, theirs) = _two_different(parts)
         facts = {"rank": rank, "num": len(own), "other": other, "other_num": len(theirs)}
         remarks.append(Coded.of(JobCode.NO_MATCH, group=str(key), **facts))
         return
-    first = in_steps[next(iter(in_steps))]
-    for name in sorted(whole, key=lambda name: first[name][0].start_s):
-        yield from _checked(key, {rank: steps[name] for rank, steps in in_steps.items()}, remarks)
+    for rank in parts:
+        lost = sum(max(counts[other].get(name, 0) for other in parts) - counts[rank].get(name, 0) for name in common)
+        if lost:
+            remarks.append(Coded.of(JobCode.LOST, group=str(key), rank=rank, num=lost))
+    for name in whole:
+        yield from _checked(key, {rank: steps.get(name, []) for rank, steps in in_steps.items()}, remarks)
+
+
+def _is_numbered(parts: Mapping[int, Sequence[TracedCollective]]) -> bool:
+    """Check whether every collective has a sequence number of its own. Coalesced ones share a number."""
+    for own in parts.values():
+        numbers = {one.seq for one in own}
+        if None in numbers or len(numbers) < len(own):
+            return False
+    return True
 
 
 def _two_different(
@@ -251,19 +301,21 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
     base = dict.fromkeys(by_rank, 0.0)
     if len(known) == len(epochs):
         base = {rank: (epoch or 0.0) - known[0] for rank, epoch in epochs.items()}
-    ends = [
-        {rank: part.end_s + base[rank] for rank, part in parts.items()}
+    exchanges = [
+        parts
         for _, parts in found
         if len(parts) > 1 and all(part.op in _SYNCHRONOUS and part.timed for part in parts.values())
     ]
+    ends = [{rank: part.end_s + base[rank] for rank, part in parts.items()} for parts in exchanges]
     if not ends:
-        if len(by_rank) > 1:
+        if len(by_rank) > 1 and any(trace.collectives for trace in by_rank.values()):
             others = [str(rank) for rank in by_rank if rank != reference]
             remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=others))
         return Alignment(reference, base, None, 0)
     offsets, unaligned = _offsets(reference, [*by_rank], ends)
     if len(known) == len(epochs):
         offsets = _of_hosts(offsets, by_rank)
+        _tell_clocks_apart(reference, offsets, remarks)
     if unaligned:
         remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=[str(rank) for rank in unaligned]))
     residue = _residue(ends, offsets, {}, 0.0)
@@ -273,7 +325,30 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
         for rank, drift in drifts.items():
             remarks.append(Coded.of(JobCode.DRIFT, rank=rank, ppm=drift * 1e6))
     total = {rank: base[rank] + offsets[rank] for rank in by_rank}
-    return Alignment(reference, total, residue, len(ends), drifts, origin)
+    alignment = Alignment(reference, total, residue, len(ends), drifts, origin)
+    _tell_impossible(exchanges, alignment, remarks)
+    return alignment
+
+
+def _tell_impossible(exchanges: Sequence[Found], clocks: Alignment, remarks: list[Coded]) -> None:
+    """Report exchanges that one rank ended before another began, which the files of one run cannot show."""
+    num = 0
+    for parts in exchanges:
+        first_end = min(clocks.aligned(rank, part.end_s) for rank, part in parts.items())
+        last_start = max(clocks.aligned(rank, part.arrival_s) for rank, part in parts.items())
+        num += first_end < last_start - _SAME_TIME_S
+    if num > _MOST_IMPOSSIBLE * len(exchanges):
+        remarks.append(Coded.of(JobCode.IMPOSSIBLE_ORDER, num=num, num_all=len(exchanges)))
+
+
+def _tell_clocks_apart(reference: int, offsets: Mapping[int, float], remarks: list[Coded]) -> None:
+    """Report ranks whose unix times differ by more than clocks that are set over the network do."""
+    apart = {rank: abs(offset) for rank, offset in offsets.items() if abs(offset) > _CLOCKS_APART_S}
+    if apart:
+        largest = max(apart.values())
+        code = JobCode.OTHER_RUN if largest > _OTHER_RUN_S else JobCode.CLOCKS_APART
+        facts = {"num": len(apart), "ranks": [str(rank) for rank in apart], "reference": reference}
+        remarks.append(Coded.of(code, apart_s=round(largest, 3), **facts))
 
 
 def _offsets(
@@ -346,13 +421,16 @@ def _drifts(
         own, other = np.array(times).T
         line = np.polyfit(own - origin, other - own, 1)
         scatter = float(np.quantile(np.abs(other - own - np.polyval(line, own - origin)), 0.9))
-        if abs(line[0]) * np.ptp(own) > _SEVERAL * max(scatter, 1e-6) and residue > 0:
+        is_visible = abs(line[0]) * np.ptp(own) > _SEVERAL * max(scatter, 1e-6) and residue > 0
+        if is_visible and abs(line[0]) < _MOST_DRIFT:
             found[rank] = float(line[0])
     return found, origin
 
 
 def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
     """Return the traces with the steps that all ranks have, and how many these are."""
+    if not any(trace.steps for trace in by_rank.values()):
+        return _one_step(by_rank, remarks)
     names = {rank: trace.step_names for rank, trace in by_rank.items()}
     first = names[min(names)]
     if all(own == first for own in names.values()):
@@ -366,6 +444,31 @@ def _same_steps(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[di
         steps = tuple(trace.steps[place] for place in places)
         kept[rank] = replace(trace, steps=steps, step_names=tuple(common))
     return kept, len(common)
+
+
+def _one_step(by_rank: dict[int, RankTrace], remarks: list[Coded]) -> tuple[dict[int, RankTrace], int]:
+    """Return the traces with everything that they recorded as one step."""
+    whole = {rank: _extent(trace) for rank, trace in by_rank.items()}
+    if None in whole.values():
+        return by_rank, 0
+    longest = max(end - start for start, end in (span for span in whole.values() if span))
+    remarks.append(Coded.of(JobCode.NO_STEPS, seconds=longest))
+    steps = {rank: (span,) for rank, span in whole.items() if span}
+    return {rank: replace(by_rank[rank], steps=own, step_names=("all",)) for rank, own in steps.items()}, 1
+
+
+def _extent(trace: RankTrace) -> tuple[float, float] | None:
+    """Return the time from the first to the last event of a trace; None if it is empty."""
+    timed = [one for one in trace.collectives if one.timed]
+    starts = [one.start_s if one.called_s is None else one.called_s for one in timed]
+    ends = [one.end_s for one in timed]
+    for union in (trace.compute, *trace.phases.values()):
+        if len(union):
+            starts.append(float(union[:, 0].min()))
+            ends.append(float(union[:, 1].max()))
+    starts += [copy.start_s for copy in trace.copies]
+    ends += [copy.end_s for copy in trace.copies]
+    return (min(starts), max(ends)) if starts and max(ends) > min(starts) else None
 
 
 def _range(names: Sequence[str]) -> str:

@@ -8,10 +8,10 @@ found in its time since the last phase: the segment that exceeds the median of t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
 
@@ -19,13 +19,14 @@ from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import Direction, Phase, RankTrace
 from bench.job.model import Job, Late, LateRank, MatchedCollective, Part, Segment
-from bench.job.parts import RankTimeline, whole_steps
+from bench.job.parts import RankTimeline
 
 _SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait
+_MOST_LATE = 16  # of one exchange
 
 
 @dataclass(frozen=True, slots=True)
-class _Segments:
+class Segments:
     """The whole trace of one rank by segment, as unions of spans on its own clock; host is what none covers."""
 
     by_segment: Mapping[Segment, Spans]
@@ -40,27 +41,21 @@ class _Segments:
 
 
 def late_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Late]:
-    """Return one entry for each phase that all of its ranks' files show, by time."""
-    by_rank = {rank: _segments(trace, timelines[rank]) for rank, trace in job.traces.items()}
+    """Return one entry for each late rank of each phase, by time; of one phase, the latest first."""
+    by_rank = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     phases = _phases(job, timelines)
     last_end: dict[int, float] = {}
-    found = []
+    found: list[Late] = []
     for index in phases:
         one = job.collectives[index]
-        late = _late(job, index, one, last_end, by_rank)
-        if late is not None:
-            found.append(late)
+        found += _late(job, index, one, last_end, by_rank)
         for rank, part in one.parts.items():
             last_end[rank] = part.end_s
     return found
 
 
-def late_ranks(late: Sequence[Late], least_s: float) -> list[LateRank]:
-    """Return the ranks that were late by more than `least_s`, the one that cost most first.
-
-    share: the part of all phases in which the rank was the last by that much. late_s: the median over these phases of
-    the time in the most usual segment.
-    """
+def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[LateRank]:
+    """Return the ranks that were late by more than `least_s`, the one that cost most first."""
     by_rank: dict[int, list[Late]] = defaultdict(list)
     for one in late:
         if one.late_s > least_s:
@@ -71,8 +66,8 @@ def late_ranks(late: Sequence[Late], least_s: float) -> list[LateRank]:
         for one in own:
             cost[one.segment] += one.late_s
         segment = max(cost, key=lambda name: cost[name])
-        total = sum(cost.values())
-        found.append(LateRank(rank, segment, median(one.late_s for one in own), len(own) / len(late), total))
+        share = len({one.step for one in own}) / num_steps
+        found.append(LateRank(rank, segment, median(one.late_s for one in own), share, sum(cost.values())))
     return sorted(found, key=lambda one: -one.total_s)
 
 
@@ -97,46 +92,49 @@ def _phases(job: Job, timelines: Mapping[int, RankTimeline]) -> list[int]:
 
 
 def _late(
-    job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, _Segments]
-) -> Late | None:
-    """Return who was late at an exchange; None if it is outside all steps."""
-    rank = one.last_rank
-    others = [arrival for other, arrival in one.arrivals_s.items() if other != rank]
-    late_s = one.last_arrival_s - median(others)
-    step = _step_of(job.traces[rank], one.parts[rank].arrival_s)
-    if step is None:
-        return None
-    mine = _since(rank, one, last_end, by_rank, job)
-    theirs = [_since(other, one, last_end, by_rank, job) for other in one.parts if other != rank]
-    excess = {name: mine[name] - median(each[name] for each in theirs) for name in mine}
-    return Late(step, rank, late_s, max(excess, key=lambda name: excess[name]), index)
+    job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
+) -> Iterator[Late]:
+    """Yield the ranks that arrived after the (lower) median of the others and did more than these since the last phase.
+
+    Arrivals outside all steps are left out.
+    """
+    least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
+    latest = sorted(one.arrivals_s, key=lambda rank: -one.arrivals_s[rank])[:_MOST_LATE]
+    lateness = {rank: one.arrivals_s[rank] - _usual(one.arrivals_s, rank) for rank in latest}
+    lateness = {rank: late_s for rank, late_s in lateness.items() if late_s > least}
+    if not lateness:
+        return
+    spent = {rank: _since(rank, one, last_end, by_rank, job) for rank in one.parts}
+    for rank, late_s in lateness.items():
+        step = job.step_of(rank, one.parts[rank].arrival_s)
+        if step is None:
+            continue
+        others = [own for other, own in spent.items() if other != rank]
+        excess = {name: spent[rank][name] - median(own[name] for own in others) for name in spent[rank]}
+        yield Late(step, rank, late_s, max(excess, key=lambda name: excess[name]), index)
+
+
+def _usual(arrivals: Mapping[int, float], rank: int) -> float:
+    """Return when the (lower) median of the other ranks arrived."""
+    return median_low([arrival for other, arrival in arrivals.items() if other != rank])
 
 
 def _since(
     rank: int,
     one: MatchedCollective,
     last_end: Mapping[int, float],
-    by_rank: Mapping[int, _Segments],
+    by_rank: Mapping[int, Segments],
     job: Job,
 ) -> dict[Segment, float]:
     """Return what a rank did from the end of the last phase to its arrival."""
     arrival = one.parts[rank].arrival_s
     start = last_end.get(rank)
     if start is None:
-        start = whole_steps(job.traces[rank])[0][0]
+        start = job.traces[rank].steps[0][0]
     return by_rank[rank].within(min(start, arrival), arrival)
 
 
-def _step_of(trace: RankTrace, time_s: float) -> int | None:
-    """Return the number of the step that contains a time."""
-    steps = whole_steps(trace)
-    for number, (start, end) in enumerate(steps):
-        if start <= time_s < end:
-            return number
-    return None
-
-
-def _segments(trace: RankTrace, timeline: RankTimeline) -> _Segments:
+def segments_of(trace: RankTrace, timeline: RankTimeline) -> Segments:
     """Return the trace by segment. With a device, a kernel belongs to the phase in which it was launched."""
     unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in Phase}
     waiting = spans.joined(timeline.by_part[Part.IMBALANCE], timeline.by_part[Part.EXPOSED_EXCHANGE])
@@ -153,12 +151,12 @@ def _segments(trace: RankTrace, timeline: RankTimeline) -> _Segments:
         compute[Segment.FORWARD] = spans.joined(
             compute[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known)
         )
-        return _Segments({Segment.DATA: data, Segment.H2D: h2d, **_disjoint(compute)}, waiting)
+        return Segments({Segment.DATA: data, Segment.H2D: h2d, **_disjoint(compute)}, waiting)
     host = {segment: spans.minus(unions[phase], waiting) for segment, phase in _COMPUTE}
     known = spans.joined(*host.values())
     host[Segment.FORWARD] = spans.joined(host[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known))
     host = {segment: spans.minus(union, data) for segment, union in host.items()}
-    return _Segments({Segment.DATA: data, Segment.H2D: spans.NONE, **_disjoint(host)}, waiting)
+    return Segments({Segment.DATA: data, Segment.H2D: spans.NONE, **_disjoint(host)}, waiting)
 
 
 _COMPUTE = (

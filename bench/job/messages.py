@@ -53,8 +53,23 @@ class JobCode(OptionalPartsCode):
         "not-aligned",
         "the clocks of ranks {ranks:list 8} cannot be aligned: they share no collective with the others",
     )
+    CLOCKS_APART = (
+        "clocks-apart",
+        "the clocks of {num:n rank} ({ranks:list 8}) differ by up to {apart_s:time} from that of rank {reference}; "
+        "this is corrected",
+    )
+    OTHER_RUN = (
+        "other-run",
+        "{num:n rank} ({ranks:list 8}) recorded {apart_s:time} earlier or later than rank {reference}: these files may "
+        "be of different runs of the job; if so, who was late is meaningless",
+    )
+    IMPOSSIBLE_ORDER = (
+        "impossible-order",
+        "in {num} of {num_all} exchanges one rank ended before another began: these files are of different runs, and "
+        "who was late is meaningless",
+    )
     DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.0f} microseconds per second; this is corrected"
-    NO_STEPS = "no-steps", "no step is marked (ProfilerStep#, NVTX range step): all {num:n second} are one step"
+    NO_STEPS = "no-steps", "no step is marked (ProfilerStep#, NVTX range step): all {seconds:time} are one step"
     OTHER_STEPS = (
         "other-steps",
         "the ranks recorded different steps ({own} and {theirs}); only steps that all ranks have are explained",
@@ -71,3 +86,135 @@ class ReplayCode(Code):
     )
     NO_MEMBERS = "no-members", "{num:n exchange} are left out, because fewer than two of their ranks are known"
     OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
+
+
+class WhatIf(Code):
+    """A change in a replay of the job."""
+
+    NO_NETWORK = "no-network", "no network: every exchange takes no time"
+    IDEAL_NETWORK = "ideal-network", "ideal network: every exchange at the bound of the links"
+    BALANCED_RANKS = "balanced-ranks", "balanced ranks: nobody later than the median of the others"
+    NO_DATA_WAIT = "no-data-wait", "no waiting for input"
+    NO_EXPOSED_COPIES = "no-exposed-copies", "copies hidden behind compute"
+    NO_HOST_GAPS = "no-host-gaps", "no gaps in which the device waits for the host"
+    OTHER_BUCKETS = "other-buckets", "gradients in eight buckets or more, each exchanged as soon as it is ready"
+    HALF_GRADIENTS = "half-gradients", "gradients of half the size"
+
+
+class CauseCode(OptionalPartsCode):
+    """Why time is lost. The words say who does what."""
+
+    LATE_INPUT = "late_input", "the input comes late: a step waits {wait_s:time} for the next batch"
+    LATE_RANK = (
+        "late_rank",
+        "rank {rank}< on {host}> is late: its segment `{segment}` takes {late_s:time} longer than that of the others",
+    )
+    RANDOM_LATENESS = (
+        "random_lateness",
+        "every time another rank is late, by {late_s:time} in the median: noise on the hosts, not one bad part",
+    )
+    SLOW_LINK = (
+        "slow_link",
+        "{op} of {num_bytes:bytes} takes {own_s:time}; <{machine} alone gives {usual_s:time}>"
+        "<the other groups need {others_s:time}: the link of ranks {ranks:list 8} is slow>",
+    )
+    EXCHANGE_NOT_HIDDEN = (
+        "exchange_not_hidden",
+        "{exposed_s:time} of the exchange could hide behind the backward pass of {backward_s:time} and does not",
+    )
+    EXCHANGE_CANNOT_HIDE = (
+        "exchange_cannot_hide",
+        "the exchange of {exchange_s:time} a step cannot hide <behind the backward pass of {backward_s:time}>"
+        "<blocking?: the ranks wait for every one of {num:n exchange}>",
+    )
+    COSTLY_OVERLAP = "costly_overlap", "kernels run {factor:.2f} times as long while an exchange runs"
+    HOST_BOUND = (
+        "host_bound",
+        "the device waits {idle_s:time} a step for the host, which launches {num_launches:n kernel} of {kernel_s:time} "
+        "on average",
+    )
+    SYNC_POINT = (
+        "sync_point",
+        "the host waits for the device ({name}), which then waits {idle_s:time} for the host",
+    )
+    BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for the stage before"
+    RECOMPUTE = "recompute", "{recompute_s:time} of the backward pass repeat the forward pass"
+    ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
+    SMALL_BATCH = (
+        "small_batch",
+        "kernels take {kernel_s:time} on average, less than a launch costs: the batch is too small for this device",
+    )
+    PERIODIC = "periodic", "every {period} steps one takes {extra_s:time} longer than the others"
+    SLOW_COPY = (
+        "slow_copy",
+        "copies {direction} reach {own:rate}, and the link of {machine} gives {usual:rate}",
+    )
+    PAGEABLE_COPY = (
+        "pageable_copy",
+        "copies {direction} from pageable memory hold the device up for {exposed_s:time} a step",
+    )
+    FEW_CPUS = "few_cpus", "{num_ranks:n rank} share {num_cpus:n CPU}: fewer than their threads need"
+    SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
+    UNKNOWN = (
+        "unknown",
+        "cannot tell what {share:percent} of the step are<waits?: the rank waits for exchanges, and only the files of "
+        "the other ranks tell whether for a late rank or for data>",
+    )
+
+
+class EvidenceCode(Code):
+    """What the traces show of a cause."""
+
+    LATE_IN = "late-in", "late in {num} of {num_steps} steps"
+    ALL_WAIT = "all-wait", "median wait by rank: {waits_s:list 8}"
+    LATE_RANKS = "late-ranks", "late, one after the other: ranks {ranks:list 12}"
+    TRANSFERS = "transfers", "{num:n exchange} a step, {num_bytes:bytes} in all, {transfer_s:time} on the wire"
+    BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
+    LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
+    LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
+    SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
+
+
+class ConfirmCode(Code):
+    """A command or change that confirms a cause."""
+
+    INPUT = (
+        "input",
+        "train a few steps on one batch in memory: the wait must vanish; then double num_workers of the DataLoader",
+    )
+    RANK = (
+        "rank",
+        "linkbench run gpu_baseline; then move rank {rank} to another host: the lateness stays with the bad host",
+    )
+    NOISE = (
+        "noise",
+        "linkbench doctor on every node: other processes, throttling; then the same job with its ranks bound to cores",
+    )
+    LINK = "link", "linkbench diagnose --cluster NAME"
+    LINK_ALONE = "link-alone", "linkbench run --cluster NAME: the same exchange alone, beside its bound"
+    BUCKETS = (
+        "buckets",
+        "DistributedDataParallel(bucket_cap_mb=...): smaller buckets, and gradients in the order of the backward pass",
+    )
+    LESS = "less", "accumulate gradients with no_sync, or send them as float16: the exposed exchange must halve"
+    GRAPHS = "graphs", "torch.compile or a CUDA graph: the gaps must vanish"
+    SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
+    MICRO_BATCHES = "micro-batches", "twice as many micro-batches: the wait must halve"
+    RECOMPUTE = "recompute", "recompute fewer layers, as far as the memory lasts"
+    ALLOCATOR = "allocator", "PYTORCH_ALLOC_CONF=expandable_segments:True"
+    BATCH = "batch", "twice the batch: the step must take less than twice as long"
+    LONG_STEPS = "long-steps", "look for checkpoints, evaluation or logging every {period} steps"
+    COPIES = "copies", "linkbench run host_device: the same copy alone, beside its bound"
+    PINNED = "pinned", "DataLoader(pin_memory=True) and .to(device, non_blocking=True)"
+    CPUS = "cpus", "linkbench doctor on the node, and the job's --cpus-per-task"
+    WHOLE_GPU = "whole-gpu", "the same job on a whole GPU"
+    ALL_RANKS = "all-ranks", "record all ranks: linkbench job record -- COMMAND"
+    RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
+
+
+class AnswerCode(Code):
+    """The answer, as the first line of a job's page."""
+
+    NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
+    NOTHING = "nothing", "no cause returns more than {limit_s:time} a step: nothing in these traces slows this job down"
+    FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"

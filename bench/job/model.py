@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from types import MappingProxyType
 
 from bench.core.codes import Coded
-from bench.core.step_trace import RankTrace, TracedCollective
+from bench.core.step_trace import Direction, RankTrace, TracedCollective
 
 
 class Part(StrEnum):
@@ -97,8 +98,9 @@ class MatchedCollective:
 
     @property
     def transfer_s(self) -> float:
-        """The exchange itself: from the last arrival to the last end, at least 0."""
-        return max(max(self.ends_s.values()) - self.last_arrival_s, 0.0)
+        """The exchange itself, at least 0: from when all ranks have arrived, and its lane is free, to the last end."""
+        queued = [self.starts_s[rank] for rank, part in self.parts.items() if part.ready_s is not None]
+        return max(max(self.ends_s.values()) - max(self.last_arrival_s, *queued, -inf), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """One exchange that waited for a rank: by how much it was later than the first, and which segment was longer."""
+    """A rank that came late to an exchange: by how much, and which of its segments was longer than the others'."""
 
     step: int
     rank: int
@@ -125,8 +127,9 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that others waited for: in which share of all phases, by how much in the median, and in all.
+    """A rank that others waited for.
 
+    share: of all steps, in how many. late_s: the median lateness at one exchange. total_s: the sum over all exchanges.
     segment: what cost most of it.
     """
 
@@ -139,7 +142,10 @@ class LateRank:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts."""
+    """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts.
+
+    All traces have the same steps. If the files mark none, everything that they recorded is one step.
+    """
 
     traces: Mapping[int, RankTrace]
     num_ranks: int
@@ -149,22 +155,38 @@ class Job:
     missing: tuple[int, ...] = ()
     remarks: tuple[Coded, ...] = ()
 
+    def step_span(self, rank: int, step: int) -> tuple[float, float]:
+        """Return the start and end of a rank's step on its own clock."""
+        return self.traces[rank].steps[step]
+
+    def step_of(self, rank: int, time_s: float) -> int | None:
+        """Return the number of the rank's step that contains a time of its own clock."""
+        for number, (start, end) in enumerate(self.traces[rank].steps):
+            if start <= time_s < end:
+                return number
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a step would save without something, by replay: median over steps and a 90 % interval, seconds."""
+    """What a step would save without something, by replay: the median over steps with its 95 % interval, seconds.
+
+    by_step: of every step. name: one of `messages.WhatIf`, or the code of a cause.
+    """
 
     name: str
     gain_s: float
     low_s: float
     high_s: float
+    by_step: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
     """Why time is lost, what a step would gain without it, and how to confirm it.
 
-    code: one of `messages.CauseCode`. confidence: 0 to 1. evidence: coded facts. command: what confirms it.
+    code: one of `messages.CauseCode`; words: the same with its facts. confidence: 0 to 1. evidence: what the traces
+    show. confirm: a command or change that confirms it.
     """
 
     code: str
@@ -172,16 +194,49 @@ class Cause:
     gain_low_s: float
     gain_high_s: float
     confidence: float
+    words: Coded
     evidence: tuple[Coded, ...]
-    command: str
+    confirm: Coded
     ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeKind:
+    """All collectives of one kind: operation, bytes and size of the group.
+
+    num_per_step: of one rank. transfer_s: the median from when all ranks and the lane were ready to the end. ideal_s:
+    the bound of the links; expected_low_s, expected_high_s: what libraries reach on them. None if unknown.
+    """
+
+    op: str
+    num_bytes: int | None
+    dtype: str | None
+    group_size: int | None
+    num_groups: int
+    num_per_step: float
+    transfer_s: float | None
+    ideal_s: float | None = None
+    expected_low_s: float | None = None
+    expected_high_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """All copies of one direction and kind of memory, in a step of one rank: medians over ranks."""
+
+    direction: Direction
+    pinned: bool | None
+    num_bytes: float
+    bytes_per_s: float
+    exposed_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
     """All that is said of a job. step_s: median over steps of the slowest rank's step; None without steps.
 
-    gains: the what-ifs. limit_s: no cause with a smaller gain is named.
+    gains: the what-ifs. limit_s: no cause with a smaller gain is named. closure: the largest relative difference
+    between a step and its replay without a change.
     """
 
     job: Job
@@ -192,3 +247,6 @@ class Explained:
     gains: Sequence[Gain]
     causes: Sequence[Cause]
     limit_s: float
+    exchanges: Sequence[ExchangeKind] = ()
+    copies: Sequence[Copies] = ()
+    closure: float = 0.0

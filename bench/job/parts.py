@@ -32,13 +32,15 @@ class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
     releases: the indices in `Job.collectives` of those that end it. last_arrival_s: when the last rank of them arrived,
-    on this rank's clock; None if no other rank of them is known.
+    on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the rank went
+    on; if not, they were only running, and something else ended the stall.
     """
 
     start_s: float
     end_s: float
     releases: tuple[int, ...]
     last_arrival_s: float | None
+    is_released: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +57,9 @@ def steps_of(job: Job, timelines: Mapping[int, RankTimeline] | None = None) -> l
     lines = timelines_of(job) if timelines is None else timelines
     found = []
     for rank, trace in job.traces.items():
-        for step, (start, end) in enumerate(whole_steps(trace)):
+        for step, (start, end) in enumerate(trace.steps):
             found.append(RankStep(rank, step, start, end, _parts(lines[rank], start, end)))
     return found
-
-
-def whole_steps(trace: RankTrace) -> tuple[tuple[float, float], ...]:
-    """Return the steps of a trace; if none is marked, everything that it recorded is one step."""
-    return trace.steps or tuple(extent(trace))
-
-
-def extent(trace: RankTrace) -> Iterator[tuple[float, float]]:
-    """Yield the time from the first to the last event of a trace; nothing if it is empty."""
-    timed = [one for one in trace.collectives if one.timed]
-    starts = [one.start_s if one.called_s is None else one.called_s for one in timed]
-    ends = [one.end_s for one in timed]
-    for union in (trace.compute, *trace.phases.values()):
-        if len(union):
-            starts.append(float(union[:, 0].min()))
-            ends.append(float(union[:, 1].max()))
-    starts += [copy.start_s for copy in trace.copies]
-    ends += [copy.end_s for copy in trace.copies]
-    if starts and max(ends) > min(starts):
-        yield min(starts), max(ends)
 
 
 def timelines_of(job: Job) -> dict[int, RankTimeline]:
@@ -91,7 +73,7 @@ def timelines_of(job: Job) -> dict[int, RankTimeline]:
 
 def _timeline(job: Job, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
     """Return one rank's timeline. indices: its collectives in `Job.collectives`."""
-    steps = whole_steps(trace)
+    steps = trace.steps
     assert trace.rank is not None
     if not steps:
         return RankTimeline(trace.rank, dict.fromkeys(Part, spans.NONE), ())
@@ -116,8 +98,11 @@ def _timeline(job: Job, trace: RankTrace, indices: Sequence[int]) -> RankTimelin
         by_part[Part.COMPUTE] = spans.minus(compute, data)
         busy = spans.joined(by_part[Part.DATA_WAIT], by_part[Part.COMPUTE])
         waiting = spans.minus(spans.both(in_flight, everything), busy)
-        by_part[Part.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
     stalls = [*_with_arrivals([*_stalls(waiting, job, trace, indices)], job, trace.rank)]
+    if not trace.on_device:  # the host went on although no collective had ended: it did not wait
+        stalls = [stall for stall in stalls if stall.is_released]
+        waiting = spans.union(spans.of((stall.start_s, stall.end_s) for stall in stalls))
+        by_part[Part.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
     late_spans = spans.of(
         (one.start_s, min(one.end_s, one.last_arrival_s)) for one in stalls if one.last_arrival_s is not None
     )
@@ -156,9 +141,10 @@ def _stalls(waiting: Spans, job: Job, trace: RankTrace, indices: Sequence[int]) 
         first = int(np.searchsorted(ends, start, side="right"))
         behind = int(np.searchsorted(ends, end + _RELEASED_S, side="right"))
         releases = tuple(int(indices[place]) for place in order[first:behind])
-        if not releases:
+        is_released = bool(releases)
+        if not is_released:
             releases = tuple(_running(job, rank, indices, start, end))
-        yield Stall(float(start), float(end), releases, None)
+        yield Stall(float(start), float(end), releases, None, is_released)
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: Job, rank: int) -> Iterator[Stall]:

@@ -36,7 +36,7 @@ class TraceReader(Protocol):
         """Check whether the file is of this format, by its first unpacked bytes."""
 
     def read(self, path: Path) -> Iterable[RankTrace]:
-        """Read the ranks of a file. Damage is a remark of a trace. Raises OSError."""
+        """Read the ranks of a file. Damage is a remark of a trace. Raises NoTraceError if there is none, OSError."""
 
 
 def read(paths: Iterable[Path]) -> tuple[list[RankTrace], list[Coded]]:
@@ -83,6 +83,8 @@ def _of_file(name: str, path: Path, remarks: list[Coded], named: bool) -> Iterat
             remarks.append(Coded.of(TraceCode.PICKLE, source=name))
         elif named:
             remarks.append(Coded.of(TraceCode.UNKNOWN, source=name))
+    except _open.NoTraceError as error:
+        remarks += _renamed([error.remark], name)
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
         remarks.append(Coded.of(TraceCode.UNREADABLE, source=name, error=str(error)))
     except ArchiveError as error:

@@ -15,6 +15,10 @@ class TraceCode(OptionalPartsCode):
     DAMAGED = "trace-damaged", "{source} is damaged: {num:n event} before the damage are used"
     NO_EVENTS = "trace-no-events", "{source} holds no event with a duration"
     PICKLE = "trace-pickle", "{source} is a pickle, which can run code: it is not opened"
+    PICKLE_NOT_PLAIN = (
+        "trace-pickle-not-plain",
+        "{source} is a damaged pickle, or names code that loading it would run: nothing of it is used",
+    )
     ARCHIVE_LIMIT = "trace-archive-limit", "{source} would expand to more than {most:bytes}: the rest is not read"
     NO_COLLECTIVES = "trace-no-collectives", "{source} holds no collective"
     NO_DEVICE_TRANSFER = (
@@ -24,3 +28,31 @@ class TraceCode(OptionalPartsCode):
     )
     UNMATCHED_LAUNCHES = "trace-no-launches", "{source}: the launches of {num:n kernel} were not recorded"
     SEVERAL_DEVICES = "trace-several-devices", "{source}: one process used {num} devices; their work is added together"
+    NOT_NSYS = "trace-not-nsys", "{source} is an SQLite database, but not an export of Nsight Systems"
+    NO_KERNELS = "trace-no-kernels", "{source} holds no kernel of a device; record with `nsys profile -t cuda,nvtx`"
+    DATABASE_DAMAGED = "trace-database-damaged", "{source} is damaged ({error}): the rows before the damage are used"
+    NO_SIZES = "trace-no-sizes", "{source}: the bytes of {num:n collective} are unknown<; {remedy}>"
+    WHOLE_GRAPHS = (
+        "trace-whole-graphs",
+        "{source}: {num:n launch} of CUDA graphs are recorded as a whole, and the collectives in them are not seen; "
+        "record with `--cuda-graph-trace=node`",
+    )
+    NO_TIMES = "trace-no-times", "{source} holds no times: only which collectives were called, and in which order"
+    NO_STARTS = "trace-no-starts", "{source} says how long its nodes took, but not when they started"
+    NO_GROUP_NAMES = (
+        "trace-no-group-names",
+        "{source} does not name its {num:n group}: the groups of the ranks are matched by the order of their first use",
+    )
+    LOST_RECORDS = (
+        "trace-lost-records",
+        "{source}: {num} of {num_all:n collective} ({share:percent}) are not on record, by the gaps in the sequence "
+        "numbers",
+    )
+    NO_DURATIONS = (
+        "trace-no-durations",
+        "{source} states when {num:n collective} were called, but not when they ran<; {remedy}>",
+    )
+    ONLY_DURATIONS = (
+        "trace-only-durations",
+        "{source} states how long {num:n collective} took, but not when they ran<; {remedy}>",
+    )

@@ -34,13 +34,15 @@ class PageSection:
 
 def html(content: PageContent) -> str:
     """Return the page of a run."""
-    document, run = content.document, content.run
-    script, style = (
-        (_FOLDER / "page.js").read_text(encoding="utf-8"),
-        (_FOLDER / "page.css").read_text(encoding="utf-8"),
-    )
-    sections = [section for section in _sections(content) if section.content]
-    title = f"{Path(run.name).name} - linkbench"
+    name = Path(content.run.name).name
+    return whole(name, _kind(content.document), _sections(content), Markup(embedded.script(content)))
+
+
+def whole(name: str, kind: str, sections: Iterable[PageSection], data: Markup) -> str:
+    """Return a page. `kind`: a line below its name. `data`: an element with what the page shows, for programs."""
+    script = (_FOLDER / "page.js").read_text(encoding="utf-8")
+    style = (_FOLDER / "page.css").read_text(encoding="utf-8")
+    shown = [section for section in sections if section.content]
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
@@ -51,18 +53,17 @@ def html(content: PageContent) -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("meta", name="generator", content=f"linkbench {bench.__version__}"),
-        element("title", title),
+        element("title", f"{name} - linkbench"),
         element("style", Markup(style)),
     )
-    links = [element("li", element("a", section.title, href=f"#{section.name}")) for section in sections]
-    header = element("header", element("h1", Path(run.name).name), element("p", _kind(document), class_="kind"))
+    links = [element("li", element("a", section.title, href=f"#{section.name}")) for section in shown]
     body = element(
         "body",
         element("a", "Skip to the verdict", href="#verdict", class_="skip"),
-        header,
+        element("header", element("h1", name), element("p", kind, class_="kind")),
         element("nav", element("ul", *links), aria_label="Sections"),
-        element("main", *map(_section, sections)),
-        Markup(embedded.script(content)),
+        element("main", *map(_section, shown)),
+        data,
         element("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

@@ -219,14 +219,14 @@ def _is_disturbed(measured: Mapping[str, Any]) -> bool:
 
 def compare(folder: Path) -> int:
     """Print for each case whether its causes, and nothing else, were named. Returns the number of wrong cases."""
-    from bench.job import explain
+    from bench.job.explain import explain
     from bench.logs import step_traces
 
     num_wrong = 0
     for path in sorted(folder.glob("*/case.json")):
         case = json.loads(path.read_text())
         traces, remarks = step_traces.read(sorted(path.parent.glob("rank*.json.gz")))
-        faults = [remark.code for remark in remarks] + judge(case, explain.explain(traces))
+        faults = [remark.code for remark in remarks] + judge(case, explain(traces))
         num_wrong += bool(faults)
         print(f"{case['name']:16} {'; '.join(map(str, faults)) or 'good'}")
     return num_wrong

@@ -54,12 +54,12 @@ class FlightRecorder(DocumentFormat):
 
     def read(self, data: bytes, name: str) -> Iterator[Event]:
         """Yield an event for each group of a dump, or nothing if the dump is damaged or comes from another program."""
-        dump = _loaded(data)
+        dump = load(data)
         if not isinstance(dump, Mapping) or not ("entries" in dump or "pg_config" in dump):
             return
-        rank = _rank_of(name)
+        rank = rank_of(name)
         entries = dump.get("entries")
-        members = _members(dump.get("pg_config"))
+        members = members_of(dump.get("pg_config"))
         groups: dict[str, list[Any]] = {group: [] for group in members}
         for entry in entries if isinstance(entries, Sequence) and not isinstance(entries, str) else ():
             record = _record(entry) if isinstance(entry, Mapping) else None
@@ -75,7 +75,7 @@ class FlightRecorder(DocumentFormat):
 FORMAT = FlightRecorder
 
 
-def _loaded(data: bytes) -> Any:
+def load(data: bytes) -> Any:
     """Return the plain data of a dump; None if it is damaged."""
     try:
         if data.startswith(_PICKLE):
@@ -85,13 +85,14 @@ def _loaded(data: bytes) -> Any:
         return None
 
 
-def _rank_of(name: str) -> int | None:
+def rank_of(name: str) -> int | None:
+    """Return the rank that the name of a dump's file states."""
     stem = PurePath(name).name
     found = _RANK.search(stem) or _LAST_NUMBER.search(stem)
     return int(found[1]) if found else None
 
 
-def _members(groups: Any) -> dict[str, tuple[int, ...]]:
+def members_of(groups: Any) -> dict[str, tuple[int, ...]]:
     """Map each group to its ranks, as far as the dump lists them."""
     found: dict[str, tuple[int, ...]] = {}
     for number, (name, group) in enumerate(groups.items() if isinstance(groups, Mapping) else ()):

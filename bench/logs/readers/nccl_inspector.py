@@ -72,7 +72,7 @@ class _Operation(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class InspectorRecord:
     """The contents of one JSON object."""
 
     group: tuple[str, int, str]  # the communicator, its number of ranks, and the operation
@@ -90,7 +90,7 @@ class _Record:
 class InspectorRun(FiguresRun):
     """The records of one operation of one communicator."""
 
-    def __init__(self, record: _Record) -> None:
+    def __init__(self, record: InspectorRecord) -> None:
         super().__init__(record.operation.line)
         communicator, num_ranks, operation = record.group
         nodes = record.header.get("nnodes")
@@ -114,7 +114,7 @@ class InspectorRun(FiguresRun):
     def take(self, line: int, text: str) -> None:
         """Ignore the line: only whole records are read."""
 
-    def take_record(self, record: _Record, *, has_room: bool) -> bool:
+    def take_record(self, record: InspectorRecord, *, has_room: bool) -> bool:
         """Add a record.
 
         Return False if the record is left out, because its operation is new and there is no room for it.
@@ -253,7 +253,7 @@ class NcclInspector(Reader):
             self._take(document, collector.line)
 
     def _take(self, document: dict[str, Any], line: int) -> None:
-        record = _record_of(document, line)
+        record = record_of(document, line)
         if isinstance(record, str):
             self._notes.lose(line, InspectorCode.RECORD_UNREADABLE, what=record)
             return
@@ -273,7 +273,7 @@ class NcclInspector(Reader):
             self._num_left_out += 1
 
 
-def _record_of(document: dict[str, Any], line: int) -> _Record | str:
+def record_of(document: dict[str, Any], line: int) -> InspectorRecord | str:
     """Return the record, or the name of what the record lacks.
 
     Some exporters write the fields of the header and metadata next to the figures.
@@ -301,7 +301,7 @@ def _record_of(document: dict[str, Any], line: int) -> _Record | str:
     payload, agrees = _payload(operation, size, num_ranks, seconds, rates[0])
     contradicts = None if agrees else Coded.of(LogCode.NOT_SIZE_BY_TIME)
     timing, host, communicator = perf.get(f"{prefix}_timing_source"), metadata.get("hostname"), header.get("id")
-    return _Record(
+    return InspectorRecord(
         group=(communicator if isinstance(communicator, str) else "", num_ranks, operation[:60]),
         is_send=is_send,
         rank=rank,

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from bench.core.codes import Coded
 from bench.logs.archives import Unpacker, kind_of
 
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 4096
+
+
+@dataclass
+class NoTraceError(Exception):
+    """The file looks like a trace, but holds none. remark: why; it has the fact `source`."""
+
+    remark: Coded
 
 
 def pieces(path: Path) -> Iterator[bytes]:
@@ -35,3 +46,19 @@ def head(path: Path) -> bytes:
         if len(found) >= _HEAD_BYTES:
             break
     return found[:_HEAD_BYTES]
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """Give the path of the unpacked file: the file itself, or a temporary copy. Raises ArchiveError, OSError."""
+    with path.open("rb") as file:
+        kind = kind_of(file.read(16))
+    if kind is None:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
+        copy = Path(folder) / "trace"
+        with copy.open("wb") as file:
+            for piece in pieces(path):
+                file.write(piece)
+        yield copy

@@ -20,10 +20,11 @@ import numpy as np
 from bench.core import spans
 from bench.core.codes import Coded
 from bench.core.spans import Spans
-from bench.core.step_trace import Direction, HostWait, Phase, RankTrace, TracedCollective, TracedCopy, WaitKind
+from bench.core.step_trace import Direction, HostWait, RankTrace, TracedCollective, TracedCopy, WaitKind
 from bench.logs.archives import ArchiveError
 from bench.logs.trace_messages import TraceCode
-from bench.logs.traces import _open
+from bench.logs.traces import _host_ranges, _names, _open
+from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._json_stream import DamagedError, JsonStream
 
 _HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
@@ -46,75 +47,14 @@ _KIND_OF = {
     "runtime": _RUNTIME,
     "driver": _RUNTIME,
 }
-_COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|msccl", re.IGNORECASE)
-# Words in names of collectives, without `_`, in the order in which they are looked for.
-_OPS = (
-    ("allreduce", "allreduce"),
-    ("reducescatter", "reduce_scatter"),
-    ("allgather", "allgather"),
-    ("alltoall", "alltoall"),
-    ("broadcast", "broadcast"),
-    ("barrier", "barrier"),
-    ("sendrecv", "sendrecv"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("reduce", "reduce"),
-    ("recv", "recv"),
-    ("send", "send"),
-)
-_BYTES_OF = {
-    "float": 4,
-    "float32": 4,
-    "double": 8,
-    "float64": 8,
-    "half": 2,
-    "float16": 2,
-    "c10::half": 2,
-    "bfloat16": 2,
-    "c10::bfloat16": 2,
-    "long": 8,
-    "long int": 8,
-    "int64": 8,
-    "int": 4,
-    "int32": 4,
-    "short": 2,
-    "char": 1,
-    "signed char": 1,
-    "unsigned char": 1,
-    "byte": 1,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-}
-_STEP = re.compile(r"^ProfilerStep\s*#")
-_DATA = re.compile(r"dataloader.*__next__|dataloader.*next", re.IGNORECASE)
-_OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#|^#*\s*optimizer\s*#*$|^optimizer\.step$", re.IGNORECASE)
-_BACKWARD_RANGE = re.compile(r"^#*\s*backward\s*#*$|^loss\.backward|^backward[ _]pass$", re.IGNORECASE)
-_FORWARD_RANGE = re.compile(r"^#*\s*forward\s*#*$|Parallel\.forward$|^forward[ _]pass$|^FSDP.*forward", re.IGNORECASE)
-_EVALUATE = "autograd::engine::evaluate_function"
-_SYNC = re.compile(r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize")
-_ALLOCATOR = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostRegister|MallocHost|MemAlloc|MemFree|MallocManaged)")
-_ITEM = frozenset({"aten::item", "aten::_local_scalar_dense"})
-_RANK_IN_NAME = re.compile(r"(?:rank|worker|_r)[-_]?(\d+)", re.IGNORECASE)
 _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D2D, "ptop": Direction.P2P}
-
-
-@dataclass(slots=True)
-class _Host:
-    """An operator or annotation of a host thread, in microseconds."""
-
-    start: float
-    end: float
-    thread: Any
-    name: str
-    args: Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class _Events:
     """The events of a file, by kind; times in microseconds as in the file."""
 
-    host: list[_Host] = field(default_factory=list)
+    host: list[HostRange] = field(default_factory=list)
     compute: list[tuple[float, float, int]] = field(default_factory=list)  # start, end, correlation (-1 if unknown)
     exchange: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
     copies: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
@@ -177,7 +117,7 @@ def _add(event: Any, events: _Events) -> None:
     if not isinstance(args, dict):
         args = {}
     if kind == _HOST:
-        events.host.append(_Host(start, end, event.get("tid"), name, _useful(name, args)))
+        events.host.append(HostRange(start, end, event.get("tid"), name, _useful(name, args)))
     else:
         _add_of_device(event, kind, start, end, name, args, events)
 
@@ -196,15 +136,15 @@ def _add_of_device(
     number = correlation if isinstance(correlation, int) else -1
     if kind == _RUNTIME:
         events.launches.setdefault(number, (start, event.get("tid")))
-        if _SYNC.match(name):
+        if _names.SYNC.match(name):
             events.waits.append((WaitKind.SYNC, start, end, name))
-        elif _ALLOCATOR.match(name):
+        elif _names.ALLOCATOR.match(name):
             events.waits.append((WaitKind.ALLOCATOR, start, end, name))
         return
     events.devices.add(args.get("device", event.get("pid")))
     if kind == _COPY:
         events.copies.append((start, end, number, name, args))
-    elif _COLLECTIVE_KERNEL.search(name) or "Collective name" in args:
+    elif _names.COLLECTIVE_KERNEL.search(name) or "Collective name" in args:
         events.exchange.append((start, end, number, name, args))
     else:
         events.compute.append((start, end, number))
@@ -228,7 +168,7 @@ class _Reading:
         distributed = others.get("distributedInfo")
         self._distributed: Mapping[str, Any] = distributed if isinstance(distributed, dict) else {}
         self._groups = _groups(self._distributed)
-        self._main = _main_thread(events.host)
+        self._main = _host_ranges.main_thread(events.host)
         self._on_device = bool(events.compute or events.exchange)
 
     def trace(self) -> RankTrace:
@@ -247,8 +187,8 @@ class _Reading:
             self._remarks.append(Coded.of(TraceCode.NO_COLLECTIVES, **facts))
         if len(events.devices) > 1:
             self._remarks.append(Coded.of(TraceCode.SEVERAL_DEVICES, num=len(events.devices), **facts))
-        phases = self._phases()
-        steps = sorted((one.start, one.end, one.name) for one in events.host if _STEP.match(one.name))
+        phases = _host_ranges.phases(events.host, self._main)
+        steps = sorted((one.start, one.end, one.name) for one in events.host if _host_ranges.STEP.match(one.name))
         if self._on_device:
             work, launched = self._spans((start, end) for start, end, _ in compute), np.array(launches, dtype=float)
         else:
@@ -265,10 +205,10 @@ class _Reading:
             collectives=collectives,
             copies=tuple(self._copies()),
             waits=tuple(self._waits()),
-            phases=phases,
+            phases={phase: (union - self._zero) * 1e-6 for phase, union in phases.items()},
             steps=tuple((self._time(start), self._time(end)) for start, end, _ in steps),
             step_names=tuple(name for _, _, name in steps),
-            rank=rank if isinstance(rank, int) else _rank_in_name(self._source),
+            rank=rank if isinstance(rank, int) else _names.rank_in_name(self._source),
             world_size=world_size if isinstance(world_size, int) and world_size > 0 else None,
             host=_text(self._others.get("host_name")),
             device_name=_device_name(device_names),
@@ -293,7 +233,7 @@ class _Reading:
 
     def _device_collectives(self) -> Iterator[TracedCollective]:
         """Yield the collectives whose kernels ran on the device, each with what its call on the host states."""
-        calls: dict[Any, list[_Host]] = defaultdict(list)
+        calls: dict[Any, list[HostRange]] = defaultdict(list)
         for one in self._events.host:
             if one.name.startswith(("nccl:", "record_param_comms", "xccl:")):
                 calls[one.thread].append(one)
@@ -301,7 +241,7 @@ class _Reading:
         found = []
         for start, end, number, name, args in self._events.exchange:
             launch, thread = self._events.launches.get(number, (None, None))
-            enclosing: list[_Host] = []
+            enclosing: list[HostRange] = []
             if launch is not None and thread in calls:
                 behind = bisect_right(starts[thread], launch)
                 enclosing = [one for one in calls[thread][max(behind - 4, 0) : behind] if one.end >= launch]
@@ -315,7 +255,7 @@ class _Reading:
         places: dict[tuple[str, tuple[int, ...] | None], int] = defaultdict(int)
         for start, end, launch, name, stated, spoken in found:
             group, members, size = self._group(stated)
-            op = _op(str(stated.get("Collective name") or (spoken.name.partition(":")[2] if spoken else name)))
+            op = _names.op(str(stated.get("Collective name") or (spoken.name.partition(":")[2] if spoken else name)))
             num_bytes, dtype = _stated_bytes(stated)
             if num_bytes is None and spoken is not None:
                 num_bytes, dtype = _dims_bytes(spoken.args)
@@ -328,6 +268,7 @@ class _Reading:
                 group=group,
                 members=members,
                 group_size=size,
+                seq=_sequence(op, stated),
                 num_bytes=num_bytes,
                 dtype=dtype,
                 peer=_peer(op, stated),
@@ -341,7 +282,7 @@ class _Reading:
         """Return the name, the members and the size of the group of a collective, as far as they are stated."""
         name = str(stated.get("Process Group Name", ""))
         size = stated.get("Group size")
-        members = _numbers(stated.get("Process Group Ranks")) or self._groups.get(name)
+        members = _names.numbers(stated.get("Process Group Ranks")) or self._groups.get(name)
         known = size if isinstance(size, int) and size > 0 else None
         if members is not None and known is not None and len(members) != known:
             members = None  # long lists are cut in the file
@@ -352,8 +293,9 @@ class _Reading:
 
         A library that works in the order of the calls carries out the n-th call as its n-th transfer.
         """
-        calls = [one for one in self._events.host if one.name.startswith("c10d::") and _op(one.name) in _KNOWN_OPS]
-        transfers = [one for one in self._events.host if one.name.startswith(("gloo:", "mpi:"))]
+        host = self._events.host
+        calls = [one for one in host if one.name.startswith("c10d::") and _names.op(one.name) in _names.KNOWN_OPS]
+        transfers = [one for one in host if one.name.startswith(("gloo:", "mpi:"))]
         if calls and len(calls) != len(transfers):
             calls = _nested_left_out(calls)
         if calls and transfers and len(calls) != len(transfers):
@@ -362,7 +304,7 @@ class _Reading:
             facts = {"source": self._source, "num": len(calls)}
             self._remarks.append(Coded.of(TraceCode.NO_DEVICE_TRANSFER, **facts))
         size = self._distributed.get("world_size")
-        pairs: Sequence[tuple[_Host | None, _Host | None]]
+        pairs: Sequence[tuple[HostRange | None, HostRange | None]]
         if transfers:
             known = calls if len(calls) == len(transfers) else [None] * len(transfers)
             pairs = [*zip(known, transfers, strict=True)]
@@ -376,7 +318,7 @@ class _Reading:
             if num_bytes is None:
                 num_bytes, dtype = _dims_bytes(event.args)
             yield TracedCollective(
-                op=_op(event.name),
+                op=_names.op(event.name),
                 place=place,
                 start_s=self._time(moved.start),
                 end_s=self._time(moved.end),
@@ -424,87 +366,24 @@ class _Reading:
         for kind, start, end, name in sorted(self._events.waits, key=lambda one: one[1]):
             yield HostWait(kind, self._time(start), self._time(end), name)
         for one in self._events.host:
-            if one.name in _ITEM:
+            if one.name in _names.ITEM:
                 yield HostWait(WaitKind.ITEM, self._time(one.start), self._time(one.end), one.name)
-
-    def _phases(self) -> dict[Phase, Spans]:
-        """Return the phases of the program: as annotated, else by the operators of autograd."""
-        host = self._events.host
-        on_main = [one for one in host if one.thread == self._main]
-        found = {
-            Phase.DATA: [one for one in on_main if _DATA.search(one.name)],
-            Phase.OPTIMIZER: [one for one in on_main if _OPTIMIZER.match(one.name)],
-            Phase.BACKWARD: [one for one in on_main if _BACKWARD_RANGE.match(one.name)],
-            Phase.FORWARD: [one for one in on_main if _FORWARD_RANGE.search(one.name)],
-        }
-        unions = {phase: spans.union(self._spans((one.start, one.end) for one in own)) for phase, own in found.items()}
-        if not found[Phase.BACKWARD]:
-            unions[Phase.BACKWARD] = spans.union(self._spans(_autograd(host)))
-        for earlier, later in ((Phase.DATA, Phase.FORWARD), (Phase.OPTIMIZER, Phase.BACKWARD)):
-            unions[later] = spans.minus(unions[later], unions[earlier])
-        unions[Phase.FORWARD] = spans.minus(unions[Phase.FORWARD], unions[Phase.BACKWARD])
-        return {phase: union for phase, union in unions.items() if len(union)}
-
-
-_KNOWN_OPS = frozenset(op for _, op in _OPS)
-
-
-def _op(name: str) -> str:
-    """Return the suite's name of a collective, or the given name if it is none that is known."""
-    words = name.lower().replace("_", "").replace("all2all", "alltoall").replace("coalesced", "")
-    return next((op for word, op in _OPS if word in words), name)
-
-
-def _main_thread(host: Sequence[_Host]) -> Any:
-    """Return the thread that marks the steps, else the one that is in operators for the longest time."""
-    for one in host:
-        if _STEP.match(one.name):
-            return one.thread
-    by_thread: dict[Any, float] = defaultdict(float)
-    for one in host:
-        by_thread[one.thread] += one.end - one.start
-    return max(by_thread, key=lambda thread: by_thread[thread], default=None)
-
-
-def _autograd(host: Sequence[_Host]) -> Iterator[tuple[float, float]]:
-    """Yield the backward passes: operators of autograd without another top-level operator between them."""
-    start = end = None
-    inside = -np.inf
-    for one in host:
-        if one.start < inside or _STEP.match(one.name) or one.name.startswith(("gloo:", "nccl:")):
-            continue
-        if one.name.startswith(_EVALUATE):
-            inside = one.end
-            start = one.start if start is None else start
-            end = one.end if end is None else max(end, one.end)
-        elif not one.name.startswith("DistributedDataParallel"):
-            if start is not None and end is not None:
-                yield start, end
-            start = end = None
-    if start is not None and end is not None:
-        yield start, end
 
 
 def _is_wait(name: str) -> bool:
     """Check whether an event of a host thread is no work: it marks a step, awaits data or is part of a collective."""
-    if _STEP.match(name) or _DATA.search(name) or name.startswith(("gloo:", "mpi:", "c10d::", "record_param_comms")):
-        return True
-    return bool(
-        _OPTIMIZER.match(name)
-        or _BACKWARD_RANGE.match(name)
-        or _FORWARD_RANGE.search(name)
-        or name.startswith(("FSDP::", "## ", "nccl:"))
-    )
+    exchange = ("gloo:", "mpi:", "c10d::", "record_param_comms", "nccl:")
+    return _host_ranges.is_annotation(name) or name.startswith((*exchange, "FSDP::", "## "))
 
 
-def _calls_in_operators(host: Sequence[_Host], time: Any) -> Iterator[tuple[float, float, float]]:
+def _calls_in_operators(host: Sequence[HostRange], time: Any) -> Iterator[tuple[float, float, float]]:
     """Yield for each collective that an operator calls: the operator's end, the call, the next operator's start."""
-    by_thread: dict[Any, list[_Host]] = defaultdict(list)
+    by_thread: dict[Any, list[HostRange]] = defaultdict(list)
     for one in host:
         by_thread[one.thread].append(one)
     for own in by_thread.values():
         starts = [one.start for one in own]
-        parents: list[_Host] = []
+        parents: list[HostRange] = []
         for one in own:
             while parents and parents[-1].end <= one.start:
                 parents.pop()
@@ -517,16 +396,16 @@ def _calls_in_operators(host: Sequence[_Host], time: Any) -> Iterator[tuple[floa
             parents.append(one)
 
 
-def _nested_left_out(calls: Sequence[_Host]) -> list[_Host]:
+def _nested_left_out(calls: Sequence[HostRange]) -> list[HostRange]:
     """Return the calls without those that another call of the same thread contains."""
-    kept: list[_Host] = []
+    kept: list[HostRange] = []
     for one in calls:
         if not any(other.thread == one.thread and other.end >= one.end for other in kept[-3:]):
             kept.append(one)
     return kept
 
 
-def _called_before(calls: Sequence[_Host], transfers: Sequence[_Host]) -> list[_Host]:
+def _called_before(calls: Sequence[HostRange], transfers: Sequence[HostRange]) -> list[HostRange]:
     """Return one call for each transfer if each transfer has an own call before it of the same operation.
 
     The profiler may begin or end between a call and its transfer. Returns nothing if they cannot be matched.
@@ -534,8 +413,8 @@ def _called_before(calls: Sequence[_Host], transfers: Sequence[_Host]) -> list[_
     found = []
     remaining = list(calls)
     for transfer in transfers:
-        op = _op(transfer.name)
-        while remaining and (remaining[0].start > transfer.start or _op(remaining[0].name) != op):
+        op = _names.op(transfer.name)
+        while remaining and (remaining[0].start > transfer.start or _names.op(remaining[0].name) != op):
             if remaining[0].start > transfer.start:
                 return []
             remaining.pop(0)
@@ -551,21 +430,10 @@ def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     found = {}
     for one in configured if isinstance(configured, list) else ():
         if isinstance(one, dict) and "pg_name" in one:
-            members = _numbers(one.get("ranks"))
+            members = _names.numbers(one.get("ranks"))
             if members:
                 found[str(one["pg_name"])] = members
     return found
-
-
-def _numbers(value: Any) -> tuple[int, ...] | None:
-    """Return the whole numbers of a list or of its text; None if it is cut, empty or something else."""
-    if isinstance(value, str):
-        if "..." in value:
-            return None
-        value = [int(word) for word in re.findall(r"\d+", value)]
-    if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
-        return tuple(value)
-    return None
 
 
 def _stated_bytes(stated: Mapping[str, Any]) -> tuple[int | None, str | None]:
@@ -573,7 +441,7 @@ def _stated_bytes(stated: Mapping[str, Any]) -> tuple[int | None, str | None]:
     counts = [stated.get(key) for key in ("In msg nelems", "Out msg nelems")]
     known = [count for count in counts if isinstance(count, int)]
     dtype = _text(stated.get("dtype"))
-    width = _BYTES_OF.get((dtype or "").lower())
+    width = _names.BYTES_OF.get((dtype or "").lower())
     if not known or width is None:
         return None, dtype
     return max(known) * width, dtype
@@ -585,7 +453,7 @@ def _dims_bytes(args: Mapping[str, Any]) -> tuple[int | None, str | None]:
     if not isinstance(dims, list) or not isinstance(types, list) or not dims or not types:
         return None, None
     first, kind = dims[0], str(types[0])
-    width = _BYTES_OF.get(kind.lower())
+    width = _names.BYTES_OF.get(kind.lower())
     if width is None or not isinstance(first, list):
         return None, None
     tensors = first if first and all(isinstance(one, list) for one in first) else [first]
@@ -601,6 +469,12 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
     return peer if isinstance(peer, int) and peer >= 0 else None
 
 
+def _sequence(op: str, stated: Mapping[str, Any]) -> int | None:
+    """Return the sequence number of a collective in its group. Messages have a count of their own."""
+    number = stated.get("Seq")
+    return number if isinstance(number, int) and op not in ("send", "recv", "sendrecv") else None
+
+
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
@@ -610,9 +484,3 @@ def _device_name(properties: Any) -> str | None:
     if isinstance(properties, list) and properties and isinstance(properties[0], dict):
         return _text(properties[0].get("name"))
     return None
-
-
-def _rank_in_name(source: str) -> int | None:
-    """Return the rank that a file's name states: `rank3.json`, `worker3_step_12...`, `trace_rank-3`."""
-    found = _RANK_IN_NAME.search(Path(source).name)
-    return int(found[1]) if found else None

@@ -1,0 +1,450 @@
+"""The likeliest causes of lost time: each is a function with its evidence and its limit.
+
+A cause is named only if a replay without it saves more than the limit in the median step, also at the low end of the
+interval. The limit is the largest of: the bound of the clocks, and a share of the step below which healthy jobs vary.
+Parts of the steps are accounting; a cause says what its removal returns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from bench.core import spans
+from bench.core.codes import Coded
+from bench.core.spans import Spans
+from bench.core.step_trace import Direction, Phase, RankTrace, WaitKind
+from bench.job.graph import GraphChange
+from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode, WhatIf
+from bench.job.model import Cause, Gain, Job, Late, LateRank, Part, RankStep
+from bench.job.what_if import WhatIfs, gain_of
+
+_LEAST_SHARE = 0.04  # of a step: healthy jobs on hosts vary by up to 2 %
+_OFTEN = 0.7  # a rank is late if it was late, by more than the limit, in this share of the steps
+_SLOW = 1.5  # a group's exchange takes this many times as long as that of other groups of its kind
+_LEAST_GROUPS = 3
+_AFTER_WAIT_S = 50e-6  # the device falls idle this long after the host began to wait, or less
+_SHORT_KERNEL_S = 5e-6  # less than a launch costs
+_UNKNOWN_SHARE = 0.2
+_PERIODIC_STEPS = 3  # long steps that must be equally far apart
+_LONG = 1.2  # a long step takes this many times the median
+_LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the link's rate
+_DEVICE_WAITS = (WaitKind.SYNC, WaitKind.ITEM, WaitKind.ALLOCATOR)
+_PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
+_CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED = 0.98, 0.5, 0.7, 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the causes are found in."""
+
+    job: Job
+    steps: Sequence[RankStep]
+    late: Sequence[Late]
+    late_ranks: Sequence[LateRank]
+    replays: WhatIfs
+    step_s: float
+    limit_s: float
+
+
+def limit_of(job: Job, step_s: float) -> float:
+    """Return the gain of a step below which no cause is named, seconds."""
+    return max(job.alignment.bound_s or 0.0, _LEAST_SHARE * step_s)
+
+
+def causes_of(known: Known) -> list[Cause]:
+    """Return the causes, the one that returns most first."""
+    found = [cause for rule in _RULES for cause in rule(known)]
+    return sorted(found, key=lambda cause: -cause.gain_s)
+
+
+def _cause(
+    known: Known,
+    gain: Gain,
+    words: Coded,
+    confirm: Coded,
+    evidence: Sequence[Coded] = (),
+    ranks: tuple[int, ...] = (),
+    confidence: float = _CERTAIN,
+) -> Iterator[Cause]:
+    """Yield the cause if its gain exceeds the limit."""
+    if gain.low_s <= known.limit_s:
+        return
+    above = sum(saved > known.limit_s for saved in gain.by_step)
+    share = above / len(gain.by_step)
+    confidence *= min(share, _CERTAIN)
+    confidence *= _ONE_STEP if len(gain.by_step) == 1 else 1.0
+    confidence *= _RANKS_MISSING if known.job.missing else 1.0
+    facts = {"num": above, "num_steps": len(gain.by_step), "limit_s": known.limit_s}
+    evidence = (*evidence, Coded.of(EvidenceCode.SHARE, **facts))
+    yield Cause(words.code, gain.gain_s, gain.low_s, gain.high_s, round(confidence, 2), words, evidence, confirm, ranks)
+
+
+def _late_input(known: Known) -> Iterator[Cause]:
+    """Find input that comes late on all ranks. If it is late on one rank only, that is a late rank."""
+    waits = [_median_part(known, rank, Part.DATA_WAIT) for rank in known.job.traces]
+    if min(waits) <= known.limit_s:
+        return
+    gain = known.replays.of(WhatIf.NO_DATA_WAIT)
+    assert gain is not None
+    evidence = [Coded.of(EvidenceCode.ALL_WAIT, waits_s=[f"{wait * 1e3:.1f} ms" for wait in waits])]
+    words = Coded.of(CauseCode.LATE_INPUT, wait_s=median(waits))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.INPUT), evidence)
+
+
+def _late_rank(known: Known) -> Iterator[Cause]:
+    """Find ranks that are late in most steps."""
+    for late in _often_late(known):
+        gain = known.replays.gain(CauseCode.LATE_RANK, GraphChange(balanced=frozenset({late.rank})))
+        host = known.job.traces[late.rank].host
+        facts = {"rank": late.rank, "host": host, "segment": late.segment.value, "late_s": late.late_s}
+        num = round(late.share * known.job.num_steps)
+        evidence = [Coded.of(EvidenceCode.LATE_IN, num=num, num_steps=known.job.num_steps)]
+        confirm = Coded.of(ConfirmCode.RANK, rank=late.rank)
+        yield from _cause(known, gain, Coded.of(CauseCode.LATE_RANK, **facts), confirm, evidence, (late.rank,))
+
+
+def _often_late(known: Known) -> list[LateRank]:
+    """Return the ranks that are late in most steps, without the stages of a pipeline."""
+    return [late for late in known.late_ranks if late.share >= _OFTEN and not _is_bubble(known, late.rank)]
+
+
+def _is_bubble(known: Known, rank: int) -> bool:
+    """Check whether the others wait for messages of a rank: a pipeline's stage, not a late rank."""
+    ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
+    return bool(ops) and ops.most_common(1)[0][0] == "message"
+
+
+def _random_lateness(known: Known) -> Iterator[Cause]:
+    """Find ranks that are late, every time another one."""
+    if _often_late(known) or known.job.num_steps < 2:
+        return
+    late = [one for one in known.late if one.late_s > known.limit_s]
+    if not late or all(_is_bubble(known, one.rank) for one in late):
+        return
+    gain = known.replays.of(WhatIf.BALANCED_RANKS)
+    if gain is None:
+        return
+    words = Coded.of(CauseCode.RANDOM_LATENESS, late_s=median(one.late_s for one in late))
+    evidence = [Coded.of(EvidenceCode.LATE_RANKS, ranks=[str(one.rank) for one in late])]
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.NOISE), evidence)
+
+
+def _bubble(known: Known) -> Iterator[Cause]:
+    """Find stages of a pipeline that wait for the messages of the stage before."""
+    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    for rank, timeline in known.replays.timelines.items():
+        for stall in timeline.stalls:
+            if stall.releases and all(known.job.collectives[index].op == "message" for index in stall.releases):
+                waits[rank].append((stall.start_s, stall.end_s))
+    by_step = []
+    for step in range(known.job.num_steps):
+        spent = [
+            spans.total(spans.clip(spans.union(spans.of(own)), *known.job.step_span(rank, step)))
+            for rank, own in waits.items()
+        ]
+        by_step.append(median(spent) if spent else 0.0)
+    gain = gain_of(CauseCode.BUBBLE, by_step)
+    words = Coded.of(CauseCode.BUBBLE, wait_s=gain.gain_s)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.MICRO_BATCHES), ranks=tuple(waits))
+
+
+def _slow_link(known: Known) -> Iterator[Cause]:
+    """Find exchanges that take longer than the machine's links give alone, or than the same of other groups."""
+    yield from _slower_than_predicted(known)
+    yield from _slower_than_other_groups(known)
+
+
+def _slower_than_predicted(known: Known) -> Iterator[Cause]:
+    network = known.replays.network
+    if network is None:
+        return
+    slow: dict[int, float] = {}
+    for index, one in enumerate(known.job.collectives):
+        transfer_s, alone = known.replays.graph.transfer_s(index), network.alone(one)
+        if transfer_s is not None and alone is not None and transfer_s > alone.high_s:
+            slow[index] = alone.high_s
+    if not slow:
+        return
+    gain = known.replays.gain(
+        CauseCode.SLOW_LINK, GraphChange(transfer=lambda index, own: min(own, slow.get(index, own)))
+    )
+    worst = max(slow, key=lambda index: (known.replays.graph.transfer_s(index) or 0.0) - slow[index])
+    one = known.job.collectives[worst]
+    facts = {"op": one.op, "num_bytes": one.num_bytes, "own_s": known.replays.graph.transfer_s(worst)}
+    words = Coded.of(CauseCode.SLOW_LINK, **facts, machine=network.name, usual_s=slow[worst])
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LINK), _exchanges(known))
+
+
+def _slower_than_other_groups(known: Known) -> Iterator[Cause]:
+    kinds: dict[tuple[str, int, int], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for index, one in enumerate(known.job.collectives):
+        if known.replays.graph.transfer_s(index) and one.num_bytes and one.complete:
+            kinds[one.op, one.num_bytes, len(one.parts)][one.group].append(index)
+    slow: dict[int, float] = {}
+    worst: tuple[float, str, int, float] | None = None
+    for (op, *_), groups in kinds.items():
+        if len(groups) < _LEAST_GROUPS:
+            continue
+        usual = {
+            name: median(known.replays.graph.transfer_s(index) or 0.0 for index in own) for name, own in groups.items()
+        }
+        for name, own_s in usual.items():
+            others_s = median(seconds for other, seconds in usual.items() if other != name)
+            if own_s > _SLOW * others_s:
+                slow |= dict.fromkeys(groups[name], others_s)
+                excess = (own_s - others_s) * len(groups[name])
+                worst = max(worst or (0.0, "", 0, 0.0), (excess, op, groups[name][0], others_s))
+    if worst is None:
+        return
+    gain = known.replays.gain(
+        CauseCode.SLOW_LINK, GraphChange(transfer=lambda index, own: min(own, slow.get(index, own)))
+    )
+    one = known.job.collectives[worst[2]]
+    ranks = tuple(sorted(one.parts))
+    facts = {"op": one.op, "num_bytes": one.num_bytes, "own_s": known.replays.graph.transfer_s(worst[2])}
+    words = Coded.of(CauseCode.SLOW_LINK, **facts, others_s=worst[3], ranks=[str(rank) for rank in ranks])
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LINK), _exchanges(known), ranks)
+
+
+def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
+    """Find gradients whose exchange is exposed although the backward pass is long enough to hide it."""
+    phases = known.replays.buckets()
+    gain = known.replays.of(WhatIf.OTHER_BUCKETS)
+    if not phases or gain is None or not _compared(known):
+        return
+    facts = {"exposed_s": gain.gain_s, "backward_s": median(phase.backward_s for phase in phases)}
+    sizes = [known.job.collectives[index].num_bytes or 0 for phase in phases for index in phase.indices]
+    least = median(phase.least_exposed_s for phase in phases)
+    num = round(len(sizes) / len(phases))
+    evidence = [Coded.of(EvidenceCode.BUCKETS, num=num, largest=max(sizes), least_s=least)]
+    words = Coded.of(CauseCode.EXCHANGE_NOT_HIDDEN, **facts)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.BUCKETS), evidence)
+
+
+def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
+    """Find exchanges that are longer than the backward pass, or of which the ranks wait for each part."""
+    without, hidden = known.replays.of(WhatIf.NO_NETWORK), known.replays.of(WhatIf.OTHER_BUCKETS)
+    if without is None or not _compared(known):
+        return
+    saved = [*without.by_step]
+    if hidden is not None:
+        saved = [all_s - more for all_s, more in zip(saved, hidden.by_step, strict=True)]
+    gain = gain_of(CauseCode.EXCHANGE_CANNOT_HIDE, saved)
+    phases = known.replays.buckets()
+    transfers = [known.replays.graph.transfer_s(index) or 0.0 for index in range(len(known.job.collectives))]
+    exchange_s = sum(transfers) / max(known.job.num_steps, 1)
+    facts: dict[str, object] = {"exchange_s": exchange_s, "num": round(len(transfers) / max(known.job.num_steps, 1))}
+    if phases:
+        facts["backward_s"] = median(phase.backward_s for phase in phases)
+    words = Coded.of(CauseCode.EXCHANGE_CANNOT_HIDE, **facts, blocking=not phases)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LESS), _exchanges(known))
+
+
+def _compared(known: Known) -> bool:
+    """Check whether several ranks of the exchanges have a file. If not, waiting for a late rank looks like transfer."""
+    return any(len(one.parts) > 1 for one in known.job.collectives)
+
+
+def _exchanges(known: Known) -> list[Coded]:
+    """Return how much is exchanged in a step."""
+    num_steps = max(known.job.num_steps, 1)
+    transfer_s = sum(known.replays.graph.transfer_s(index) or 0.0 for index in range(len(known.job.collectives)))
+    num_bytes = sum(one.num_bytes or 0 for one in known.job.collectives)
+    num = round(len(known.job.collectives) / num_steps)
+    facts = {"num": num, "num_bytes": num_bytes / num_steps, "transfer_s": transfer_s / num_steps}
+    return [Coded.of(EvidenceCode.TRANSFERS, **facts)]
+
+
+def _host_bound(known: Known) -> Iterator[Cause]:
+    """Find idle times of the device that the host causes by late launches, outside its own waits."""
+    gain = known.replays.of(WhatIf.NO_HOST_GAPS)
+    if gain is None:
+        return
+    waiting = {rank: _idle_after(known, rank, {*_DEVICE_WAITS}) for rank in known.job.traces}
+    host = known.replays.part(Part.HOST_BOUND)
+    rest = {rank: spans.minus(host[rank], waiting[rank]) for rank in host}
+    gain = known.replays.without(CauseCode.HOST_BOUND, rest)
+    kernels = [
+        float(length) for trace in known.job.traces.values() for length in trace.compute[:, 1] - trace.compute[:, 0]
+    ]
+    if not kernels:
+        return
+    kernel_s = median(kernels)
+    num = round(len(kernels) / len(known.job.traces) / max(known.job.num_steps, 1))
+    evidence = [Coded.of(EvidenceCode.LAUNCHES, num=num, mean_s=kernel_s)]
+    words = Coded.of(CauseCode.HOST_BOUND, idle_s=gain.gain_s, num_launches=num, kernel_s=kernel_s)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.GRAPHS), evidence)
+    if kernel_s < _SHORT_KERNEL_S:
+        words = Coded.of(CauseCode.SMALL_BATCH, kernel_s=kernel_s)
+        yield from _cause(known, gain, words, Coded.of(ConfirmCode.BATCH), evidence, confidence=0.6)
+
+
+def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
+    """Return the host-bound times of a rank that began while its host waited, or just after."""
+    trace = known.job.traces[rank]
+    waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
+    idle = known.replays.timelines[rank].by_part[Part.HOST_BOUND]
+    if not len(waits) or not len(idle):
+        return spans.NONE
+    place = np.searchsorted(waits[:, 0], idle[:, 0], side="right") - 1
+    begun = (place >= 0) & (idle[:, 0] < waits[np.maximum(place, 0), 1])
+    found: Spans = idle[begun]
+    return found
+
+
+def _sync_point(known: Known) -> Iterator[Cause]:
+    """Find points at which the host waits for the device, after which the device waits for the host."""
+    yield from _host_waits(known, {WaitKind.SYNC, WaitKind.ITEM}, CauseCode.SYNC_POINT, ConfirmCode.SYNC)
+
+
+def _allocator(known: Known) -> Iterator[Cause]:
+    """Find device memory that the host allocates or frees within the step."""
+    yield from _host_waits(known, {WaitKind.ALLOCATOR}, CauseCode.ALLOCATOR, ConfirmCode.ALLOCATOR)
+
+
+def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: ConfirmCode) -> Iterator[Cause]:
+    idle = {rank: _idle_after(known, rank, kinds) for rank in known.job.traces}
+    if not any(len(one) for one in idle.values()):
+        return
+    names = Counter(one.name for trace in known.job.traces.values() for one in trace.waits if one.kind in kinds)
+    gain = known.replays.without(code, idle)
+    words = Coded.of(code, idle_s=gain.gain_s, name=names.most_common(1)[0][0])
+    yield from _cause(known, gain, words, Coded.of(confirm))
+
+
+def _recompute(known: Known) -> Iterator[Cause]:
+    """Find layers whose forward pass runs again in the backward pass."""
+    again = {}
+    for rank, trace in known.job.traces.items():
+        forward, backward = (
+            spans.union(trace.phases.get(name, spans.NONE)) for name in (Phase.FORWARD, Phase.BACKWARD)
+        )
+        repeated = spans.both(forward, backward)
+        again[rank] = _work_of(trace, repeated)
+    if not any(len(one) for one in again.values()):
+        return
+    gain = known.replays.without(CauseCode.RECOMPUTE, again)
+    words = Coded.of(CauseCode.RECOMPUTE, recompute_s=gain.gain_s)
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.RECOMPUTE))
+
+
+def _work_of(trace: RankTrace, called: Spans) -> Spans:
+    """Return the work that the host started in these times."""
+    if not trace.on_device:
+        return called
+    if not len(called) or not len(trace.compute):
+        return spans.NONE
+    launches = trace.compute_launch_s
+    place = np.searchsorted(called[:, 0], launches, side="right") - 1
+    inside = (place >= 0) & (launches < called[np.maximum(place, 0), 1])
+    return spans.union(trace.compute[inside])
+
+
+def _periodic(known: Known) -> Iterator[Cause]:
+    """Find long steps at equal distances: checkpoints, evaluation, logging."""
+    recorded = known.replays.graph.recorded()
+    usual = median(recorded)
+    long = [step for step, seconds in enumerate(recorded) if seconds > _LONG * usual]
+    gaps = {after - before for before, after in pairwise(long)}
+    if len(long) < _PERIODIC_STEPS - 1 or len(gaps) != 1 or max(gaps) < 2:
+        return
+    if len(long) < _PERIODIC_STEPS and len(recorded) < _PERIODIC_STEPS * max(gaps) - 1:
+        return
+    period = max(gaps)
+    extra = [recorded[step] - usual for step in long]
+    amortised = [one / period for one in extra]
+    gain = gain_of(CauseCode.PERIODIC, amortised)
+    words = Coded.of(CauseCode.PERIODIC, period=period, extra_s=median(extra))
+    evidence = [Coded.of(EvidenceCode.LONG_STEPS, steps=[str(step) for step in long])]
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.LONG_STEPS, period=period), evidence)
+
+
+def _pageable_copy(known: Known) -> Iterator[Cause]:
+    """Find copies from or to memory that is not page-locked. They can never run beside the work."""
+    for direction in (Direction.H2D, Direction.D2H):
+        exposed = {}
+        for rank, trace in known.job.traces.items():
+            own = spans.of((c.start_s, c.end_s) for c in trace.copies if c.direction is direction and c.pinned is False)
+            exposed[rank] = spans.both(spans.union(own), known.replays.timelines[rank].by_part[Part.EXPOSED_COPY])
+        if any(len(one) for one in exposed.values()):
+            gain = known.replays.without(CauseCode.PAGEABLE_COPY, exposed)
+            words = Coded.of(CauseCode.PAGEABLE_COPY, direction=direction.value, exposed_s=gain.gain_s)
+            yield from _cause(known, gain, words, Coded.of(ConfirmCode.PINNED))
+
+
+def _slow_copy(known: Known) -> Iterator[Cause]:
+    """Find copies of pinned memory that are slower than the machine's PCIe link gives."""
+    network = known.replays.network
+    bound = network.links.pcie_bytes_per_s if network else None
+    if network is None or bound is None:
+        return
+    for direction in (Direction.H2D, Direction.D2H):
+        removed, rates = {}, []
+        for rank, trace in known.job.traces.items():
+            own = []
+            for copy in trace.copies:
+                if copy.direction is not direction or (copy.num_bytes or 0) < _LARGE_COPY_BYTES or copy.pinned is False:
+                    continue
+                low = network.copy_rate(direction.value)
+                needed = (copy.num_bytes or 0) / low
+                rates.append((copy.num_bytes or 0) / max(copy.end_s - copy.start_s, 1e-9))
+                own.append((min(copy.start_s + needed, copy.end_s), copy.end_s))
+            exposed = known.replays.timelines[rank].by_part[Part.EXPOSED_COPY]
+            removed[rank] = spans.both(spans.union(spans.of(own)), exposed)
+        if rates:
+            gain = known.replays.without(CauseCode.SLOW_COPY, removed)
+            facts = {"direction": direction.value, "own": median(rates), "usual": network.copy_rate(direction.value)}
+            words = Coded.of(CauseCode.SLOW_COPY, **facts, machine=network.name)
+            yield from _cause(known, gain, words, Coded.of(ConfirmCode.COPIES))
+
+
+def _shared_gpu(known: Known) -> Iterator[Cause]:
+    """Report that the job has a slice of a GPU. What a whole one would return is not known."""
+    parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
+    shared = sorted(name for name in parts if any(word in name for word in _PARTS_OF_A_GPU))
+    if shared:
+        words = Coded.of(CauseCode.SHARED_GPU, device=shared[0])
+        yield Cause(words.code, 0.0, 0.0, 0.0, _CERTAIN, words, (), Coded.of(ConfirmCode.WHOLE_GPU), ())
+
+
+def _unknown(known: Known) -> Iterator[Cause]:
+    """Report a large part of the step that the traces cannot explain: no known part, or waiting for unknown ranks."""
+    parts = [Part.OTHER] if _compared(known) else [Part.OTHER, Part.EXPOSED_EXCHANGE]
+    unexplained = [sum(_median_part(known, rank, part) for part in parts) for rank in known.job.traces]
+    share = median(unexplained) / known.step_s
+    if share <= _UNKNOWN_SHARE:
+        return
+    waits = len(parts) > 1 and median(_median_part(known, rank, parts[1]) for rank in known.job.traces) > known.limit_s
+    words = Coded.of(CauseCode.UNKNOWN, share=share, waits=waits)
+    confirm = Coded.of(ConfirmCode.ALL_RANKS if waits else ConfirmCode.RECORD)
+    yield from _cause(known, gain_of(CauseCode.UNKNOWN, unexplained), words, confirm, confidence=_UNEXPLAINED)
+
+
+def _median_part(known: Known, rank: int, part: Part) -> float:
+    return median(step.parts[part] for step in known.steps if step.rank == rank)
+
+
+_RULES = (
+    _late_input,
+    _late_rank,
+    _random_lateness,
+    _bubble,
+    _slow_link,
+    _exchange_not_hidden,
+    _exchange_cannot_hide,
+    _host_bound,
+    _sync_point,
+    _allocator,
+    _recompute,
+    _periodic,
+    _pageable_copy,
+    _slow_copy,
+    _shared_gpu,
+    _unknown,
+)

@@ -1,0 +1,288 @@
+"""Replay the steps of a job with something changed: the graph of what a step waits for.
+
+Each rank's own work (data, compute, copies, host, other) advances its clock. A rank's collective is issued at its place
+in that work; it begins when all ranks have issued it and the collective before it on the same lane is over, and takes
+its recorded transfer. A rank that stalled for a collective goes on at its end; a collective for which no rank stalled
+must be over at the rank's next optimizer or at the end of the step. Without a change the replay gives back the recorded
+steps (`closure`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import pairwise
+from statistics import median_low
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.core import spans
+from bench.core.spans import Spans
+from bench.core.step_trace import Phase, RankTrace, TracedCollective
+from bench.job.model import Job
+from bench.job.parts import RankTimeline
+
+Transfer = Callable[[int, float], float]
+
+
+def _as_recorded(_: int, transfer_s: float) -> float:
+    return transfer_s
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChange:
+    """What is different in a replay.
+
+    removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
+    index in `Job.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower) median
+    of the other ranks.
+    """
+
+    removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
+    transfer: Transfer = _as_recorded
+    balanced: frozenset[int] = frozenset()
+
+
+class _Kind(Enum):
+    ISSUE = auto()
+    WAIT = auto()
+    STEP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One event of a rank. targets: the collective that is issued, those that are awaited, or the step's boundary."""
+
+    time_s: float  # on the rank's own clock
+    kind: _Kind
+    targets: tuple[int, ...]
+
+
+class Graph:
+    """The events of all ranks, ready to be replayed."""
+
+    def __init__(self, job: Job, timelines: Mapping[int, RankTimeline]) -> None:
+        """Build the graph of a job. Collectives whose duration is unknown are left out."""
+        self.num_steps = job.num_steps
+        self._job = job
+        self._known = {index for index, one in enumerate(job.collectives) if one.timed}
+        self._before = _before_on_lane(job, self._known)
+        self._transfers = {index: self._transfer(index) for index in self._known}
+        self._events: dict[int, list[_Event]] = {}
+        self._work: dict[int, Spans] = {}
+        self._keys: dict[int, list[float]] = {}
+        for rank, trace in job.traces.items():
+            timeline = timelines[rank]
+            waits = spans.union(spans.of((one.start_s, one.end_s) for one in timeline.stalls if one.is_released))
+            self._work[rank] = spans.minus(spans.of([(-np.inf, np.inf)]), waits)
+            self._events[rank] = [*_events_of(job, trace, timeline, self._known)]
+            self._keys[rank] = [job.alignment.aligned(rank, one.time_s) for one in self._events[rank]]
+
+    def closure(self) -> list[tuple[float, float]]:
+        """Return the recorded and the replayed seconds of each step."""
+        return [*zip(self.recorded(), self.steps(), strict=True)]
+
+    def recorded(self) -> list[float]:
+        """Return the seconds of each step's slowest rank, as recorded."""
+        by_rank = [[end - start for start, end in trace.steps] for trace in self._job.traces.values()]
+        return [max(of_step) for of_step in zip(*by_rank, strict=True)]
+
+    def steps(self, change: GraphChange | None = None) -> list[float]:
+        """Return the seconds of each step's slowest rank, as replayed."""
+        return _Replay(self, change or GraphChange()).steps()
+
+    def transfer_s(self, index: int) -> float | None:
+        """Return the seconds of a collective from when its ranks and its lane were ready; None if unknown."""
+        return self._transfers.get(index)
+
+    def _transfer(self, index: int) -> float:
+        one = self._job.collectives[index]
+        before = [self._job.collectives[other].ends_s[rank] for rank, other in self._before[index].items()]
+        return max(max(one.ends_s.values()) - max([one.last_arrival_s, *before]), 0.0)
+
+
+class _Replay:
+    """One pass over the events of all ranks, in the recorded order."""
+
+    def __init__(self, graph: Graph, change: GraphChange) -> None:
+        self._graph = graph
+        self._change = change
+        self._now = {rank: keys[0] if keys else 0.0 for rank, keys in graph._keys.items()}
+        self._released = dict.fromkeys(graph._events, 0.0)  # when the last collective that the rank awaited ended
+        self._issued: dict[int, dict[int, float]] = defaultdict(dict)
+        self._ends: dict[int, dict[int, float]] = {}  # collective -> rank -> its end
+        self._blocked: dict[int, list[int]] = defaultdict(list)  # collective -> ranks that wait for it
+        self._marks: dict[int, list[float]] = defaultdict(list)  # rank -> its time at each boundary of a step
+        self._places = dict.fromkeys(graph._events, 0)
+        self._own = {rank: self._increments(rank) for rank in graph._events}
+
+    def _increments(self, rank: int) -> list[float]:
+        """Return the work of a rank before each of its events, since the event before."""
+        events = self._graph._events[rank]
+        work = self._graph._work[rank]
+        if rank in self._change.removed:
+            work = spans.minus(work, self._change.removed[rank])
+        if not events:
+            return []
+        times = np.array([one.time_s for one in events])
+        done = _covered_before(np.clip(work, times[0], times[-1]), times)
+        return [float(more) for more in np.diff(done, prepend=done[0])]
+
+    def steps(self) -> list[float]:
+        waiting = [(keys[0], rank) for rank, keys in self._graph._keys.items() if keys]
+        heapq.heapify(waiting)
+        while waiting or self._blocked:
+            if not waiting:  # files that contradict each other: a rank awaits what another never issued
+                self._force(waiting)
+                continue
+            _, rank = heapq.heappop(waiting)
+            if self._do(rank, waiting):
+                self._advance(rank, waiting)
+        by_rank = []
+        for marks in self._marks.values():
+            by_rank.append([end - start for start, end in zip(marks[::2], marks[1::2], strict=True)])
+        return [max(of_step) for of_step in zip(*by_rank, strict=True)]
+
+    def _advance(self, rank: int, waiting: list[tuple[float, int]]) -> None:
+        """Queue the next event of a rank."""
+        self._places[rank] += 1
+        place = self._places[rank]
+        if place < len(self._graph._keys[rank]):
+            heapq.heappush(waiting, (self._graph._keys[rank][place], rank))
+
+    def _do(self, rank: int, waiting: list[tuple[float, int]]) -> bool:
+        """Carry out the next event of a rank. Returns whether it is done; if not, the rank is blocked."""
+        place = self._places[rank]
+        event = self._graph._events[rank][place]
+        missing = [index for index in event.targets if event.kind is _Kind.WAIT and index not in self._ends]
+        if missing:
+            self._blocked[missing[0]].append(rank)
+            return False
+        self._now[rank] += self._own[rank][place]
+        if event.kind is _Kind.STEP:
+            self._marks[rank].append(self._now[rank])
+        elif event.kind is _Kind.WAIT:
+            self._released[rank] = max(self._ends[index][rank] for index in event.targets)
+            self._now[rank] = max(self._now[rank], self._released[rank])
+        else:
+            [index] = event.targets
+            self._issued[index][rank] = self._now[rank]
+            if len(self._issued[index]) == len(self._graph._job.collectives[index].parts):
+                self._complete(index, waiting)
+        return True
+
+    def _complete(self, index: int, waiting: list[tuple[float, int]]) -> None:
+        """Compute the end of a collective that all ranks have issued, and wake those that wait for it."""
+        issued = self._issued.pop(index)
+        for rank in self._change.balanced & issued.keys():
+            self._balance(rank, issued)
+        one = self._graph._job.collectives[index]
+        begin = max(issued.values())
+        for rank, before in self._graph._before[index].items():
+            begin = max(begin, self._ends.get(before, {}).get(rank, begin))
+        transfer_s = self._change.transfer(index, self._graph._transfers[index])
+        last = max(one.ends_s.values())
+        self._ends[index] = {rank: begin + max(transfer_s - (last - end), 0.0) for rank, end in one.ends_s.items()}
+        for rank in self._blocked.pop(index, ()):
+            heapq.heappush(waiting, (self._graph._keys[rank][self._places[rank]], rank))
+
+    def _balance(self, rank: int, issued: dict[int, float]) -> None:
+        """Let a rank arrive no later than the lower median of the others."""
+        others = [time for other, time in issued.items() if other != rank]
+        if not others:
+            return
+        late = issued[rank] - median_low(others)
+        if late > 0:
+            issued[rank] -= late
+            self._now[rank] = max(self._now[rank] - late, self._released[rank])
+
+    def _force(self, waiting: list[tuple[float, int]]) -> None:
+        """End the first collective that a rank awaits and another never issues."""
+        index = next(iter(self._blocked))
+        if not self._issued[index]:
+            self._issued[index] = {rank: self._now[rank] for rank in self._blocked[index]}
+        self._complete(index, waiting)
+
+
+def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each time how many seconds of a union lie before it."""
+    if not len(union):
+        return np.zeros(len(times))
+    lengths = union[:, 1] - union[:, 0]
+    before = np.r_[0.0, np.cumsum(lengths)]
+    place = np.searchsorted(union[:, 0], times, side="right")
+    inside = np.where(
+        place > 0, np.minimum(times, union[np.maximum(place - 1, 0), 1]) - union[np.maximum(place - 1, 0), 0], 0.0
+    )
+    found: NDArray[np.float64] = before[np.maximum(place - 1, 0)] + np.maximum(inside, 0.0)
+    return found
+
+
+def _before_on_lane(job: Job, known: set[int]) -> dict[int, dict[int, int]]:
+    """Return for each collective, by rank, the one before it on the lane that carries it out."""
+    found: dict[int, dict[int, int]] = {index: {} for index in known}
+    lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for index in known:
+        for rank, part in job.collectives[index].parts.items():
+            lanes[rank, part.lane].append(index)
+    for (rank, _), indices in lanes.items():
+        indices.sort(key=lambda index: job.collectives[index].parts[rank].start_s)
+        for before, index in pairwise(indices):
+            overlap = job.collectives[before].parts[rank].end_s > job.collectives[index].parts[rank].start_s + 1e-6
+            if not overlap:  # two at once: the lane is not known
+                found[index][rank] = before
+    return found
+
+
+def _events_of(job: Job, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:
+    """Yield the events of a rank by time: issued collectives, ends of its stalls, boundaries of its steps."""
+    events: list[_Event] = []
+    mine = [index for index in sorted(known) if timeline.rank in job.collectives[index].parts]
+    parts = [job.collectives[index].parts[timeline.rank] for index in mine]
+    for index, time in zip(mine, _ready(trace, parts), strict=True):
+        events.append(_Event(time, _Kind.ISSUE, (index,)))
+    awaited: set[int] = set()
+    for stall in timeline.stalls:
+        releases = tuple(index for index in stall.releases if index in known and stall.is_released)
+        if releases:
+            awaited |= set(releases)
+            events.append(_Event(stall.end_s, _Kind.WAIT, releases))
+    steps = trace.steps
+    deadlines = np.array(sorted([*_optimizer_starts(trace), *(end for _, end in steps)]))
+    for index, part in zip(mine, parts, strict=True):
+        place = int(np.searchsorted(deadlines, part.end_s))
+        if index not in awaited and place < len(deadlines):
+            events.append(_Event(float(deadlines[place]), _Kind.WAIT, (index,)))
+    for number, (start, end) in enumerate(steps):
+        events += [_Event(start, _Kind.STEP, (number,)), _Event(end, _Kind.STEP, (number,))]
+    order = {_Kind.ISSUE: 0, _Kind.WAIT: 1, _Kind.STEP: 2}
+    yield from sorted(events, key=lambda one: (one.time_s, order[one.kind], one.targets))
+
+
+def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[float]:
+    """Yield when each collective was issued.
+
+    On a device that is when the work launched before it was over: a collective's kernel may start later because the one
+    before it on its lane still ran.
+    """
+    launched = ~np.isnan(trace.compute_launch_s)
+    order = np.argsort(trace.compute_launch_s[launched], kind="stable")
+    launches = trace.compute_launch_s[launched][order]
+    ends = np.maximum.accumulate(trace.compute[launched][order][:, 1]) if len(order) else np.empty(0)
+    for part in parts:
+        if part.launch_s is None or not trace.on_device:
+            yield part.arrival_s
+            continue
+        place = int(np.searchsorted(launches, part.launch_s))
+        ready = max(part.launch_s, float(ends[place - 1])) if place else part.launch_s
+        yield min(ready, part.arrival_s)
+
+
+def _optimizer_starts(trace: RankTrace) -> list[float]:
+    union = spans.union(trace.phases.get(Phase.OPTIMIZER, spans.NONE))
+    return [float(start) for start, _ in union]

@@ -1,0 +1,347 @@
+"""The page of `linkbench job explain`: the answer first, then the parts of the step, what would help, the exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+from typing import Any
+
+from bench.core.codes import Coded
+from bench.core.units import format_bytes, format_duration, format_rate
+from bench.job.messages import AnswerCode, CauseCode, WhatIf
+from bench.job.model import Cause, Copies, ExchangeKind, Explained, Part
+from bench.results import text
+from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
+
+SCHEMA = "bench.job/1"
+_LETTERS = {
+    Part.DATA_WAIT: "d",
+    Part.COMPUTE: "#",
+    Part.IMBALANCE: "w",
+    Part.EXPOSED_EXCHANGE: "x",
+    Part.EXPOSED_COPY: "c",
+    Part.HOST_BOUND: "h",
+    Part.OTHER: ".",
+}
+TITLES = {
+    Part.DATA_WAIT: "data",
+    Part.COMPUTE: "compute",
+    Part.IMBALANCE: "waits",
+    Part.EXPOSED_EXCHANGE: "exchange",
+    Part.EXPOSED_COPY: "copies",
+    Part.HOST_BOUND: "host",
+    Part.OTHER: "other",
+}
+COLOURS = {  # Okabe and Ito's: distinct for colour-blind readers
+    Part.DATA_WAIT: "#e69f00",
+    Part.COMPUTE: "#009e73",
+    Part.IMBALANCE: "#d55e00",
+    Part.EXPOSED_EXCHANGE: "#0072b2",
+    Part.EXPOSED_COPY: "#56b4e9",
+    Part.HOST_BOUND: "#cc79a7",
+    Part.OTHER: "#999999",
+}
+_BAR = 32  # characters of the longest step
+_MOST_RANKS = 16  # shown one by one; of more, those that differ most
+_MOST_EXCHANGES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """One rank's step: medians over steps, seconds."""
+
+    rank: int
+    host: str | None
+    step_s: float
+    parts: Mapping[Part, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPrice:
+    """What GPU time costs, and how many steps the training has."""
+
+    usd_per_gpu_hour: float
+    num_steps: int
+    num_gpus: int
+
+    def gpu_hours(self, gain_s: float) -> float:
+        """Return the GPU-hours that a gain per step returns over the whole training."""
+        return gain_s * self.num_steps * self.num_gpus / 3600
+
+    def usd(self, gain_s: float) -> float:
+        """Return what these cost."""
+        return self.gpu_hours(gain_s) * self.usd_per_gpu_hour
+
+
+@dataclass(frozen=True)
+class JobReport(Report):
+    """A job's page. remarks: on files that could not be read. price: of the time that causes cost, if it is known."""
+
+    explained: Explained
+    remarks: Sequence[Coded] = ()
+    price: TrainingPrice | None = None
+
+    @cached_property
+    def ranks(self) -> list[RankParts]:
+        """The parts of every rank's step."""
+        found = []
+        by_rank: dict[int, list[Any]] = {}
+        for step in self.explained.steps:
+            by_rank.setdefault(step.rank, []).append(step)
+        for rank, steps in by_rank.items():
+            parts = {part: median(step.parts[part] for step in steps) for part in Part}
+            step_s = median(step.end_s - step.start_s for step in steps)
+            found.append(RankParts(rank, self.explained.job.traces[rank].host, step_s, parts))
+        return found
+
+    @property
+    def shown_ranks(self) -> list[RankParts]:
+        """All ranks; of many, those whose parts differ most from the median."""
+        if len(self.ranks) <= _MOST_RANKS:
+            return self.ranks
+        usual = {part: median(one.parts[part] for one in self.ranks) for part in Part}
+        differing = sorted(self.ranks, key=lambda one: -sum(abs(one.parts[part] - usual[part]) for part in Part))
+        return sorted(differing[:_MOST_RANKS], key=lambda one: one.rank)
+
+    def blocks(self) -> Iterable[Block]:
+        """Yield the page for people."""
+        yield Heading(self.what())
+        yield from self.verdict()
+        if self.explained.step_s is not None:
+            yield from self.parts()
+            yield from self.what_ifs()
+            yield from self.exchanges()
+        yield from self.all_remarks()
+
+    def verdict(self) -> Iterator[Block]:
+        """Yield the answer and the causes."""
+        yield Lines([self._answer()])
+        if self.explained.causes:
+            yield Lines([*self._causes()], title="Causes")
+
+    def all_remarks(self) -> Iterator[Block]:
+        """Yield what is missing in the files, or contradicts."""
+        yield Lines([remark.text for remark in (*self.explained.job.remarks, *self.remarks)], title="Remarks")
+
+    def what(self) -> str:
+        """Return what was traced: ranks, hosts, devices, steps."""
+        job = self.explained.job
+        traces = [*job.traces.values()]
+        hosts = {trace.host for trace in traces if trace.host}
+        devices = sorted({trace.device_name for trace in traces if trace.device_name})
+        words = [f"{text.count(job.num_ranks, 'rank')}" + (f" on {text.count(len(hosts), 'host')}" if hosts else "")]
+        if job.missing:
+            words.append(f"{len(traces)} of them with a trace")
+        words += devices or ([] if any(trace.on_device for trace in traces) else ["no GPU"])
+        if self.explained.step_s is not None:
+            words.append(f"{text.count(job.num_steps, 'step')} of {format_duration(self.explained.step_s)} (median)")
+        return ", ".join(words)
+
+    def _answer(self) -> str:
+        """Return the answer in one sentence."""
+        explained = self.explained
+        if explained.step_s is None:
+            return Coded.of(AnswerCode.NO_STEPS).text
+        if not explained.causes:
+            return Coded.of(AnswerCode.NOTHING, limit_s=explained.limit_s).text
+        first = explained.causes[0]
+        if not first.gain_s or first.code == CauseCode.UNKNOWN:
+            return first.words.text
+        facts = {"cause": first.words.text, "gain_s": first.gain_s, "step_s": explained.step_s}
+        return Coded.of(AnswerCode.FIRST, **facts, share=first.gain_s / explained.step_s).text
+
+    def _causes(self) -> Iterator[str]:
+        """Yield the causes, each with what a step would gain, its evidence and how to confirm it."""
+        for number, cause in enumerate(self.explained.causes, 1):
+            gain = f"{_ms(cause.gain_s)} ms a step [{_ms(cause.gain_low_s)} .. {_ms(cause.gain_high_s)}]"
+            price = f", {self._priced(cause)}" if self.price else ""
+            yield f"{number}. {cause.code}: {cause.words.text}"
+            if cause.gain_s and cause.code != CauseCode.UNKNOWN:
+                yield f"   returns {gain}{price}; confidence {cause.confidence:g}"
+            for evidence in cause.evidence:
+                yield f"   {evidence.text}"
+            yield f"   confirm: {cause.confirm.text}"
+
+    def _priced(self, cause: Cause) -> str:
+        assert self.price is not None
+        hours, usd = self.price.gpu_hours(cause.gain_s), self.price.usd(cause.gain_s)
+        return f"{hours:,.4g} GPU-hours or {usd:,.4g} USD over {text.count(self.price.num_steps, 'step')}"
+
+    @property
+    def parts_title(self) -> str:
+        """What the table and the picture of the parts show."""
+        title = "Where the step goes: ms, medians over steps; waits: for a rank that is late"
+        if len(self.shown_ranks) < len(self.ranks):
+            title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
+        return title
+
+    def parts(self) -> Iterator[Block]:
+        """Yield the parts of each rank's step."""
+        longest = max((one.step_s for one in self.ranks), default=0.0)
+        shown = self.shown_ranks
+        columns = [
+            Column("rank", lambda one: str(one.rank)),
+            Column("host", lambda one: one.host or NOTHING, right=False, optional=True, leave_out=1),
+            Column("step", lambda one: _ms(one.step_s)),
+            *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in Part),
+            Column("", lambda one: _bar(one, longest), right=False, leave_out=9),
+        ]
+        yield Table(columns, shown, title=self.parts_title)
+        letters = ", ".join(f"{letter} {TITLES[part]}" for part, letter in _LETTERS.items())
+        yield Lines([f"bars: {letters}"])
+
+    def what_ifs(self) -> Iterator[Block]:
+        """Yield what would help."""
+        gains = [one for one in self.explained.gains if one.high_s > 0]
+        step_s = self.explained.step_s or 0.0
+        words = {name.value: name.template for name in WhatIf}
+        columns = [
+            Column("what if", lambda one: words[one.name], right=False),
+            Column("gain", lambda one: _ms(one.gain_s), unit="(ms)"),
+            Column("interval", lambda one: f"{_ms(one.low_s)} .. {_ms(one.high_s)}", unit="(ms)"),
+            Column("step", lambda one: _ms(step_s - one.gain_s), unit="(ms)"),
+        ]
+        if gains:
+            yield Table(columns, gains, title="What would help, by replay of the recorded steps; gains do not add up")
+
+    def exchanges(self) -> Iterator[Block]:
+        """Yield the exchanges and copies by kind."""
+        columns = [
+            Column("exchange", lambda one: one.op, right=False),
+            Column("size", lambda one: format_bytes(one.num_bytes) if one.num_bytes else NOTHING),
+            Column("ranks", lambda one: str(one.group_size or NOTHING)),
+            Column("groups", lambda one: str(one.num_groups), leave_out=3),
+            Column("a step", lambda one: f"{one.num_per_step:g}"),
+            Column("takes", _time),
+            Column("bound", lambda one: _duration(one.ideal_s), optional=True),
+            Column("others reach", _expected, optional=True),
+        ]
+        shown = self.explained.exchanges[:_MOST_EXCHANGES]
+        if shown:
+            title = "Exchanges, from when the last rank was ready"
+            rest = len(self.explained.exchanges) - len(shown)
+            yield Table(columns, shown, title=title + (f"; {rest} more kinds" if rest else ""))
+        columns = [
+            Column("copies", lambda one: one.direction.value, right=False),
+            Column("memory", _memory, right=False),
+            Column("a step", lambda one: format_bytes(one.num_bytes)),
+            Column("rate", lambda one: format_rate(one.bytes_per_s)),
+            Column("exposed", lambda one: _duration(one.exposed_s)),
+        ]
+        if self.explained.copies:
+            yield Table(columns, self.explained.copies)
+
+    def data(self) -> Mapping[str, Any]:
+        """Return the job as JSON. All times are seconds, medians over steps."""
+        explained = self.explained
+        job = explained.job
+        return {
+            "schema": SCHEMA,
+            "num_ranks": job.num_ranks,
+            "steps": job.num_steps,
+            "step_s": explained.step_s,
+            "limit_s": explained.limit_s,
+            "clock_bound_s": job.alignment.bound_s,
+            "closure": explained.closure,
+            "ranks": [
+                {
+                    "rank": one.rank,
+                    "host": one.host,
+                    "step_s": one.step_s,
+                    "parts": {f"{part.value}_s": seconds for part, seconds in one.parts.items()},
+                    "source": job.traces[one.rank].source,
+                }
+                for one in self.ranks
+            ],
+            "missing_ranks": job.missing,
+            "late_ranks": [
+                {"rank": one.rank, "segment": one.segment.value, "late_s": one.late_s, "share": one.share}
+                for one in explained.late_ranks
+            ],
+            "collectives": explained.exchanges,
+            "copies": [_plain_copies(one) for one in explained.copies],
+            "what_if": [
+                {"code": one.name, "gain_s": one.gain_s, "gain_low_s": one.low_s, "gain_high_s": one.high_s}
+                for one in explained.gains
+            ],
+            "causes": [self._plain(cause) for cause in explained.causes],
+            "remarks": [
+                {"code": one.code, "facts": one.facts, "text": one.text} for one in (*job.remarks, *self.remarks)
+            ],
+        }
+
+    def _plain(self, cause: Cause) -> Mapping[str, Any]:
+        found: dict[str, Any] = {
+            "code": cause.code,
+            "gain_s": cause.gain_s,
+            "gain_low_s": cause.gain_low_s,
+            "gain_high_s": cause.gain_high_s,
+            "confidence": cause.confidence,
+            "ranks": cause.ranks,
+            "facts": cause.words.facts,
+            "text": cause.words.text,
+            "evidence": [{"code": one.code, "facts": one.facts, "text": one.text} for one in cause.evidence],
+            "command": cause.confirm.text,
+        }
+        if self.price is not None:
+            found |= {"gpu_hours": self.price.gpu_hours(cause.gain_s), "usd": self.price.usd(cause.gain_s)}
+        return found
+
+    def records(self) -> Iterator[Mapping[str, Any]]:
+        """Yield a line for each rank."""
+        for one in self.ranks:
+            parts = {f"{part.value}_s": seconds for part, seconds in one.parts.items()}
+            yield {"rank": one.rank, "host": one.host, "step_s": one.step_s, **parts}
+
+
+_LEAVE_OUT = {Part.EXPOSED_COPY: 4, Part.OTHER: 5, Part.HOST_BOUND: 3}
+
+
+def _cell(part: Part) -> Any:
+    return lambda one: _ms(one.parts[part])
+
+
+def _ms(seconds: float) -> str:
+    """Return milliseconds with as many digits as are of use."""
+    if abs(seconds) < 0.5e-6:
+        return "0"
+    return f"{seconds * 1e3:.3g}" if abs(seconds) < 0.1 else f"{seconds * 1e3:.0f}"
+
+
+def _bar(one: RankParts, longest: float) -> str:
+    """Return a rank's step as a bar of letters. A part that is rounded to nothing has no letter."""
+    letters, done = "", 0.0
+    for part, letter in _LETTERS.items():
+        done += one.parts[part]
+        letters += letter * (round(done / longest * _BAR) - len(letters))
+    return letters
+
+
+def _duration(seconds: float | None) -> str:
+    return NOTHING if seconds is None else format_duration(seconds)
+
+
+def _time(one: ExchangeKind) -> str:
+    return _duration(one.transfer_s)
+
+
+def _expected(one: ExchangeKind) -> str:
+    if one.expected_low_s is None or one.expected_high_s is None:
+        return NOTHING
+    return f"{format_duration(one.expected_low_s)} to {format_duration(one.expected_high_s)}"
+
+
+def _memory(one: Copies) -> str:
+    return {True: "pinned", False: "pageable", None: NOTHING}[one.pinned]
+
+
+def _plain_copies(one: Copies) -> Mapping[str, Any]:
+    return {
+        "direction": one.direction.value,
+        "bytes": one.num_bytes,
+        "bytes_per_s": one.bytes_per_s,
+        "pinned": one.pinned,
+        "exposed_s": one.exposed_s,
+    }

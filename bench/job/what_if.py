@@ -1,0 +1,217 @@
+"""What a step would save without one thing: replays of the job with that thing removed.
+
+A gain is the seconds of a step as replayed, less the seconds of the same step without the thing: the median over steps
+with its 95 % interval. Gains do not add up: a rank that is no longer late may uncover an exchange.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from bench.core import spans
+from bench.core.spans import Spans
+from bench.core.step_trace import Phase
+from bench.job.graph import Graph, GraphChange, Transfer
+from bench.job.lateness import segments_of
+from bench.job.messages import WhatIf
+from bench.job.model import Gain, Job, MatchedCollective, Part, Segment
+from bench.job.network import Network
+from bench.job.parts import RankTimeline
+from bench.results import stats
+
+_BUCKETS = 8  # of one step; fewer leave much of the exchange behind the backward pass, many more cost calls
+_REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
+_HALVED = ("float32", "float", "fp32", "Float")
+
+
+class WhatIfs:
+    """Replays of one job, each compared with the replay without a change."""
+
+    def __init__(self, job: Job, timelines: Mapping[int, RankTimeline], graph: Graph, network: Network | None) -> None:
+        """Replay the job without a change."""
+        self.job = job
+        self.timelines = timelines
+        self.graph = graph
+        self.network = network
+        self.base = graph.steps()
+        self._by_name: dict[WhatIf, Gain] = {}
+
+    def gain(self, name: str, change: GraphChange) -> Gain:
+        """Return what a step would save with this change."""
+        steps = self.graph.steps(change)
+        saved = [before - after for before, after in zip(self.base, steps, strict=True)]
+        return gain_of(name, saved)
+
+    def named(self) -> Iterator[Gain]:
+        """Yield the gain of every usual what-if that this job's traces can answer, the largest first."""
+        found = [gain for name in WhatIf if (gain := self.of(name)) is not None]
+        yield from sorted(found, key=lambda one: -one.gain_s)
+
+    def of(self, name: WhatIf) -> Gain | None:
+        """Return the gain of one of the usual what-ifs; None if the traces cannot answer it."""
+        if name not in self._by_name:
+            change = self._change(name)
+            if change is None:
+                return None
+            self._by_name[name] = self.gain(name, change)
+        return self._by_name[name]
+
+    def without(self, name: str, removed: Mapping[int, Spans]) -> Gain:
+        """Return what a step would save if these times of the ranks' own work took none."""
+        return self.gain(name, GraphChange(removed=removed))
+
+    def part(self, part: Part) -> dict[int, Spans]:
+        """Return the times of one part, by rank."""
+        return {rank: timeline.by_part[part] for rank, timeline in self.timelines.items()}
+
+    def buckets(self) -> list[BucketPhase]:
+        """Return the exchanges of gradients that may be hidden behind the backward pass, by step."""
+        return [*_bucket_phases(self.job, self.timelines, self.graph)]
+
+    def _change(self, name: WhatIf) -> GraphChange | None:
+        several = any(len(one.parts) > 1 for one in self.job.collectives)
+        match name:
+            case WhatIf.NO_NETWORK:
+                return GraphChange(transfer=_nothing) if self.job.collectives else None
+            case WhatIf.IDEAL_NETWORK:
+                return None if self.network is None else GraphChange(transfer=self._ideal(self.network))
+            case WhatIf.BALANCED_RANKS:
+                return GraphChange(balanced=frozenset(self.job.traces)) if several else None
+            case WhatIf.NO_DATA_WAIT:
+                return GraphChange(removed=self.part(Part.DATA_WAIT))
+            case WhatIf.NO_EXPOSED_COPIES:
+                return GraphChange(removed=self.part(Part.EXPOSED_COPY)) if self._on_device else None
+            case WhatIf.NO_HOST_GAPS:
+                return GraphChange(removed=self.part(Part.HOST_BOUND)) if self._on_device else None
+            case WhatIf.OTHER_BUCKETS:
+                phases = self.buckets()
+                return GraphChange(transfer=_rebucketed(phases)) if phases else None
+            case WhatIf.HALF_GRADIENTS:
+                return self._half()
+
+    @property
+    def _on_device(self) -> bool:
+        return any(trace.on_device for trace in self.job.traces.values())
+
+    def _ideal(self, network: Network) -> Transfer:
+        def transfer(index: int, transfer_s: float) -> float:
+            alone = network.alone(self.job.collectives[index])
+            return transfer_s if alone is None else min(transfer_s, alone.ideal_s)
+
+        return transfer
+
+    def _half(self) -> GraphChange | None:
+        halved = {
+            index
+            for index, one in enumerate(self.job.collectives)
+            if one.op in _REDUCTIONS and (one.dtype or "") in _HALVED
+        }
+        if not halved:
+            return None
+        return GraphChange(transfer=lambda index, transfer_s: transfer_s / 2 if index in halved else transfer_s)
+
+
+def gain_of(name: str, saved: Sequence[float]) -> Gain:
+    """Return the median of what each step saves, with its interval; of few steps, the smallest and largest."""
+    ordered = sorted(saved)
+    rank = stats.interval_rank(len(ordered)) or 1
+    return Gain(name, median(ordered), ordered[rank - 1], ordered[-rank], tuple(saved))
+
+
+def _nothing(_: int, transfer_s: float) -> float:
+    return 0.0 * transfer_s
+
+
+@dataclass(frozen=True, slots=True)
+class BucketPhase:
+    """The exchanges of gradients of one step and group, and the backward pass that may hide them.
+
+    indices: in `Job.collectives`, in the order in which they were issued. transfer_s: the time in which at least one of
+    them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than the
+    job can rely on. exposed_s: from the last arrival to the last end.
+    """
+
+    indices: Sequence[int]
+    transfer_s: float
+    backward_s: float
+    exposed_s: float
+
+    @property
+    def least_exposed_s(self) -> float:
+        """The exchange that stays exposed with good buckets.
+
+        With k buckets of a seconds and a backward pass of b: max(b + a, b/k + k a) - b.
+        """
+        k, b, all_s = max(_BUCKETS, len(self.indices)), self.backward_s, self.transfer_s
+        return min(self.exposed_s, max(all_s / k, b / k + all_s - b))
+
+
+def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
+    """Return transfers in which the last bucket of each phase takes what cannot be hidden, and the others nothing."""
+    last = {phase.indices[-1]: phase.least_exposed_s for phase in phases}
+    others = {index for phase in phases for index in phase.indices[:-1]}
+
+    def transfer(index: int, transfer_s: float) -> float:
+        return 0.0 if index in others else last.get(index, transfer_s)
+
+    return transfer
+
+
+def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph) -> Iterator[BucketPhase]:
+    """Yield the exchanges of gradients by step and group. Blocking exchanges, which others depend on, are left out."""
+    segments = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
+    called_in = {rank: spans.union(trace.phases.get(Phase.BACKWARD, spans.NONE)) for rank, trace in job.traces.items()}
+    if not any(len(union) for union in called_in.values()):
+        return
+    blocking = _blocking(job, timelines)
+    phases: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for index, one in enumerate(job.collectives):
+        transfer_s = graph.transfer_s(index)
+        rank = next(iter(one.parts))
+        called = _called(one, rank)
+        if transfer_s is None or one.op not in _REDUCTIONS or index in blocking:
+            continue
+        step = job.step_of(rank, called)
+        if step is not None and spans.covers(called_in[rank], called):
+            phases[step, one.group].append(index)
+    for (step, _), indices in phases.items():
+        last = job.collectives[indices[-1]]
+        lengths, wire = [], []
+        for rank, part in last.parts.items():
+            start, _ = job.step_span(rank, step)
+            backward = segments[rank].by_segment[Segment.BACKWARD]
+            lengths.append(spans.total(spans.clip(backward, start, part.arrival_s)))
+        for index in indices:
+            end = max(job.collectives[index].ends_s.values())
+            wire.append((end - (graph.transfer_s(index) or 0.0), end))
+        exposed_s = max(end for _, end in wire) - last.last_arrival_s
+        yield BucketPhase(indices, spans.total(spans.union(spans.of(wire))), min(lengths), max(exposed_s, 0.0))
+
+
+def _called(one: MatchedCollective, rank: int) -> float:
+    """Return when the host of a rank called a collective, on the rank's clock."""
+    part = one.parts[rank]
+    return next(time for time in (part.launch_s, part.called_s, part.start_s) if time is not None)
+
+
+def _blocking(job: Job, timelines: Mapping[int, RankTimeline]) -> set[int]:
+    """Return the collectives that a rank awaited before it issued another one, if that happens more than once a step.
+
+    A single such exchange at the end of the backward pass may be one large bucket.
+    """
+    alone: set[int] = set()
+    for rank, timeline in timelines.items():
+        issues = np.array(sorted(_called(one, rank) for one in job.collectives if rank in one.parts))
+        for stall in timeline.stalls:
+            if len(stall.releases) != 1 or not stall.is_released:
+                continue
+            called = _called(job.collectives[stall.releases[0]], rank)
+            later = np.searchsorted(issues, stall.end_s) - np.searchsorted(issues, called, side="right")
+            if later == 0:
+                alone.add(stall.releases[0])
+    return alone if len(alone) > job.num_steps * 1.5 else set()

@@ -1,0 +1,97 @@
+"""Ranges of a rank's host threads (operators and annotations), and the phases of the program that they show."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.core import spans
+from bench.core.spans import Spans
+from bench.core.step_trace import Phase
+
+STEP = re.compile(r"^ProfilerStep\s*#")
+_DATA = re.compile(
+    r"dataloader.*__next__|dataloader.*next|^(get|load|next)[ _-]?batch$|^data([ _-]?(load(ing|er)?|wait))?$",
+    re.IGNORECASE,
+)
+_OPTIMIZER = re.compile(
+    r"^Optimizer\.(step|zero_grad)#|^#*\s*optimizer\s*#*$|^optimizer[ ._-]step$|^optimi[sz]ation$", re.IGNORECASE
+)
+_BACKWARD = re.compile(r"^#*\s*backward\s*#*$|^loss\.backward|^backward[ _-](pass|compute)$|^bwd$", re.IGNORECASE)
+_FORWARD = re.compile(
+    r"^#*\s*forward\s*#*$|Parallel\.forward$|^forward[ _-](pass|compute)$|^fwd$|^FSDP.*forward", re.IGNORECASE
+)
+_EVALUATE = "autograd::engine::evaluate_function"
+
+
+@dataclass(slots=True)
+class HostRange:
+    """An operator or annotation of a host thread, in the unit of its file."""
+
+    start: float
+    end: float
+    thread: Any
+    name: str
+    args: Mapping[str, Any]
+
+
+def is_annotation(name: str) -> bool:
+    """Check whether a range marks a step or a phase, and so contains operators but is none."""
+    marks = STEP.match(name) or _DATA.search(name) or _OPTIMIZER.match(name) or _BACKWARD.match(name)
+    return bool(marks or _FORWARD.search(name))
+
+
+def main_thread(host: Sequence[HostRange]) -> Any:
+    """Return the thread that marks the steps, else the one that is in operators for the longest time."""
+    for one in host:
+        if STEP.match(one.name):
+            return one.thread
+    by_thread: dict[Any, float] = defaultdict(float)
+    for one in host:
+        by_thread[one.thread] += one.end - one.start
+    return max(by_thread, key=lambda thread: by_thread[thread], default=None)
+
+
+def phases(host: Sequence[HostRange], main: Any) -> dict[Phase, Spans]:
+    """Return the phases of the program, in the unit of the ranges: as annotated, else by the operators of autograd.
+
+    host: sorted by start, and longer ranges first. main: the thread whose annotations count.
+    """
+    on_main = [one for one in host if one.thread == main]
+    annotated = {
+        Phase.DATA: [one for one in on_main if _DATA.search(one.name)],
+        Phase.OPTIMIZER: [one for one in on_main if _OPTIMIZER.match(one.name)],
+        Phase.BACKWARD: [one for one in on_main if _BACKWARD.match(one.name)],
+        Phase.FORWARD: [one for one in on_main if _FORWARD.search(one.name)],
+    }
+    found = {phase: spans.union(spans.of((one.start, one.end) for one in own)) for phase, own in annotated.items()}
+    if not annotated[Phase.BACKWARD]:
+        found[Phase.BACKWARD] = spans.union(spans.of(_autograd(host)))
+    for earlier, later in ((Phase.DATA, Phase.FORWARD), (Phase.OPTIMIZER, Phase.BACKWARD)):
+        found[later] = spans.minus(found[later], found[earlier])
+    found[Phase.FORWARD] = spans.minus(found[Phase.FORWARD], found[Phase.BACKWARD])
+    return {phase: union for phase, union in found.items() if len(union)}
+
+
+def _autograd(host: Sequence[HostRange]) -> Iterator[tuple[float, float]]:
+    """Yield the backward passes: operators of autograd without another top-level operator between them."""
+    start = end = None
+    inside = -np.inf
+    for one in host:
+        if one.start < inside or STEP.match(one.name) or one.name.startswith(("gloo:", "nccl:")):
+            continue
+        if one.name.startswith(_EVALUATE):
+            inside = one.end
+            start = one.start if start is None else start
+            end = one.end if end is None else max(end, one.end)
+        elif not one.name.startswith("DistributedDataParallel"):
+            if start is not None and end is not None:
+                yield start, end
+            start = end = None
+    if start is not None and end is not None:
+        yield start, end

@@ -1,0 +1,72 @@
+"""Read an SQLite database of another program: its tables and columns are asked for, and damage ends a table early."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b"SQLite format 3\x00"
+ERRORS = (sqlite3.Error, UnicodeError)  # what Python's sqlite3 raises on damage; its messages may hold any bytes
+UNKNOWN = -1  # in arrays: the column or the value is missing
+
+
+class Database:
+    """A database that is opened for reading only. `columns`: table -> its columns. Raises one of ERRORS.
+
+    error: what SQLite said of the first damage that it met; the rows before it are used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Immutable: SQLite makes no lock and no journal beside the file.
+        self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self.error: str | None = None
+        # Views and virtual tables can compute anything, so they are not read.
+        kinds = "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
+        try:
+            tables = [str(name) for (name,) in self._connection.execute(kinds)]
+            self.columns = {table: self._columns(table) for table in tables}
+        except ERRORS:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Check whether the database has a table with these columns."""
+        return table in self.columns and all(column in self.columns[table] for column in columns)
+
+    def first_column(self, table: str, *columns: str) -> str | None:
+        """Return the first of the columns that the table has."""
+        return next((column for column in columns if self.has(table, column)), None)
+
+    def rows(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query; where the file is damaged, those before the damage."""
+        try:
+            yield from self._connection.execute(query, values)
+        except ERRORS as error:
+            self.error = self.error or str(error)
+
+    def integers(self, table: str, columns: Sequence[str], where: str = "1", *values: Any) -> NDArray[np.int64]:
+        """Return whole numbers of a table, one line per row: UNKNOWN for a missing value, column or table."""
+        if table not in self.columns:
+            return np.empty((0, len(columns)), dtype=np.int64)
+        chosen = ", ".join(self.integer(table, column) for column in columns)
+        found = self.rows(f'SELECT {chosen} FROM "{table}" WHERE {where}', *values)
+        kinds = np.dtype([(f"f{place}", np.int64) for place in range(len(columns))])
+        return np.fromiter(found, dtype=kinds).view(np.int64).reshape(-1, len(columns))
+
+    def integer(self, table: str, column: str) -> str:
+        """Return the SQL expression of a column as a whole number."""
+        return f'COALESCE(CAST("{column}" AS INTEGER), {UNKNOWN})' if self.has(table, column) else str(UNKNOWN)
+
+    def _columns(self, table: str) -> frozenset[str]:
+        quoted = table.replace('"', '""')
+        return frozenset(str(row[1]) for row in self._connection.execute(f'PRAGMA table_info("{quoted}")'))
