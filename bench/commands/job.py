@@ -1,4 +1,4 @@
-"""Explain a training job from its traces: where each step's time went, what would help; replay it; record such traces."""
+"""Explain a training job from its traces, run its exchanges again, or record such traces."""
 
 from __future__ import annotations
 

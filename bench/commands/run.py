@@ -74,10 +74,7 @@ def main(args: argparse.Namespace) -> int:
 
     The exit code tells whether everything was measured and correct.
     """
-    if args.retest and args.resume:
-        raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
-    if args.profile and (args.retest or args.resume):
-        raise UsageError("--profile needs a new run: leave out --resume and --retest")
+    _check_options(args)
     if not args.no_plots:
         _check_plots(args.plots)
     if not args.resume:
@@ -95,8 +92,7 @@ def main(args: argparse.Namespace) -> int:
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     where += "".join(f"  page: {path}" for path in _page(document, args, ran.folder))
-    if args.profile and (traces := profile.traces(ran.folder)):
-        where += f"  profile: {traces[0] if len(traces) == 1 else f'{traces[0].parent}/'}"
+    where += _profiled(ran.folder) if args.profile else ""
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest or args.resume:
         document = of_folder.newest(ran.folder, document)  # rows that were measured again replace earlier failures
@@ -106,6 +102,22 @@ def main(args: argparse.Namespace) -> int:
     if undrawn is not None:
         say(str(undrawn))
     return code
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise UsageError if two options contradict each other."""
+    if args.retest and args.resume:
+        raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
+    if args.profile and (args.retest or args.resume):
+        raise UsageError("--profile needs a new run: leave out --resume and --retest")
+
+
+def _profiled(folder: Path) -> str:
+    """Return where the traces of a run's profiled launch are, as text; empty if there are none."""
+    traces = profile.traces(folder)
+    if not traces:
+        return ""
+    return f"  profile: {traces[0] if len(traces) == 1 else f'{traces[0].parent}/'}"
 
 
 def nothing_measured(ran: RunResult) -> BenchError:

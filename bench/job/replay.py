@@ -17,7 +17,7 @@ from bench.core.errors import UsageError
 from bench.core.replay_plan import PATTERN_OF, Kind, Operation, PlannedStep, ReplayPlan, Turn
 from bench.job.messages import JobCode, ReplayCode
 from bench.job.model import Job, MatchedCollective
-from bench.job.parts import RankTimeline, Stall, timelines_of, whole_steps
+from bench.job.parts import RankTimeline, Stall, timelines_of
 
 _TORCH_TYPES = {"byte": "uint8", "long": "int64", "short": "int16", "c10::bfloat16": "bfloat16", "c10::half": "float16"}
 
@@ -48,7 +48,7 @@ def condense(job: Job) -> Condensed:
         raise UsageError("; ".join(remark.text for remark in remarks))
     kinds: dict[Kind, int] = {}
     lines = timelines_of(job)
-    steps = {rank: whole_steps(trace) for rank, trace in job.traces.items()}
+    steps = {rank: trace.steps for rank, trace in job.traces.items()}
     num_steps = min(len(own) for own in steps.values())
     of_step: list[list[MatchedCollective]] = [[] for _ in range(num_steps)]
     for one in usable:
