@@ -141,8 +141,9 @@ class Measurer:
         replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
         if s.marker:
             replayer.run_step = s.marker.step(replayer.run_step)
-        if failed := replayer.prepare(s.available_bytes):
-            return tuple(record for _, record in failed)
+        unmeasured = replayer.prepare(s.available_bytes)
+        if unmeasured is not None:
+            return unmeasured
         meter = CpuMeter()
         host_meter = HostMeter(s.cpus) if self._transport.place.local_rank == 0 else None
         taken = replayer.take()

@@ -25,7 +25,7 @@ from bench.core.dtypes import dtype_of, undefined_reduction
 from bench.core.errors import BenchError, RefusedError, UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Product
-from bench.core.record import Failure, Flag, Record, Samples, StopReason
+from bench.core.record import Failure, Flag, Record, Samples, Skip, StopReason
 from bench.core.remarks import CodedRemark
 from bench.core.replay_plan import PATTERN_OF, Kind, Mapped, PlannedStep, from_json, mapped, read, to_json
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Transport
@@ -138,13 +138,23 @@ class Replayer:
 
     # -- before timing
 
-    def prepare(self, available_bytes: int) -> tuple[tuple[Group, Record], ...]:
-        """Prepare all exchanges and check one call of each.
+    def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
+        """Prepare all exchanges and check one call of each. Returns None if the replay can begin.
 
-        Returns failed records if data were wrong. Raises RefusedError if the exchanges cannot run or need too much
-        memory.
+        Otherwise rank 0 gets failed records if data were wrong, or a skipped one if the exchanges cannot run or need
+        too much memory; other ranks get none.
         """
         self._beat("replay: preparing")
+        try:
+            self._make_ready(available_bytes)
+        except RefusedError as error:  # all ranks find the same
+            reason = Skip(error.code, error.facts, str(error))
+            everybody = self._everybody()
+            skipped = Record("isolated", (0,), **self._of_step(everybody, 0), skipped=reason)
+            return (skipped,) if self._rank == 0 else ()
+        return self._checked()
+
+    def _make_ready(self, available_bytes: int) -> None:
         self._kinds = [self._described(kind) for kind in self._plan.kinds]
         need = sum(self._bytes_of(row) for row in self._kinds if self._rank in row.group.ranks)
         short = [rank for rank, enough in enumerate(self._channel.share(need <= available_bytes)) if not enough]
@@ -160,7 +170,14 @@ class Replayer:
                 with self._working():
                     self._programs[index] = self._prepared(row)
         self._idle = self._made_idle()
-        return self._checked(0)
+
+    def _everybody(self) -> Group:
+        return Group("step", tuple(range(self._plan.num_ranks)))
+
+    def _of_step(self, everybody: Group, payload_bytes: int) -> dict[str, Any]:
+        """Return the fields of the row of whole steps. A step's bytes cross no single boundary, as a barrier's."""
+        barrier: Pattern = plugins.load("pattern", "barrier").PATTERN
+        return traffic(barrier, Shape(self._plan.num_ranks, payload_bytes), everybody, self._hosts)
 
     def _described(self, kind: Kind) -> _RowOfKind:
         """Return how a kind runs here. Element types that the library does not have are replaced by float32."""
@@ -240,16 +257,16 @@ class Replayer:
 
         return multiply
 
-    def _checked(self, variation: int) -> tuple[tuple[Group, Record], ...]:
-        """Make one call of each kind on poisoned buffers. Returns failed records on rank 0 if data were wrong."""
+    def _checked(self) -> tuple[Record, ...] | None:
+        """Make one call of each kind on poisoned buffers. Returns None if all data are right."""
         self._beat("replay: checking the data")
-        wrongs = self._channel.gather(self._wrong(variation))
+        wrongs = self._channel.gather(self._wrong(0))
         failed = [
-            (row.group, self._failed(row, index, wrongs))
+            self._failed(row, index, wrongs)
             for index, row in enumerate(self._kinds)
             if wrongs and any(of_rank[index].num_wrong for of_rank in wrongs)
         ]
-        return tuple(failed) if self._channel.broadcast(bool(failed)) else ()
+        return tuple(failed) if self._channel.broadcast(bool(failed)) else None
 
     def _wrong(self, variation: int) -> list[Wrong]:
         """Return this rank's wrong data of each kind after one call with the data of this variation."""
@@ -382,18 +399,15 @@ class Replayer:
         flags = tuple(dict.fromkeys(flag for _, of_rank in gathered for own in of_rank for flag in own))
         first = next((wrong.first for own in wrongs for wrong in own if wrong.first), None)
         num_wrong = sum(wrong.num_wrong for own in wrongs for wrong in own)
-        everybody = Group("step", tuple(range(self._plan.num_ranks)))
+        everybody = self._everybody()
         bytes_of = [row.shape.payload_bytes for row in self._kinds]
         payload = max(sum(bytes_of[one.kind] for one in step.operations) for step in self._plan.steps)
-        shape = Shape(self._plan.num_ranks, payload)
-        barrier: Pattern = plugins.load("pattern", "barrier").PATTERN  # a step's bytes cross no single boundary
-        counted = traffic(barrier, shape, everybody, self._hosts)
         yield (
             everybody,
             Record(
                 "isolated",
                 (payload,),
-                **counted,
+                **self._of_step(everybody, payload),
                 verified=num_wrong == 0,
                 num_wrong=num_wrong,
                 first_wrong=first,
