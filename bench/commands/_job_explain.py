@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from bench.core.errors import EXIT_DONE, UsageError
 from bench.results import output
 
 if TYPE_CHECKING:
+    from bench.core.codes import Coded
     from bench.job.model import Job
     from bench.job.network import Network
     from bench.job.page import JobReport
@@ -41,26 +43,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the page. Returns EXIT_DONE; raises UsageError if no file is a trace."""
-    from bench.job.align import job_of
     from bench.job.explain import explained
     from bench.job.page import JobReport, TrainingPrice
-    from bench.logs import step_traces
 
     if (args.price is None) != (args.steps is None):
         raise UsageError("--price needs --steps N, the steps of the whole training, and --steps needs --price")
     if args.price is not None and not (args.price > 0 and args.steps > 0):
         raise UsageError("--price and --steps must be above zero")
-    traces, remarks = step_traces.read(args.paths)
-    if not traces:
-        reasons = "; ".join(remark.text for remark in remarks[:3]) or "the folder holds no trace"
-        raise UsageError(f"nothing to explain: {reasons}")
-    job = job_of(traces)
+    job, remarks = read_job(args.paths)
     network = _network(args, job)
     price = None if args.price is None else TrainingPrice(args.price, args.steps, job.num_ranks)
     report = JobReport(explained(job, network), remarks, price)
     output.show(report, args)
     _write_pictures(report, args)
     return EXIT_DONE
+
+
+def read_job(paths: Sequence[Path]) -> tuple[Job, list[Coded]]:
+    """Return the job whose traces these files hold, and remarks on files. Raises UsageError if no file is a trace."""
+    from bench.job.align import job_of
+    from bench.logs import step_traces
+
+    traces, remarks = step_traces.read(paths)
+    if not traces:
+        reasons = "; ".join(remark.text for remark in remarks[:3]) or "the folder holds no trace"
+        raise UsageError(f"nothing to explain: {reasons}")
+    return job_of(traces), remarks
 
 
 def _write_pictures(report: JobReport, args: argparse.Namespace) -> None:

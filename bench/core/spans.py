@@ -71,9 +71,3 @@ def clip(spans: Spans, start: float, end: float) -> Spans:
 def total(spans: Spans) -> float:
     """Return the length of a union."""
     return float((spans[:, 1] - spans[:, 0]).sum())
-
-
-def covers(one: Spans, time: float) -> bool:
-    """Check whether a union covers a time."""
-    place = int(np.searchsorted(one[:, 0], time, side="right")) - 1
-    return place >= 0 and time < one[place, 1]

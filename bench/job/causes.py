@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 
 import numpy as np
 
@@ -269,6 +269,9 @@ def _host_bound(known: Known) -> Iterator[Cause]:
     waiting = {rank: _idle_after(known, rank, {*_DEVICE_WAITS}) for rank in known.job.traces}
     host = known.replays.part(Part.HOST_BOUND)
     rest = {rank: spans.minus(host[rank], waiting[rank]) for rank in host}
+    idle = [spans.total(spans.union(rest[rank])) / known.job.num_steps for rank in rest]
+    if median_low(idle) <= known.limit_s:
+        return  # on few ranks: these are late
     gain = known.replays.without(CauseCode.HOST_BOUND, rest)
     kernels = [
         float(length) for trace in known.job.traces.values() for length in trace.compute[:, 1] - trace.compute[:, 0]

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import Phase, RankTrace, TracedCollective
-from bench.job.model import Job
+from bench.job.model import Job, Part
 from bench.job.parts import RankTimeline
 
 Transfer = Callable[[int, float], float]
@@ -40,12 +40,13 @@ class GraphChange:
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
     index in `Job.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower) median
-    of the other ranks.
+    of the other ranks. compute_factor: how many times as long the ranks' compute takes.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
     transfer: Transfer = _as_recorded
     balanced: frozenset[int] = frozenset()
+    compute_factor: float = 1.0
 
 
 class _Kind(Enum):
@@ -75,6 +76,7 @@ class Graph:
         self._transfers = {index: self._transfer(index) for index in self._known}
         self._events: dict[int, list[_Event]] = {}
         self._work: dict[int, Spans] = {}
+        self._compute = {rank: timeline.by_part[Part.COMPUTE] for rank, timeline in timelines.items()}
         self._keys: dict[int, list[float]] = {}
         for rank, trace in job.traces.items():
             timeline = timelines[rank]
@@ -131,6 +133,9 @@ class _Replay:
             return []
         times = np.array([one.time_s for one in events])
         done = _covered_before(np.clip(work, times[0], times[-1]), times)
+        if self._change.compute_factor != 1:
+            compute = spans.both(work, self._graph._compute[rank])
+            done += (self._change.compute_factor - 1) * _covered_before(compute, times)
         return [float(more) for more in np.diff(done, prepend=done[0])]
 
     def steps(self) -> list[float]:
@@ -143,6 +148,8 @@ class _Replay:
             _, rank = heapq.heappop(waiting)
             if self._do(rank, waiting):
                 self._advance(rank, waiting)
+        for rank in self._change.balanced:
+            self._balance_tail(rank)
         by_rank = []
         for marks in self._marks.values():
             by_rank.append([end - start for start, end in zip(marks[::2], marks[1::2], strict=True)])
@@ -200,6 +207,24 @@ class _Replay:
         if late > 0:
             issued[rank] -= late
             self._now[rank] = max(self._now[rank] - late, self._released[rank])
+            self._balance_marks(rank, late)
+
+    def _balance_marks(self, rank: int, late: float) -> None:
+        """Shift the boundaries of steps that a rank passed since its last wait, as far as it was late there already."""
+        marks = self._marks[rank]
+        for place in range(len(marks) - 1, -1, -1):
+            if marks[place] <= self._released[rank]:
+                return
+            others = [own[place] for other, own in self._marks.items() if other != rank and len(own) > place]
+            if others:
+                marks[place] -= min(max(marks[place] - median_low(others), 0.0), late)
+
+    def _balance_tail(self, rank: int) -> None:
+        """Let a rank end the last step no later than the lower median of the others."""
+        others = [marks[-1] for other, marks in self._marks.items() if other != rank and marks]
+        if others and self._marks[rank]:
+            end = max(median_low(others), self._released[rank])
+            self._marks[rank][-1] = min(self._marks[rank][-1], end)
 
     def _force(self, waiting: list[tuple[float, int]]) -> None:
         """End the first collective that a rank awaits and another never issues."""

@@ -23,12 +23,16 @@ _PATTERNS = {
 
 @dataclass
 class Network:
-    """Links of a node, and the evidence of what libraries reach on them. name: of the machine."""
+    """Links of a node, and the evidence of what libraries reach on them.
+
+    name: of the machine. ranks_per_node: how the ranks are placed on it; None if the job ran on it as recorded.
+    """
 
     name: str
     links: NodeLinks
     evidence: EfficiencyEvidence
     job: Job
+    ranks_per_node: int | None = None
 
     def alone(self, one: MatchedCollective) -> Prediction | None:
         """Return what one collective takes alone; None if its size is unknown or its kind cannot be predicted."""
@@ -55,15 +59,17 @@ class Network:
             return None
 
     def _num_nodes(self, one: MatchedCollective) -> int:
-        """Return the number of nodes of a group: by the hosts that the files name, or by the ranks' numbers."""
+        """Return the number of nodes of a group: as placed, else by the files' hosts, else by the ranks' numbers."""
+        if self.ranks_per_node is not None and one.complete:
+            return len({rank // self.ranks_per_node for rank in one.parts})
         hosts = {self.job.traces[rank].host for rank in one.parts}
         if None not in hosts and one.complete:
             return len(hosts)
         size = one.group_size or len(one.parts)
         members = next((part.members for part in one.parts.values() if part.members), None)
         if members:
-            return len({rank // self.links.gpus for rank in members})
-        return max(1, -(-size // self.links.gpus))
+            return len({rank // (self.ranks_per_node or self.links.gpus) for rank in members})
+        return max(1, -(-size // (self.ranks_per_node or self.links.gpus)))
 
     def copy_rate(self, direction: str) -> float:
         """Return the least rate of copies between host and one GPU, bytes/s, that others measured on such a link."""

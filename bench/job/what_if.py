@@ -6,6 +6,7 @@ with its 95 % interval. Gains do not add up: a rank that is no longer late may u
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Phase
+from bench.core.step_trace import Phase, RankTrace
 from bench.job.graph import Graph, GraphChange, Transfer
 from bench.job.lateness import segments_of
 from bench.job.messages import WhatIf
@@ -165,9 +166,7 @@ def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
 def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph) -> Iterator[BucketPhase]:
     """Yield the exchanges of gradients by step and group. Blocking exchanges, which others depend on, are left out."""
     segments = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
-    called_in = {rank: spans.union(trace.phases.get(Phase.BACKWARD, spans.NONE)) for rank, trace in job.traces.items()}
-    if not any(len(union) for union in called_in.values()):
-        return
+    starts = {rank: _phase_starts(trace) for rank, trace in job.traces.items()}
     blocking = _blocking(job, timelines)
     phases: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index, one in enumerate(job.collectives):
@@ -177,7 +176,7 @@ def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph
         if transfer_s is None or one.op not in _REDUCTIONS or index in blocking:
             continue
         step = job.step_of(rank, called)
-        if step is not None and spans.covers(called_in[rank], called):
+        if step is not None and _last_phase(starts[rank], called) is Phase.BACKWARD:
             phases[step, one.group].append(index)
     for (step, _), indices in phases.items():
         last = job.collectives[indices[-1]]
@@ -191,6 +190,17 @@ def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph
             wire.append((end - (graph.transfer_s(index) or 0.0), end))
         exposed_s = max(end for _, end in wire) - last.last_arrival_s
         yield BucketPhase(indices, spans.total(spans.union(spans.of(wire))), min(lengths), max(exposed_s, 0.0))
+
+
+def _phase_starts(trace: RankTrace) -> list[tuple[float, Phase]]:
+    """Return when each phase of a rank's host began, by time."""
+    return sorted((float(start), phase) for phase, union in trace.phases.items() for start in union[:, 0])
+
+
+def _last_phase(starts: Sequence[tuple[float, Phase]], time: float) -> Phase | None:
+    """Return the phase that began last before a time. An exchange between two phases belongs to the first."""
+    place = bisect_right(starts, time, key=lambda item: item[0])
+    return starts[place - 1][1] if place else None
 
 
 def _called(one: MatchedCollective, rank: int) -> float:

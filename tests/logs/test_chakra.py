@@ -104,11 +104,12 @@ def test_a_trace_of_torch_states_groups_bytes_and_order_but_no_times(tmp_path: P
         _comms(12, "allreduce", 8, 82149104, 5, 100, 100, 8),
         _comms(6, "all_gather", 7, 82149104, 5, 10, 80, 8),
         _comms(20, "wait", 8, 82149104, 5, 1, 1, 8),
+        _comms(25, "broadcast", 9, 82149104, 0, 10, 10, 8),  # from rank 0
         _node(30, "aten::mm"),
     ]
     [trace] = _read(_torch(tmp_path / "et.json", nodes))
-    assert (trace.rank, trace.world_size, trace.num_events) == (5, 8, 5)
-    first, second = trace.collectives
+    assert (trace.rank, trace.world_size, trace.num_events) == (5, 8, 6)
+    first, second, _ = trace.collectives
     assert (first.op, first.seq, first.group, first.num_bytes, first.group_size) == ("allgather", 7, "0", 320, 8)
     assert (second.op, second.seq, second.place, second.num_bytes) == ("allreduce", 8, 1, 400)
     assert not first.timed and first.duration_s is None

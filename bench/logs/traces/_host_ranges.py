@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ _BACKWARD = re.compile(r"^#*\s*backward\s*#*$|^loss\.backward|^backward[ _-](pas
 _FORWARD = re.compile(
     r"^#*\s*forward\s*#*$|Parallel\.forward$|^forward[ _-](pass|compute)$|^fwd$|^FSDP.*forward", re.IGNORECASE
 )
+_PHASES = (Phase.DATA, Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
+_NUM_NAMES = 4096  # a trace has many ranges, but few names
 _EVALUATE = "autograd::engine::evaluate_function"
 
 
@@ -42,8 +45,19 @@ class HostRange:
 
 def is_annotation(name: str) -> bool:
     """Check whether a range marks a step or a phase, and so contains operators but is none."""
-    marks = STEP.match(name) or _DATA.search(name) or _OPTIMIZER.match(name) or _BACKWARD.match(name)
-    return bool(marks or _FORWARD.search(name))
+    return bool(STEP.match(name) or _phases_of(name))
+
+
+@lru_cache(maxsize=_NUM_NAMES)
+def _phases_of(name: str) -> tuple[Phase, ...]:
+    """Return the phases that a range of this name marks."""
+    found = {
+        Phase.DATA: _DATA.search(name),
+        Phase.OPTIMIZER: _OPTIMIZER.match(name),
+        Phase.BACKWARD: _BACKWARD.match(name),
+        Phase.FORWARD: _FORWARD.search(name),
+    }
+    return tuple(phase for phase, match in found.items() if match)
 
 
 def main_thread(host: Sequence[HostRange]) -> Any:
@@ -62,14 +76,12 @@ def phases(host: Sequence[HostRange], main: Any) -> dict[Phase, Spans]:
 
     host: sorted by start, and longer ranges first. main: the thread whose annotations count.
     """
-    on_main = [one for one in host if one.thread == main]
-    annotated = {
-        Phase.DATA: [one for one in on_main if _DATA.search(one.name)],
-        Phase.OPTIMIZER: [one for one in on_main if _OPTIMIZER.match(one.name)],
-        Phase.BACKWARD: [one for one in on_main if _BACKWARD.match(one.name)],
-        Phase.FORWARD: [one for one in on_main if _FORWARD.search(one.name)],
-    }
-    found = {phase: spans.union(spans.of((one.start, one.end) for one in own)) for phase, own in annotated.items()}
+    annotated: dict[Phase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
+    for one in host:
+        if one.thread == main:
+            for phase in _phases_of(one.name):
+                annotated[phase].append((one.start, one.end))
+    found = {phase: spans.union(spans.of(own)) for phase, own in annotated.items()}
     if not annotated[Phase.BACKWARD]:
         found[Phase.BACKWARD] = spans.union(spans.of(_autograd(host)))
     for earlier, later in ((Phase.DATA, Phase.FORWARD), (Phase.OPTIMIZER, Phase.BACKWARD)):

@@ -14,8 +14,8 @@ from typing import Any
 from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._sqlite import UNKNOWN, Database
 
-NCCL_CALL = re.compile(r"^nccl[A-Z]\w*$")
-_GROUP_START, _GROUP_END, _INIT = "ncclGroupStart", "ncclGroupEnd", re.compile(r"^ncclComm(Init|Split)")
+_CALL = re.compile(r"^nccl[A-Z]\w*$")
+_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 _MESSAGES = frozenset({"ncclSend", "ncclRecv"})
 # In these, NCCL states the block of one rank; the payload is that of all.
 _BLOCKS = frozenset({"allgather", "reduce_scatter", "alltoall", "gather", "scatter"})
@@ -54,6 +54,11 @@ class NcclCalls:
         return next((one for one in reversed(near) if one.end >= time), None)
 
 
+def is_call(name: str) -> bool:
+    """Check whether a range is a call of NCCL."""
+    return name.startswith("nccl") and _CALL.match(name) is not None
+
+
 def calls_of_torch(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCall]]:
     """Yield, by thread, the ranges in which torch calls a collective."""
     for one in ranges:
@@ -66,7 +71,7 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
     depths: dict[Any, int] = defaultdict(int)
     grouped: dict[Any, list[HostRange]] = defaultdict(list)
     for one in ranges:
-        if not NCCL_CALL.match(one.name) or one.name.startswith("ncclComm"):
+        if not is_call(one.name) or one.name.startswith("ncclComm"):
             continue
         if one.name == _GROUP_START:
             depths[one.thread] += 1
@@ -81,12 +86,13 @@ def calls_of_kernels(ranges: Iterable[HostRange]) -> Iterator[tuple[Any, NcclCal
 
 
 def communicators(ranges: Iterable[HostRange]) -> dict[int, tuple[int, int]]:
-    """Return the number of ranks and the own rank of each communicator whose start was recorded."""
+    """Return the number of ranks and the own rank of each communicator whose start or end was recorded."""
     found = {}
     for one in ranges:
-        size, rank = one.args.get(_NUM_RANKS, 0), one.args.get(_RANK, -1)
-        if _INIT.match(one.name) and COMMUNICATOR in one.args and 0 <= rank < size:
-            found[one.args[COMMUNICATOR]] = (size, rank)
+        if COMMUNICATOR in one.args:
+            size, rank = one.args.get(_NUM_RANKS, 0), one.args.get(_RANK, -1)
+            if 0 <= rank < size:
+                found[one.args[COMMUNICATOR]] = (size, rank)
     return found
 
 

@@ -54,14 +54,18 @@ class Database:
         except ERRORS as error:
             self.error = self.error or str(error)
 
-    def integers(self, table: str, columns: Sequence[str], where: str = "1", *values: Any) -> NDArray[np.int64]:
+    def integers(self, table: str, columns: Sequence[str], where: str = "1") -> NDArray[np.int64]:
         """Return whole numbers of a table, one line per row: UNKNOWN for a missing value, column or table."""
         if table not in self.columns:
             return np.empty((0, len(columns)), dtype=np.int64)
         chosen = ", ".join(self.integer(table, column) for column in columns)
-        found = self.rows(f'SELECT {chosen} FROM "{table}" WHERE {where}', *values)
+        query = f'SELECT {chosen} FROM "{table}" WHERE {where}'
         kinds = np.dtype([(f"f{place}", np.int64) for place in range(len(columns))])
-        return np.fromiter(found, dtype=kinds).view(np.int64).reshape(-1, len(columns))
+        try:
+            found = np.fromiter(self._connection.execute(query), dtype=kinds)
+        except ERRORS:
+            found = np.fromiter(self.rows(query), dtype=kinds)  # slower, but it keeps the rows before the damage
+        return found.view(np.int64).reshape(-1, len(columns))
 
     def integer(self, table: str, column: str) -> str:
         """Return the SQL expression of a column as a whole number."""

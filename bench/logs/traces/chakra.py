@@ -46,6 +46,7 @@ _COMM_TYPES = {
     8: "reduce_scatter",
     9: "barrier",
 }
+_ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})  # they state the root in the place of the own rank
 _LEAST_POINTER_DIGITS = 7  # a longer number is an address in the memory of the rank
 _MOST_LEVELS = 6
 _TENSOR_FIELDS = 6  # tensor, storage, offset, elements, bytes of an element, device
@@ -184,8 +185,8 @@ class _Reading:
     def trace(self) -> RankTrace:
         """Return the trace. Raises NoTraceError if no node was read."""
         if not self._nodes:
-            code = self._remarks[0] if self._remarks else Coded.of(TraceCode.NO_EVENTS, source=self._source)
-            raise _open.NoTraceError(code)
+            code = TraceCode.NO_COLLECTIVES if self._num else TraceCode.NO_EVENTS
+            raise _open.NoTraceError(self._remarks[0] if self._remarks else Coded.of(code, source=self._source))
         self._nodes.sort(key=lambda node: node.number)
         starts = [node.start for node in self._nodes if node.start is not None]
         zero = min(starts, default=0.0)
@@ -371,7 +372,7 @@ def _add_comms(node: _Node, arguments: Sequence[Any]) -> None:
     node.op = _known(arguments[place])
     node.seq = _positive(seq[0] if isinstance(seq, list) and seq else seq, least=0)
     node.group = str(group[0] if isinstance(group, list) and group else group)
-    node.rank = _positive(rank, least=0)
+    node.rank = None if node.op in _ROOTED else _positive(rank, least=0)
     node.size = _positive(arguments[-1]) if place < len(arguments) - 3 else None
 
 

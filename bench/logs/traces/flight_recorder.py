@@ -31,7 +31,7 @@ _MOST_BYTES = 512 << 20
 _PEERS = re.compile(r"(\d{1,6})\s*(?:->|<-)\s*(\d{1,6})")
 
 
-class FlightRecorder:
+class FlightRecorderDump:
     """Reads a dump of torch's flight recorder."""
 
     name = "flight-recorder"
@@ -53,7 +53,7 @@ class FlightRecorder:
         yield _trace(path, [entry for entry in own if isinstance(entry, Mapping)], members, remarks)
 
 
-READER = FlightRecorder()
+READER = FlightRecorderDump()
 
 
 def _unpickled(path: Path) -> Mapping[Any, Any]:

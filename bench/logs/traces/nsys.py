@@ -12,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ _NAME_COLUMNS = ("shortName", "demangledName", "mangledName")
 _PROCESS_MASK = ~0xFFFFFF  # of a globalTid: all but the thread
 _UTC_NS = 10**18  # larger timestamps count from 1970 (`--ts-normalize`)
 _RANGES = (59, 60, 70, 71)  # event types of NVTX: push/pop and start/end ranges
+_NUM_NAMES = 4096  # millions of ranges have few names
 _STEP = re.compile(r"^(ProfilerStep\s*#?|(train(ing)?[ _-]?)?(step|iteration|iter)[ _:#=-]*)\s*\d+\b", re.IGNORECASE)
 _OF_TORCH = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$", re.DOTALL)
 _VERSION = re.compile(r"(_ptsz|_ptds)?(_v\d+)*$")  # cudaLaunchKernel_v7000
@@ -115,8 +117,8 @@ class _Export:
         exchanging: dict[int, set[int]] = defaultdict(set)
         names = _kernel_names(database)
         name = database.first_column(_KERNEL, *_NAME_COLUMNS) or "start"
-        kernels = database.integers(_KERNEL, ("globalPid", "deviceId", name))
-        for process, device, number in np.unique(kernels, axis=0).tolist():
+        kernels = database.integers(_KERNEL, ("globalPid", "deviceId", name), "1 GROUP BY 1, 2, 3")
+        for process, device, number in kernels.tolist():
             found[process].add(device)
             if _names.COLLECTIVE_KERNEL.search(names.get(number, "")):
                 exchanging[process].add(device)
@@ -243,11 +245,11 @@ class _Rank:
         found: Spans = np.multiply(pairs - self._zero, 1e-9, dtype=np.float64)
         return found
 
-    def _read(self, table: str, columns: Sequence[str], condition: str, *values: Any) -> _Integers:
+    def _read(self, table: str, columns: Sequence[str], condition: str) -> _Integers:
         """Return the events of a table, by start. The first columns are `start` and `end`."""
         if not self._database.has(table, "start", "end"):
             return np.empty((0, len(columns)), dtype=np.int64)
-        found = self._database.integers(table, columns, f'{condition} AND "end" >= "start"', *values)
+        found = self._database.integers(table, columns, f'{condition} AND "end" >= "start"')
         self._num_events += len(found)
         ordered: _Integers = found[np.argsort(found[:, 0], kind="stable")]
         return ordered
@@ -390,7 +392,7 @@ class _Rank:
         by_thread: dict[Any, list[HostRange]] = defaultdict(list)
         for one in self._ranges:
             own = by_thread[one.thread]
-            if _STEP.match(one.name) and not (own and one.end <= own[-1].end):
+            if _is_step(one.name) and not (own and one.end <= own[-1].end):
                 own.append(one)
         return max(by_thread.values(), key=len, default=[])
 
@@ -420,9 +422,14 @@ class _Rank:
                 if start < inside.get(thread, start) and name not in _names.ITEM:
                     continue
                 inside[thread] = max(end, inside.get(thread, end))
-            args = _nccl_ranges.stated(binary, as_json, schemas) if _nccl_ranges.NCCL_CALL.match(name) else {}
+            args = _nccl_ranges.stated(binary, as_json, schemas) if _nccl_ranges.is_call(name) else {}
             found.append(HostRange(start - self._zero, end - self._zero, thread, name, args))
         return found
+
+
+@lru_cache(maxsize=_NUM_NAMES)
+def _is_step(name: str) -> bool:
+    return _STEP.match(name) is not None
 
 
 def _is_export(database: Database) -> bool:
