@@ -1,14 +1,19 @@
-"""Explain a training job from its traces: where each step's time went, what would help; record such traces."""
+"""Explain a training job from its traces, predict it elsewhere, run its exchanges again, or record such traces."""
 
 from __future__ import annotations
 
 import argparse
 from types import ModuleType
 
-from bench.commands import _job_explain, _job_predict, _job_record
+from bench.commands import _job_explain, _job_predict, _job_record, _job_replay
 from bench.core.option_parsers import HelpText, Parser
 
-_SUBCOMMANDS: dict[str, ModuleType] = {"explain": _job_explain, "predict": _job_predict, "record": _job_record}
+_SUBCOMMANDS: dict[str, ModuleType] = {
+    "explain": _job_explain,
+    "predict": _job_predict,
+    "record": _job_record,
+    "replay": _job_replay,
+}
 EXAMPLES = tuple(example for module in _SUBCOMMANDS.values() for example in module.EXAMPLES)
 
 

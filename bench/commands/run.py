@@ -15,7 +15,7 @@ from bench.commands import _plan, _progress
 from bench.commands._say import say
 from bench.commands.plan import estimate
 from bench.config import paths
-from bench.controller import continued, plan, preflight, retest
+from bench.controller import continued, plan, preflight, profile, retest
 from bench.controller import run as controller
 from bench.controller.jobs import Site
 from bench.controller.run import RunResult
@@ -64,6 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--only-launch", type=int, metavar="N", help="measure only launch N of each job; --resume measures the others"
     )
     parser.add_argument("--share-hosts", action="store_true", help="measure beside other benchmarks; every row says so")
+    parser.add_argument("--profile", choices=profile.KINDS, help="record one more launch, which counts nowhere")
     output.add_table_arguments(parser)
     output.add_output_arguments(parser)
 
@@ -73,13 +74,12 @@ def main(args: argparse.Namespace) -> int:
 
     The exit code tells whether everything was measured and correct.
     """
-    if args.retest and args.resume:
-        raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
+    _check_options(args)
     if not args.no_plots:
         _check_plots(args.plots)
     if not args.resume:
         args.scenario = args.scenario or _SCENARIO
-    ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args)
+    ran = _retested(args) if args.retest else _resumed(args) if args.resume else started(args, args.profile)
     if ran.failed and not args.retest:
         say(f"go on with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
@@ -92,6 +92,7 @@ def main(args: argparse.Namespace) -> int:
     drawn, undrawn = _drawn(document, args, ran.folder)
     where = f"results: {ran.folder}/  plots: {args.plots / ran.folder.name}/" if drawn else f"results: {ran.folder}/"
     where += "".join(f"  page: {path}" for path in _page(document, args, ran.folder))
+    where += _profiled(ran.folder) if args.profile else ""
     print(printable.line(where), file=sys.stdout if args.format == "table" and args.output is None else sys.stderr)
     if args.retest or args.resume:
         document = of_folder.newest(ran.folder, document)  # rows that were measured again replace earlier failures
@@ -101,6 +102,22 @@ def main(args: argparse.Namespace) -> int:
     if undrawn is not None:
         say(str(undrawn))
     return code
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise UsageError if two options contradict each other."""
+    if args.retest and args.resume:
+        raise UsageError("--retest measures a finished run again, --resume finishes a run: give one of them")
+    if args.profile and (args.retest or args.resume):
+        raise UsageError("--profile needs a new run: leave out --resume and --retest")
+
+
+def _profiled(folder: Path) -> str:
+    """Return where the traces of a run's profiled launch are, as text; empty if there are none."""
+    traces = profile.traces(folder)
+    if not traces:
+        return ""
+    return f"  profile: {traces[0] if len(traces) == 1 else f'{traces[0].parent}/'}"
 
 
 def nothing_measured(ran: RunResult) -> BenchError:
@@ -185,8 +202,11 @@ def _check_plots(folder: Path) -> None:
         raise RefusedError(f"--plots {folder} cannot be written ({nearest} is read-only): {remedy}")
 
 
-def started(args: argparse.Namespace) -> RunResult:
-    """Plan the scenario on the cluster, check the hosts, and run every job in a new folder."""
+def started(args: argparse.Namespace, profiler: str | None = None) -> RunResult:
+    """Plan the scenario on the cluster, check the hosts, and run every job in a new folder.
+
+    `profiler`: what records one more launch.
+    """
     planned = plan.make(_plan.request(args))
     preflight.check(planned.plan, planned.site)
     for remark in planned.plan.remarks:
@@ -194,8 +214,15 @@ def started(args: argparse.Namespace) -> RunResult:
     for skip in planned.plan.skipped:
         say(f"skipped: {skip.what}: {skip.reason.text}")
     say(estimate(planned.plan))
+    profiled = profile.check(profiler, planned.plan.jobs) if profiler else None
     with _context(args, planned.site) as context:
-        return controller.start(planned.plan, planned.scenario.text, context)
+        ran = controller.start(planned.plan, planned.scenario.text, context)
+        if profiler and profiled:
+            try:
+                profile.launch(profiler, profiled, ran.folder, context)
+            except MeasurementError as error:  # the results are not affected
+                say(f"bench: warning: {error}")
+        return ran
 
 
 def _retested(args: argparse.Namespace) -> RunResult:

@@ -153,6 +153,14 @@ class PlanRemark(Code):
 class ControllerError(Code):
     """Why the controller refuses a request or ends with an error."""
 
+    NO_NSYS = "no-nsys", "--profile nsys needs the program nsys on PATH: install NVIDIA Nsight Systems"
+    NO_TORCH_PROFILER = "no-torch-profiler", "--profile torch needs torch: pip install torch"
+    NO_PROFILED_JOB = "no-profiled-job", "--profile needs a job that this suite itself measures: leave it out"
+    PROFILE_ELSEWHERE = (
+        "profile-elsewhere",
+        "--profile records launches that this machine starts: run it inside an allocation",
+    )
+    NOT_PROFILED = "not-profiled", "the profiled launch failed ({why}); the results are kept; its output is in {log}"
     LAUNCH_FAILED = (
         "launch-failed",
         "launch {launch} ended with exit code {exit_code}; the launches before it are kept: {command}",

@@ -282,7 +282,8 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
         records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
     except UsageError:
         return case.sizes  # the rank was killed while it wrote the header
-    if case.schedule == "ladder":  # later rounds depend on earlier ones, so an incomplete ladder runs again as a whole
+    # A ladder's later rounds depend on earlier ones, and a replay's rows on its plan, so these run again as a whole.
+    if case.schedule == "ladder" or pattern.replays:
         return () if records and all(map(_is_whole, records)) else case.sizes
     all_rounds = rounds(case, spec.world, pattern.topology_of(case.topology))
     wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])

@@ -33,6 +33,7 @@ ENGINES = ("ce", "sm")
 ACCESSES = ("write", "read")
 MEMORIES = ("pinned", "pageable")
 VIAS = ("ipc", "process")
+COMPUTES = ("sleep", "spin", "products")
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
@@ -142,6 +143,12 @@ class Case:
         "alternate", "--split",
         help="victims/aggressors: alternate (every second rank), halves (of each node), or ranks such as 0-3/4-7",
         parse=check_split, keys=("splits", "split"), depends_on="aggressor")
+    plan: str = factor(
+        "", "--plan", help="the plan file that replay runs (linkbench job replay writes it)",
+        several=False, name_rank=None, patterns=_lists("plan"))
+    compute: str = one_of(
+        "kind of compute", COMPUTES, "--compute", help="replay: what replaces compute: sleep, spin, products",
+        patterns=_lists("compute"), keys=("compute",), name_rank=60, labelled=True)
     iterations: int | None = setting(
         None, "-n", "--iterations", help="samples per row (default: until the median's interval is narrow enough)",
         parse=words.whole(1, "iterations"))

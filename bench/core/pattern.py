@@ -56,6 +56,7 @@ class Pattern(ABC):
     topology: str | None = None  # its fixed topology (pairs); None: the requested one
     usual_topology = "world"  # its default topology
     min_ranks = 1
+    replays = False  # do its rows come from a plan file (core/replay_plan.py)?
     overlaps = False  # is its collective timed both alone and with matrix products at the same time?
     transport: str | None = None  # the only transport that can run it, if there is only one
     one_way = False  # does its time begin on member 0 and end on member 1, whose clock may differ?

@@ -218,6 +218,7 @@ class Record:
     clock_bound_s: float | None = None  # one-way: the largest error of a sample, because two clocks differ
     samples: Samples | None = None
     contention: Contention | None = None  # if the case has an aggressor
+    recorded_s: float | None = None  # replay: the same time in the job that is replayed, the median of its steps
     overlap: OverlapSamples | None = None  # if products overlapped the samples
     reported: Mapping[str, float] | None = None
     skipped: Skip | None = None

@@ -245,6 +245,9 @@ class Transport(ABC):
         Every rank calls it with the same groups.
         """
 
+    def finish(self) -> None:  # noqa: B027  # a call of a host library is complete when it returns
+        """Wait until the calls that this rank made are complete."""
+
     @abstractmethod
     def sync(self) -> None:
         """Wait for all ranks of the world, or of this rank's part if they were separated."""

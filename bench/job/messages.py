@@ -76,6 +76,18 @@ class JobCode(OptionalPartsCode):
     )
 
 
+class ReplayCode(Code):
+    """What of a job's traces cannot be replayed."""
+
+    UNKNOWN_OPS = "unknown-ops", "{num:n exchange} are left out: nothing here does what {names:list 4} did"
+    NO_SIZES = (
+        "no-sizes",
+        "{num:n exchange} are left out, because the traces do not state their sizes: record with record_shapes=True",
+    )
+    NO_MEMBERS = "no-members", "{num:n exchange} are left out, because fewer than two of their ranks are known"
+    OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
+
+
 class WhatIf(Code):
     """A change in a replay of the job."""
 

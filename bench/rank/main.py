@@ -174,6 +174,11 @@ def _run(name: str, argv: Sequence[str] | None, process: _Process) -> int:
         ):
             opened = session.open_transport(case, me, beat, args.timeout)
             process.transport = opened.transport
+            if args.profile:
+                from bench.rank import profile
+
+                with profile.recording(args.profile, me.rank, beat) as recorder:
+                    return _measure(session.open_case(opened, me, recorder, process.expected, recorder), args, me)
             return _measure(session.open_case(opened, me, beat, process.expected), args, me)
     except BenchError as error:
         if me.rank == 0 and args.format == "json" and not args.emitted:
@@ -244,6 +249,7 @@ def _parse(name: str, argv: Sequence[str] | None, me: RankInfo) -> argparse.Name
         metavar="TIME",
         help="end a rank that makes no progress for this long (5m)",
     )
+    parser.add_argument("--profile", metavar="KIND=DIR", help="record a trace: torch=DIR, or nsys=DIR for ranges")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.set_defaults(emitted=False)
     if me.rank != 0:

@@ -7,10 +7,10 @@ A row is one size in one mode for one round of groups. Rank 0 makes every decisi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from bench.core.arrays import CHUNK_BYTES
 from bench.core.case import Case
@@ -21,12 +21,13 @@ from bench.core.host_use import HostUse
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Round, Step
 from bench.core.record import Failure, Flag, Record, Skip, StarvedRank
+from bench.core.replay_plan import Mapped
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
 from bench.probes.host_use import HostMeter
-from bench.rank import contention, ladder, overlap, sampling
+from bench.rank import contention, ladder, overlap, replay, sampling
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
 from bench.rank.oneway import OneWaySampler
@@ -44,6 +45,16 @@ from bench.rank.verify import Verifier, Wrong
 
 # values of single ranks that a file keeps; with more samples, it keeps only the slowest rank's
 _KEPT_VALUES = 2_000_000
+
+
+class StepMarker(Protocol):
+    """Marks steps in the trace of a profiled launch (rank/profile.py)."""
+
+    def step(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call as a step of the trace."""
+
+    def mark(self, compiled: Compiled) -> None:
+        """Make each call of a program a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,8 @@ class Setting:
     own_cache: bool = False
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # a context for work that needs no other rank
     cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
+    replayed: Mapped | None = None  # the plan of a replay, instead of sizes
+    marker: StepMarker | None = None  # only in a profiled launch
 
 
 class Measurer:
@@ -91,6 +104,9 @@ class Measurer:
         Sizes are in the order of the case, or with a time budget in that of `ends_first`.
         """
         case, started = self._case, time.monotonic()
+        if self._s.replayed is not None:
+            yield self._replay(self._s.replayed)
+            return
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
             return
@@ -118,6 +134,25 @@ class Measurer:
             yield self._row(PlannedRow(mode, shape, requested, round_, max_s))
         if self._contention:
             self._contention.close()
+
+    def _replay(self, plan: Mapped) -> tuple[Record, ...]:
+        """Return the records of a replay: of its steps, and of each kind of exchange."""
+        s = self._s
+        replayer = replay.Replayer(self._case, self._transport, plan, s.hosts, s.beat, s.working)
+        if s.marker:
+            replayer.run_step = s.marker.step(replayer.run_step)
+        unmeasured = replayer.prepare(s.available_bytes)
+        if unmeasured is not None:
+            return unmeasured
+        meter = CpuMeter()
+        host_meter = HostMeter(s.cpus) if self._transport.place.local_rank == 0 else None
+        taken = replayer.take()
+        gathered = self._channel.gather((meter.use(), host_meter.use() if host_meter else None))
+        if gathered is None:
+            return ()
+        uses = [cpu for cpu, _ in gathered]
+        hosts = self._host_uses(uses, [use for _, use in gathered])
+        return tuple(self._with_use(record, group, uses, hosts) for group, record in taken)
 
     def _laddered(self, started: float) -> Iterator[tuple[Record, ...]]:
         case, s = self._case, self._s
@@ -187,7 +222,6 @@ class Measurer:
         for k, group in enumerate(row.round):
             self._kept += len(taken.shares[k].slowest) * len(group.ranks)
             bound_s = one_way.bound_s(group) if one_way else None
-            starved = self._starved(group, uses)
             group_flags: dict[str, None] = {}
             if flags is not None:
                 for rank in group.ranks:
@@ -195,12 +229,15 @@ class Measurer:
             record = self._records.measured(
                 row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention
             )
-            names = dict.fromkeys(self._s.hosts[rank] for rank in group.ranks)
-            record = replace(record, hosts=tuple(hosts[host] for host in names if host in hosts))
-            if starved:
-                record = replace(record, starved=starved, flags=(*record.flags, Flag.STARVED_RANK))
-            records.append(record)
+            records.append(self._with_use(record, group, uses, hosts))
         return tuple(records)
+
+    def _with_use(self, record: Record, group: Group, uses: Sequence[CpuUse], hosts: Mapping[str, HostUse]) -> Record:
+        """Return the record of a group with the CPU time of its hosts, and its ranks that lacked CPU time."""
+        names = dict.fromkeys(self._s.hosts[rank] for rank in group.ranks)
+        record = replace(record, hosts=tuple(hosts[host] for host in names if host in hosts))
+        starved = self._starved(group, uses)
+        return replace(record, starved=starved, flags=(*record.flags, Flag.STARVED_RANK)) if starved else record
 
     def _starved(self, group: Group, uses: Sequence[CpuUse]) -> tuple[StarvedRank, ...]:
         """Return the group's ranks that lacked CPU time while a row was timed.
@@ -285,6 +322,8 @@ class Measurer:
         )
         steps = self._s.pattern.steps(row.shape, member)
         compiled = self._transport.compile(steps, group, buffers, self._reduction, in_place)
+        if self._s.marker:
+            self._s.marker.mark(compiled)
         return _Prepared(compiled, buffers, verifier, in_place and self._s.pattern.reduces)
 
     def _check_call(self, prepared: _Prepared | None, variation: int) -> list[Wrong] | None:

@@ -34,6 +34,7 @@ class RankSkip(Code):
         "overlap-aggressor",
         "overlap already disturbs the collective with products: omit --aggressor",
     )
+    MODEL_REPLAY = "model-replay", "a replay is measured, not modelled: run it on ranks"
     MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 
 
@@ -103,6 +104,18 @@ class RankRefusal(Code):
         "model-instance",
         "the model needs the links of an instance type: --instance p4d.24xlarge (`linkbench list` names them)",
     )
+    NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
+    NOTHING_TO_REPLAY = (
+        "nothing-to-replay",
+        "no exchange of this job of {recorded:n rank} has two members among {num_ranks:n rank}: start more ranks",
+    )
+    REPLAY_MEMORY = (
+        "replay-memory",
+        "the buffers of this job need {need_mib} MiB on rank {rank}, but only {free_mib} MiB are available there: "
+        "use fewer ranks per host",
+    )
+    NO_REPLAYED_PRODUCTS = "no-replayed-products", "{transport} cannot multiply matrices: use --compute sleep or spin"
+    BAD_PROFILE = "bad-profile", "--profile {given!r} is neither torch=DIR nor nsys=DIR"
     BAD_EXPECT = "bad-expect", "--expect {given!r} is not a world such as 4x2 or h0,h1x2"
     NOT_SEPARABLE = "not-separable", "{transport} cannot run two patterns at once: use --transport {others}"
     BAD_AGGRESSOR = "bad-aggressor", "--aggressor {aggressor}: {why}"
@@ -119,6 +132,17 @@ class RankRemark(Code):
         "alike, no cache, nothing measured",
     )
     TRANSPORT = "transport", "{text}"
+    REPLAYED = (
+        "replayed",
+        "replays {num_steps:n step} with {num_operations:n exchange} of {recorded:n rank}; compute is replaced by "
+        "{compute}",
+    )
+    REPLAY_MAPPED = (
+        "replay-mapped",
+        "the job had {recorded:n rank}: ranks {ranks:list 8} of it are replayed, and {num:n exchange} without two of "
+        "these ranks are left out",
+    )
+    REPLAY_IDLE = "replay-idle", "{num:n rank} stay idle: the job had only {recorded}"
     ONE_RANK = (
         "one-rank",
         "one rank: no bytes cross a link, so there is no bus bandwidth, and times are the library's overhead. {remedy}",

@@ -146,6 +146,8 @@ def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
 
     The fabric has only the links between ranks and does not simulate GPUs.
     """
+    if pattern.replays:
+        return Skip.of(RankSkip.MODEL_REPLAY)
     if pattern.overlaps:
         return Skip.of(RankSkip.MODEL_OVERLAP)
     for member in range(shape.num_ranks):

@@ -21,7 +21,7 @@ from bench.core.units import format_size
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
 from bench.probes import machine, nvml, sysfs
-from bench.rank import measure, placement, preflight
+from bench.rank import measure, placement, preflight, replay
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store import heartbeat
@@ -118,11 +118,15 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
 
 
 def open_case(
-    opened: OpenTransport, me: RankInfo, beat: ReportProgress, expected: preflight.Expected | None
+    opened: OpenTransport,
+    me: RankInfo,
+    beat: ReportProgress,
+    expected: preflight.Expected | None,
+    marker: measure.StepMarker | None = None,
 ) -> Session:
     """Check that the ranks reach each other and have the same software, variables and case.
 
-    Raises RefusedError if they are not the world that was launched.
+    `marker`: marks the steps of a profiled launch. Raises RefusedError if they are not the world that was launched.
     """
     case, pattern, transport = opened.case, opened.pattern, opened.transport
     beat("the first eight bytes between all ranks", preflight.MEET_S)
@@ -139,11 +143,26 @@ def open_case(
     world = world_of(hosts)
     cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
+    replayed = replay.load(case, transport) if pattern.replays else None
     setting = measure.Setting(
-        case, pattern, transport, world, hosts, cache_bytes, available, beat, own_cache, beat.working, opened.cpus
+        case,
+        pattern,
+        transport,
+        world,
+        hosts,
+        cache_bytes,
+        available,
+        beat,
+        own_cache,
+        beat.working,
+        opened.cpus,
+        replayed,
+        marker,
     )
     remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
     remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
+    if replayed is not None:
+        remarks += replay.remarks(case, replayed, world.num_ranks)
     remarks += [*doubts, *_limits(case, pattern, world, len(opened.cpus))]
     return Session(
         case,

@@ -37,6 +37,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_INTERFERENCE, document.interferences, _INTERFERENCE_TITLE, _interference_heading),
         Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
+        Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
     return [table for table in found if table.rows]
 
@@ -310,4 +311,21 @@ _OVERLAP = (
     Column("overlapped", _us("product_together_s"), unit="(us)"),
     *_factor_columns("product_factor"),
     Column("not covered", lambda one: _share_of(one.num_not_covered, one.num_samples), optional=True),
+)
+
+
+# -- replay
+
+_REPLAY_TITLE = (
+    "replay of a recorded job: factor = replayed time / recorded time; step: of the slowest rank; an exchange lasts "
+    "from the last arrival to the end"
+)
+_REPLAY = (
+    Column("what", lambda one: one.group, right=False),
+    Column("size", _size),
+    Column("ranks", lambda one: str(one.num_ranks)),
+    Column("recorded", _us("recorded_s"), unit="(us)"),
+    Column("replayed", _us("replayed_s"), unit="(us)"),
+    Column("ci95", lambda one: text.interval(one.low_s, one.high_s), unit="(us)"),
+    Column("factor", lambda one: f"{one.factor:.3f}"),
 )

@@ -327,6 +327,31 @@ class Overlapped:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """A step of a recorded job (group `step`), or its exchanges of one kind, replayed and as recorded.
+
+    `replayed_s`: the median, with its 95 % interval within the launch or, with several launches, over them. An exchange
+    lasts from the last arrival to the last end.
+    """
+
+    job: str
+    transport: str
+    group: str
+    payload_bytes: int
+    num_ranks: int
+    recorded_s: float
+    replayed_s: float
+    low_s: float | None
+    high_s: float | None
+    num_launches: int
+
+    @property
+    def factor(self) -> float:
+        """The replayed time / the recorded time."""
+        return self.replayed_s / self.recorded_s
+
+
+@dataclass(frozen=True, slots=True)
 class RankComparison:
     """One rank compared with the others that did the same work at the same time.
 
@@ -405,4 +430,5 @@ class Document:
     interferences: tuple[Interference, ...] = ()
     sharings: tuple[Sharing, ...] = ()
     overlaps: tuple[Overlapped, ...] = ()
+    replays: tuple[Replayed, ...] = ()
     standings: tuple[RankComparison, ...] = ()

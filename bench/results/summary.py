@@ -11,8 +11,20 @@ from bench.core.codes import Coded
 from bench.core.links import Bound
 from bench.core.record import LIMIT_REACHED, Flag, Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
-from bench.results import consistency, flops, gpus, interference, launches, model, overlap, parity, scaling, sharing
-from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interference, Overlapped, Summary
+from bench.results import (
+    consistency,
+    flops,
+    gpus,
+    interference,
+    launches,
+    model,
+    overlap,
+    parity,
+    replay,
+    scaling,
+    sharing,
+)
+from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interference, Overlapped, Replayed, Summary
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
@@ -58,6 +70,7 @@ class DocumentBuilder:
     failures: list[dict[str, Any]] = field(default_factory=list)
     contended: list[Interference] = field(default_factory=list)
     overlapped: list[Overlapped] = field(default_factory=list)
+    replayed: list[Replayed] = field(default_factory=list)
     num_wrong: int = 0
     num_left_out: int = 0
 
@@ -73,6 +86,7 @@ class DocumentBuilder:
             self.summaries.append(row)
             self.contended += interference.of_record(job, header, record)
             self.overlapped += overlap.of_record(job, header, record)
+            self.replayed += replay.of_record(job, header, record)
         elif record.failed is not None:
             failed = {
                 "what": record.failed.what,
@@ -111,6 +125,7 @@ class DocumentBuilder:
             interferences=interference.interferences(self.contended),
             sharings=sharing.sharings(own, sampled),
             overlaps=overlap.overlaps(self.overlapped),
+            replays=replay.replays(self.replayed),
             standings=gpus.standings(headers, self.summaries),
         )
 

@@ -15,7 +15,7 @@ Schema history (the `schema` key of each header line):
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
-                    row, added to its facts in the header as `after`
+                    row, added to its facts in the header as `after`; `recorded_s` of rows that replay a job
 
 A file can be read without any other file. A launch that completes an earlier one appends its own header; records belong
 to the header above them. A truncated line (the process was killed, the disk was full) is skipped with a warning. Any

@@ -345,6 +345,10 @@ class Nccl(Transport):
             raise MeasurementError(f"{void}{self._whose_output()}: the row is void")
         return (f"algorithm: {choice.algorithm}/{choice.protocol}",) if choice else ()
 
+    def finish(self) -> None:
+        """Wait for the calls on the current stream of this rank's GPU."""
+        self._torch.cuda.current_stream().synchronize()
+
     def sync(self) -> None:
         """Wait for this rank's GPU, then for all ranks, on the host."""
         self._torch.cuda.synchronize()

@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 CORRUPTING = str(Path(__file__).parent / "corrupting.py")
 QUICK = ("--max-seconds", "20ms")
 LONG = ("alltoallv", "bisection", "gather", "incast", "oneway", "pairs", "scatter")  # several rounds, or like others
-OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy")  # MPI neither computes nor copies
+# MPI neither computes nor copies; a replay needs a plan
+OF_DEVICES = ("gpu_baseline", "host_device", "local_copy", "overlap", "peer_copy", "replay")
 
 Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]

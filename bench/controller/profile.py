@@ -1,0 +1,78 @@
+"""Record one additional launch under a profiler. It does not count: its rows are thrown away, and its trace is kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from bench.controller import batch, execute
+from bench.controller.jobs import Job, JobSpec, job_of
+from bench.controller.messages import ControllerError
+from bench.controller.run import RunContext
+from bench.core.errors import MeasurementError, NotInstalledError, UsageError
+from bench.core.traits import traits
+from bench.store import runs
+
+KINDS = ("torch", "nsys")
+FOLDER = "profile"
+_SAMPLES = 20  # of each row: a trace of all samples would be too large
+_NSYS = ("nsys", "profile", "--trace=cuda,nvtx,osrt", "-o")
+_NSYS_OPTIONS = ("--sample=none", "--cpuctxsw=none", "--export=sqlite", "--force-overwrite=true")
+
+
+def check(kind: str, jobs: Iterable[Job]) -> Job:
+    """Return the job that is profiled: the first one of the plan that can be.
+
+    Raises NotInstalledError without the profiler, UsageError if no job can be profiled.
+    """
+    if kind == "nsys" and shutil.which("nsys") is None:
+        raise NotInstalledError.of(ControllerError.NO_NSYS)
+    if kind == "torch" and importlib.util.find_spec("torch") is None:
+        raise NotInstalledError.of(ControllerError.NO_TORCH_PROFILER)
+    for job in jobs:
+        if not job.tool and not job.manifest and not traits(job.case.transport).modelled:
+            if batch.needed([job], os.environ):
+                raise UsageError.of(ControllerError.PROFILE_ELSEWHERE)
+            return job
+    raise UsageError.of(ControllerError.NO_PROFILED_JOB)
+
+
+def launch(kind: str, job: Job, folder: Path, context: RunContext) -> list[Path]:
+    """Launch the job under the profiler. Returns the traces, which are in the folder of the run.
+
+    Raises MeasurementError if the launch fails or leaves no trace; the results of the run are not affected.
+    """
+    target = (folder / FOLDER).resolve()
+    target.mkdir(exist_ok=True)
+    case = replace(job.case, iterations=min(job.case.iterations or _SAMPLES, _SAMPLES))
+    spec = JobSpec(job.name, case, job.world, tuple(job.factors.items()), job.launch)
+    short = job_of(spec, context.site)
+    command = (*short.command, "--profile", f"{kind}={target}")
+    if kind == "nsys":
+        command = (*_NSYS, str(target / job.name), *_NSYS_OPTIONS, *command)
+    outcome = execute.run(
+        replace(short, command=command, num_records=None),
+        target,
+        context.package_root,
+        context.site.launchers[job.launcher],
+        context.deadline_s,
+        lambda seconds: context.tick(f"{kind} profile of {job.name}: {seconds:.0f} s"),
+        context.share_hosts,
+    )
+    runs.results_file(target, job.name).unlink(missing_ok=True)
+    log = runs.log_file(target, job.name)
+    if outcome.what is not None or not (found := traces(folder)):
+        why = outcome.what or "no trace was written"
+        raise MeasurementError.of(ControllerError.NOT_PROFILED, why=why, log=str(log))
+    log.unlink(missing_ok=True)
+    return found
+
+
+def traces(folder: Path) -> list[Path]:
+    """Return the traces of a run's profiled launch."""
+    found = (folder / FOLDER).glob("*")
+    return sorted(path for path in found if path.name.endswith((".json.gz", ".nsys-rep", ".sqlite")))

@@ -1,0 +1,90 @@
+"""Mark rows, their phases and steps in the trace of a profiled launch (`--profile`). Imported only in such a launch.
+
+A row and its phases are ranges named by the heartbeats. A step is one call of the measured operation, or a whole step
+of a replay; its range is called `ProfilerStep#`, which tools that read traces of training know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from bench.core.errors import UsageError
+from bench.core.transport import Compiled
+from bench.rank.messages import RankRefusal
+from bench.rank.session import ReportProgress
+
+T = TypeVar("T")
+
+
+class _Ranges(Protocol):
+    def range(self, name: str) -> AbstractContextManager[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    """Marks ranges while a rank measures."""
+
+    def __init__(self, ranges: _Ranges, beat: ReportProgress) -> None:
+        """Begin outside any row."""
+        self._ranges, self._beat = ranges, beat
+        self._row, self._of_row, self._of_phase = "", ExitStack(), ExitStack()
+        self._numbers = count()
+
+    def __call__(self, doing: str, within_s: float | None = None) -> None:
+        """Record a heartbeat `ROW: PHASE`, which begins a phase and perhaps a row."""
+        self._of_phase.close()
+        row, _, phase = doing.rpartition(": ")
+        if row != self._row:
+            self._of_row.close()
+            self._row = row
+            if row:
+                self._of_row.enter_context(self._ranges.range(row))
+        self._of_phase.enter_context(self._ranges.range(phase))
+        self._beat(doing, within_s)
+
+    def working(self) -> AbstractContextManager[None]:
+        """Return a context for work that needs no other rank."""
+        return self._beat.working()
+
+    def step(self, call: Callable[..., T]) -> Callable[..., T]:
+        """Return the call as a step of the trace."""
+        ranges, numbers = self._ranges, self._numbers
+
+        def marked(*given: Any) -> T:
+            with ranges.range(f"ProfilerStep#{next(numbers)}"):
+                return call(*given)
+
+        return marked
+
+    def mark(self, compiled: Compiled) -> None:
+        """Make each call of a program a step. A compiled loop would call it without ranges, so Python calls it."""
+        compiled.calls = [self.step(call) for call in compiled.calls]
+        compiled.native = None
+
+    def close(self) -> None:
+        """End all ranges and write the trace."""
+        self._of_phase.close()
+        self._of_row.close()
+        self._ranges.close()
+
+
+@contextlib.contextmanager
+def recording(wanted: str, rank: int, beat: ReportProgress) -> Iterator[Recorder]:
+    """Record this rank as `--profile` asks: torch=DIR, or nsys=DIR for ranges alone."""
+    from bench.transports import _profile
+
+    kind, _, folder = wanted.partition("=")
+    if kind not in ("torch", "nsys") or not folder:
+        raise UsageError.of(RankRefusal.BAD_PROFILE, given=wanted)
+    ranges: _Ranges = _profile.NvtxRanges()
+    if kind == "torch":
+        ranges = _profile.TorchProfile(Path(folder) / f"rank{rank}.json.gz")
+    recorder = Recorder(ranges, beat)
+    yield recorder
+    recorder.close()

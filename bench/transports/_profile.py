@@ -1,0 +1,54 @@
+"""Recorders of a profiled launch: torch's profiler, and NVTX ranges for nsys. Imported only in such a launch."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from bench.transports import _torch
+
+
+class TorchProfile:
+    """torch's profiler, with the sizes of collectives. It writes one file for each rank."""
+
+    def __init__(self, file: Path) -> None:
+        """Start to record. Raises NotInstalledError without torch."""
+        self._profiler = _torch.load_torch().profiler
+        self._file = file
+        self._recording = self._profiler.profile(record_shapes=True)
+        self._recording.start()
+
+    def range(self, name: str) -> AbstractContextManager[Any]:
+        """Return a context that is one range of the trace."""
+        found: AbstractContextManager[Any] = self._profiler.record_function(name)
+        return found
+
+    def close(self) -> None:
+        """Stop recording and write the trace."""
+        self._recording.stop()
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._recording.export_chrome_trace(str(self._file))
+
+
+class NvtxRanges:
+    """Ranges that nsys records: by the package nvtx or, without it, by torch on a GPU. Without both there are none."""
+
+    def __init__(self) -> None:
+        """Find what marks ranges."""
+        self._range: Any = nullcontext
+        try:
+            self._range = importlib.import_module("nvtx").annotate
+        except ImportError:
+            cuda = getattr(_torch.load_torch(), "cuda", None)
+            if cuda is not None and cuda.is_available():
+                self._range = cuda.nvtx.range
+
+    def range(self, name: str) -> AbstractContextManager[Any]:
+        """Return a context that is one range."""
+        found: AbstractContextManager[Any] = self._range(name)
+        return found
+
+    def close(self) -> None:
+        """Do nothing: nsys itself writes the trace."""
