@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.job.model import Segment
+from bench.job.model import StepSegment
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule
 
@@ -29,7 +29,7 @@ NUM_LAYERS = 1000
 def write(folder: Path, num_ranks: int, num_events: int) -> None:
     """Write the files of a job with a late rank."""
     num_steps = max(num_events // (NUM_LAYERS * EVENTS_PER_LAYER), 1)
-    late = (Late(1, Segment.BACKWARD, 5000),)
+    late = (Late(1, StepSegment.BACKWARD, 5000),)
     schedule = Schedule(
         num_ranks=num_ranks, num_steps=num_steps, num_layers=NUM_LAYERS, layers_per_bucket=10, noise=0.01, late=late
     )

@@ -13,7 +13,7 @@ from bench.results import output
 
 if TYPE_CHECKING:
     from bench.core.codes import Coded
-    from bench.job.model import Job
+    from bench.job.model import TracedJob
     from bench.job.network import Network
     from bench.job.page import JobReport
 
@@ -59,7 +59,7 @@ def main(args: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def read_job(paths: Sequence[Path]) -> tuple[Job, list[Coded]]:
+def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
     """Return the job whose traces these files hold, and remarks on files. Raises UsageError if no file is a trace."""
     from bench.job.align import job_of
     from bench.logs import step_traces
@@ -102,7 +102,9 @@ def report_of(
     return JobReport(explained(job, _network(instance, config, evidence_runs, job)), remarks)
 
 
-def _network(instance: str | None, config: Path | None, evidence_runs: Sequence[Path], job: Job) -> Network | None:
+def _network(
+    instance: str | None, config: Path | None, evidence_runs: Sequence[Path], job: TracedJob
+) -> Network | None:
     """Return the links that the user named; None if they named none."""
     if instance is None:
         if evidence_runs:

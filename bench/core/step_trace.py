@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bench.core.spans import Spans
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """The part of the program that a rank's host executes. Times outside all phases belong to `host`."""
 
     DATA = "data"
@@ -129,7 +129,7 @@ class RankTrace:
     steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
     source marks none. step_names: their names.
     compute: spans of work. compute_launch_s: for each, the start of its launch; NaN if unknown. Shape (n,).
-    phases: spans of the main thread by Phase. remarks: what the file lacks, contradicts or lost.
+    phases: spans of the main thread by StepPhase. remarks: what the file lacks, contradicts or lost.
     """
 
     source: str
@@ -139,7 +139,7 @@ class RankTrace:
     collectives: tuple[TracedCollective, ...] = ()
     copies: tuple[TracedCopy, ...] = ()
     waits: tuple[HostWait, ...] = ()
-    phases: Mapping[Phase, Spans] = field(default_factory=lambda: MappingProxyType({}))
+    phases: Mapping[StepPhase, Spans] = field(default_factory=lambda: MappingProxyType({}))
     steps: tuple[tuple[float, float], ...] = ()
     step_names: tuple[str, ...] = ()
     rank: int | None = None

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from bench.figures import _style
-from bench.job.model import Part
+from bench.job.model import StepPart
 from bench.job.page import COLOURS, TITLES, JobReport
 
 _ROW_IN, _REST_IN = 0.34, 1.7
@@ -33,6 +33,6 @@ def draw(report: JobReport) -> Figure:
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     figure.suptitle(f"measured: {report.what()}", fontsize=_style.TEXT)
-    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in Part]
+    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in StepPart]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=_style.TEXT, frameon=False)
     return figure

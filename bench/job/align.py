@@ -23,7 +23,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.step_trace import RankTrace, TracedCollective
 from bench.job.messages import JobCode
-from bench.job.model import Alignment, Job, MatchedCollective
+from bench.job.model import Alignment, MatchedCollective, TracedJob
 from bench.logs.trace_messages import TraceCode
 
 # All ranks of such a collective need data of all others, so none ends before the last has arrived.
@@ -55,7 +55,7 @@ class _Key:
         return self.group or "world"
 
 
-def job_of(traces: Iterable[RankTrace]) -> Job:
+def job_of(traces: Iterable[RankTrace]) -> TracedJob:
     """Return the traces as one job. Raises UsageError if there is no trace."""
     remarks: list[Coded] = []
     by_rank = {rank: _with_arrivals(trace) for rank, trace in _by_rank([*traces], remarks).items()}
@@ -79,7 +79,7 @@ def job_of(traces: Iterable[RankTrace]) -> Job:
     own = {(remark.code, remark.text): remark for trace in by_rank.values() for remark in trace.remarks}
     if not has_collectives:  # said once
         own = {key: remark for key, remark in own.items() if remark.code != TraceCode.NO_COLLECTIVES}
-    return Job(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *own.values()))
+    return TracedJob(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *own.values()))
 
 
 def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:

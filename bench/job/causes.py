@@ -18,10 +18,10 @@ import numpy as np
 from bench.core import spans
 from bench.core.codes import Coded
 from bench.core.spans import Spans
-from bench.core.step_trace import Direction, Phase, RankTrace, WaitKind
+from bench.core.step_trace import Direction, RankTrace, StepPhase, WaitKind
 from bench.job.graph import GraphChange
 from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode, WhatIf
-from bench.job.model import Cause, Gain, Job, Late, LateRank, Part, RankStep
+from bench.job.model import Cause, Gain, Late, LateRank, RankStep, StepPart, TracedJob
 from bench.job.what_if import WhatIfs, gain_of
 
 _LEAST_SHARE = 0.04  # of a step: healthy jobs on hosts vary by up to 2 %
@@ -43,7 +43,7 @@ _CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED = 0.98, 0.5, 0.7, 0.3
 class Known:
     """What the causes are found in."""
 
-    job: Job
+    job: TracedJob
     steps: Sequence[RankStep]
     late: Sequence[Late]
     late_ranks: Sequence[LateRank]
@@ -52,7 +52,7 @@ class Known:
     limit_s: float
 
 
-def limit_of(job: Job, step_s: float) -> float:
+def limit_of(job: TracedJob, step_s: float) -> float:
     """Return the gain of a step below which no cause is named, seconds."""
     return max(job.alignment.bound_s or 0.0, _LEAST_SHARE * step_s)
 
@@ -87,7 +87,7 @@ def _cause(
 
 def _late_input(known: Known) -> Iterator[Cause]:
     """Find input that comes late on all ranks. If it is late on one rank only, that is a late rank."""
-    waits = [_median_part(known, rank, Part.DATA_WAIT) for rank in known.job.traces]
+    waits = [_median_part(known, rank, StepPart.DATA_WAIT) for rank in known.job.traces]
     if min(waits) <= known.limit_s:
         return
     gain = known.replays.of(WhatIf.NO_DATA_WAIT)
@@ -267,7 +267,7 @@ def _host_bound(known: Known) -> Iterator[Cause]:
     if gain is None:
         return
     waiting = {rank: _idle_after(known, rank, {*_DEVICE_WAITS}) for rank in known.job.traces}
-    host = known.replays.part(Part.HOST_BOUND)
+    host = known.replays.part(StepPart.HOST_BOUND)
     rest = {rank: spans.minus(host[rank], waiting[rank]) for rank in host}
     idle = [spans.total(spans.union(rest[rank])) / known.job.num_steps for rank in rest]
     if median_low(idle) <= known.limit_s:
@@ -292,7 +292,7 @@ def _idle_after(known: Known, rank: int, kinds: set[WaitKind]) -> Spans:
     """Return the host-bound times of a rank that began while its host waited, or just after."""
     trace = known.job.traces[rank]
     waits = spans.union(spans.of((one.start_s, one.end_s + _AFTER_WAIT_S) for one in trace.waits if one.kind in kinds))
-    idle = known.replays.timelines[rank].by_part[Part.HOST_BOUND]
+    idle = known.replays.timelines[rank].by_part[StepPart.HOST_BOUND]
     if not len(waits) or not len(idle):
         return spans.NONE
     place = np.searchsorted(waits[:, 0], idle[:, 0], side="right") - 1
@@ -326,7 +326,7 @@ def _recompute(known: Known) -> Iterator[Cause]:
     again = {}
     for rank, trace in known.job.traces.items():
         forward, backward = (
-            spans.union(trace.phases.get(name, spans.NONE)) for name in (Phase.FORWARD, Phase.BACKWARD)
+            spans.union(trace.phases.get(name, spans.NONE)) for name in (StepPhase.FORWARD, StepPhase.BACKWARD)
         )
         repeated = spans.both(forward, backward)
         again[rank] = _work_of(trace, repeated)
@@ -374,7 +374,7 @@ def _pageable_copy(known: Known) -> Iterator[Cause]:
         exposed = {}
         for rank, trace in known.job.traces.items():
             own = spans.of((c.start_s, c.end_s) for c in trace.copies if c.direction is direction and c.pinned is False)
-            exposed[rank] = spans.both(spans.union(own), known.replays.timelines[rank].by_part[Part.EXPOSED_COPY])
+            exposed[rank] = spans.both(spans.union(own), known.replays.timelines[rank].by_part[StepPart.EXPOSED_COPY])
         if any(len(one) for one in exposed.values()):
             gain = known.replays.without(CauseCode.PAGEABLE_COPY, exposed)
             words = Coded.of(CauseCode.PAGEABLE_COPY, direction=direction.value, exposed_s=gain.gain_s)
@@ -398,7 +398,7 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
                 needed = (copy.num_bytes or 0) / low
                 rates.append((copy.num_bytes or 0) / max(copy.end_s - copy.start_s, 1e-9))
                 own.append((min(copy.start_s + needed, copy.end_s), copy.end_s))
-            exposed = known.replays.timelines[rank].by_part[Part.EXPOSED_COPY]
+            exposed = known.replays.timelines[rank].by_part[StepPart.EXPOSED_COPY]
             removed[rank] = spans.both(spans.union(spans.of(own)), exposed)
         if rates:
             gain = known.replays.without(CauseCode.SLOW_COPY, removed)
@@ -418,7 +418,7 @@ def _shared_gpu(known: Known) -> Iterator[Cause]:
 
 def _unknown(known: Known) -> Iterator[Cause]:
     """Report a large part of the step that the traces cannot explain: no known part, or waiting for unknown ranks."""
-    parts = [Part.OTHER] if _compared(known) else [Part.OTHER, Part.EXPOSED_EXCHANGE]
+    parts = [StepPart.OTHER] if _compared(known) else [StepPart.OTHER, StepPart.EXPOSED_EXCHANGE]
     unexplained = [sum(_median_part(known, rank, part) for part in parts) for rank in known.job.traces]
     share = median(unexplained) / known.step_s
     if share <= _UNKNOWN_SHARE:
@@ -429,7 +429,7 @@ def _unknown(known: Known) -> Iterator[Cause]:
     yield from _cause(known, gain_of(CauseCode.UNKNOWN, unexplained), words, confirm, confidence=_UNEXPLAINED)
 
 
-def _median_part(known: Known, rank: int, part: Part) -> float:
+def _median_part(known: Known, rank: int, part: StepPart) -> float:
     return median(step.parts[part] for step in known.steps if step.rank == rank)
 
 

@@ -17,7 +17,7 @@ from bench.core.errors import UsageError
 from bench.core.units import format_duration
 from bench.hardware import catalogue
 from bench.job.graph import Graph, GraphChange, Transfer
-from bench.job.model import Job
+from bench.job.model import TracedJob
 from bench.job.network import Network
 from bench.job.parts import timelines_of
 from bench.predict.select_page import LETTERS
@@ -42,7 +42,7 @@ class ComputeFactor:
 class Elsewhere(Report):
     """A job on another machine. num_predicted: exchanges whose time there is predicted; the others keep their own."""
 
-    job: Job
+    job: TracedJob
     network: Network
     num_nodes: int
     factor: ComputeFactor
@@ -145,7 +145,7 @@ class Elsewhere(Report):
         yield {"instance": self.network.name, "step_s": middle, "step_low_s": low, "step_high_s": high}
 
 
-def factor_of(job: Job, gpu: str | None, given: float | None) -> ComputeFactor:
+def factor_of(job: TracedJob, gpu: str | None, given: float | None) -> ComputeFactor:
     """Return how many times as long the compute takes on another GPU.
 
     gpu: its model. The data sheets' rates of matrices and of memory give two ratios; the truth is assumed between them,

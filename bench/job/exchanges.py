@@ -9,12 +9,12 @@ from statistics import median
 from bench.core import spans
 from bench.core.step_trace import Direction
 from bench.job.graph import Graph
-from bench.job.model import Copies, ExchangeKind, Job, Part
+from bench.job.model import Copies, ExchangeKind, StepPart, TracedJob
 from bench.job.network import Network
 from bench.job.parts import RankTimeline
 
 
-def exchanges_of(job: Job, graph: Graph, network: Network | None) -> list[ExchangeKind]:
+def exchanges_of(job: TracedJob, graph: Graph, network: Network | None) -> list[ExchangeKind]:
     """Return the job's collectives by kind, those that take longest in a step first."""
     kinds: dict[tuple[str, int | None, str | None, int | None], list[int]] = defaultdict(list)
     for index, one in enumerate(job.collectives):
@@ -42,7 +42,7 @@ def exchanges_of(job: Job, graph: Graph, network: Network | None) -> list[Exchan
     return sorted(found, key=lambda one: -(one.transfer_s or 0.0) * one.num_per_step)
 
 
-def copies_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Copies]:
+def copies_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Copies]:
     """Return the copies between host and device by direction and kind of memory."""
     found = []
     kinds = {(one.direction, one.pinned) for trace in job.traces.values() for one in trace.copies}
@@ -58,6 +58,8 @@ def copies_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Copies]:
             num_bytes = sum(one.num_bytes or 0 for one in own)
             sizes.append(num_bytes / job.num_steps)
             rates.append(num_bytes / max(sum(one.end_s - one.start_s for one in own), 1e-9))
-            exposed.append(spans.total(spans.both(union, timelines[rank].by_part[Part.EXPOSED_COPY])) / job.num_steps)
+            exposed.append(
+                spans.total(spans.both(union, timelines[rank].by_part[StepPart.EXPOSED_COPY])) / job.num_steps
+            )
         found.append(Copies(direction, pinned, median(sizes), median(rates), median(exposed)))
     return found

@@ -11,7 +11,7 @@ from bench.job.causes import Known, causes_of, limit_of
 from bench.job.exchanges import copies_of, exchanges_of
 from bench.job.graph import Graph
 from bench.job.lateness import late_of, late_ranks
-from bench.job.model import Explained, Job
+from bench.job.model import Explained, TracedJob
 from bench.job.network import Network
 from bench.job.parts import steps_of, timelines_of
 from bench.job.what_if import WhatIfs
@@ -22,7 +22,7 @@ def explain(traces: Iterable[RankTrace], network: Network | None = None) -> Expl
     return explained(job_of(traces), network)
 
 
-def explained(job: Job, network: Network | None = None) -> Explained:
+def explained(job: TracedJob, network: Network | None = None) -> Explained:
     """Return what the traces of a matched job say. network: the links of the machine, if the user named it."""
     timelines = timelines_of(job)
     steps = steps_of(job, timelines)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Phase, RankTrace, TracedCollective
-from bench.job.model import Job, Part
+from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
+from bench.job.model import StepPart, TracedJob
 from bench.job.parts import RankTimeline
 
 Transfer = Callable[[int, float], float]
@@ -39,7 +39,7 @@ class GraphChange:
     """What is different in a replay.
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
-    index in `Job.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower) median
+    index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower) median
     of the other ranks. compute_factor: how many times as long the ranks' compute takes.
     """
 
@@ -67,7 +67,7 @@ class _Event:
 class Graph:
     """The events of all ranks, ready to be replayed."""
 
-    def __init__(self, job: Job, timelines: Mapping[int, RankTimeline]) -> None:
+    def __init__(self, job: TracedJob, timelines: Mapping[int, RankTimeline]) -> None:
         """Build the graph of a job. Collectives whose duration is unknown are left out."""
         self.num_steps = job.num_steps
         self._job = job
@@ -76,7 +76,7 @@ class Graph:
         self._transfers = {index: self._transfer(index) for index in self._known}
         self._events: dict[int, list[_Event]] = {}
         self._work: dict[int, Spans] = {}
-        self._compute = {rank: timeline.by_part[Part.COMPUTE] for rank, timeline in timelines.items()}
+        self._compute = {rank: timeline.by_part[StepPart.COMPUTE] for rank, timeline in timelines.items()}
         self._keys: dict[int, list[float]] = {}
         for rank, trace in job.traces.items():
             timeline = timelines[rank]
@@ -248,7 +248,7 @@ def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.floa
     return found
 
 
-def _before_on_lane(job: Job, known: set[int]) -> dict[int, dict[int, int]]:
+def _before_on_lane(job: TracedJob, known: set[int]) -> dict[int, dict[int, int]]:
     """Return for each collective, by rank, the one before it on the lane that carries it out."""
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -264,7 +264,7 @@ def _before_on_lane(job: Job, known: set[int]) -> dict[int, dict[int, int]]:
     return found
 
 
-def _events_of(job: Job, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:
+def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:
     """Yield the events of a rank by time: issued collectives, ends of its stalls, boundaries of its steps."""
     events: list[_Event] = []
     mine = [index for index in sorted(known) if timeline.rank in job.collectives[index].parts]
@@ -309,5 +309,5 @@ def _ready(trace: RankTrace, parts: Sequence[TracedCollective]) -> Iterator[floa
 
 
 def _optimizer_starts(trace: RankTrace) -> list[float]:
-    union = spans.union(trace.phases.get(Phase.OPTIMIZER, spans.NONE))
+    union = spans.union(trace.phases.get(StepPhase.OPTIMIZER, spans.NONE))
     return [float(start) for start, _ in union]

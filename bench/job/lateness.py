@@ -17,8 +17,8 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Direction, Phase, RankTrace
-from bench.job.model import Job, Late, LateRank, MatchedCollective, Part, Segment
+from bench.core.step_trace import Direction, RankTrace, StepPhase
+from bench.job.model import Late, LateRank, MatchedCollective, StepPart, StepSegment, TracedJob
 from bench.job.parts import RankTimeline
 
 _SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait
@@ -29,18 +29,18 @@ _MOST_LATE = 16  # of one exchange
 class Segments:
     """The whole trace of one rank by segment, as unions of spans on its own clock; host is what none covers."""
 
-    by_segment: Mapping[Segment, Spans]
+    by_segment: Mapping[StepSegment, Spans]
     waiting: Spans
 
-    def within(self, start: float, end: float) -> dict[Segment, float]:
+    def within(self, start: float, end: float) -> dict[StepSegment, float]:
         """Return the seconds of each segment between two times, without the time that the rank waited."""
         found = {name: spans.total(spans.clip(union, start, end)) for name, union in self.by_segment.items()}
         waited = spans.total(spans.clip(self.waiting, start, end))
-        found[Segment.HOST] = max(end - start - waited - sum(found.values()), 0.0)
+        found[StepSegment.HOST] = max(end - start - waited - sum(found.values()), 0.0)
         return found
 
 
-def late_of(job: Job, timelines: Mapping[int, RankTimeline]) -> list[Late]:
+def late_of(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[Late]:
     """Return one entry for each late rank of each phase, by time; of one phase, the latest first."""
     by_rank = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     phases = _phases(job, timelines)
@@ -62,7 +62,7 @@ def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[Lat
             by_rank[one.rank].append(one)
     found = []
     for rank, own in by_rank.items():
-        cost: dict[Segment, float] = defaultdict(float)
+        cost: dict[StepSegment, float] = defaultdict(float)
         for one in own:
             cost[one.segment] += one.late_s
         segment = max(cost, key=lambda name: cost[name])
@@ -71,7 +71,7 @@ def late_ranks(late: Sequence[Late], least_s: float, num_steps: int) -> list[Lat
     return sorted(found, key=lambda one: -one.total_s)
 
 
-def _phases(job: Job, timelines: Mapping[int, RankTimeline]) -> list[int]:
+def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
     """Return the exchanges that end a phase, by time. Those without files of several ranks say nothing of lateness."""
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     found = set()
@@ -92,7 +92,7 @@ def _phases(job: Job, timelines: Mapping[int, RankTimeline]) -> list[int]:
 
 
 def _late(
-    job: Job, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
+    job: TracedJob, index: int, one: MatchedCollective, last_end: Mapping[int, float], by_rank: Mapping[int, Segments]
 ) -> Iterator[Late]:
     """Yield the ranks that arrived after the (lower) median of the others and did more than these since the last phase.
 
@@ -124,8 +124,8 @@ def _since(
     one: MatchedCollective,
     last_end: Mapping[int, float],
     by_rank: Mapping[int, Segments],
-    job: Job,
-) -> dict[Segment, float]:
+    job: TracedJob,
+) -> dict[StepSegment, float]:
     """Return what a rank did from the end of the last phase to its arrival."""
     arrival = one.parts[rank].arrival_s
     start = last_end.get(rank)
@@ -136,37 +136,39 @@ def _since(
 
 def segments_of(trace: RankTrace, timeline: RankTimeline) -> Segments:
     """Return the trace by segment. With a device, a kernel belongs to the phase in which it was launched."""
-    unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in Phase}
-    waiting = spans.joined(timeline.by_part[Part.IMBALANCE], timeline.by_part[Part.EXPOSED_EXCHANGE])
-    data = timeline.by_part[Part.DATA_WAIT]
+    unions = {phase: spans.union(trace.phases.get(phase, spans.NONE)) for phase in StepPhase}
+    waiting = spans.joined(timeline.by_part[StepPart.IMBALANCE], timeline.by_part[StepPart.EXPOSED_EXCHANGE])
+    data = timeline.by_part[StepPart.DATA_WAIT]
     if trace.on_device:
         h2d = spans.union(
             spans.of(
                 (one.start_s, one.end_s) for one in trace.copies if one.direction in (Direction.H2D, Direction.D2H)
             )
         )
-        h2d = spans.both(h2d, timeline.by_part[Part.EXPOSED_COPY])
+        h2d = spans.both(h2d, timeline.by_part[StepPart.EXPOSED_COPY])
         compute = {segment: _launched_in(trace, unions, phase) for segment, phase in _COMPUTE}
         known = spans.joined(*compute.values())
-        compute[Segment.FORWARD] = spans.joined(
-            compute[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known)
+        compute[StepSegment.FORWARD] = spans.joined(
+            compute[StepSegment.FORWARD], spans.minus(timeline.by_part[StepPart.COMPUTE], known)
         )
-        return Segments({Segment.DATA: data, Segment.H2D: h2d, **_disjoint(compute)}, waiting)
+        return Segments({StepSegment.DATA: data, StepSegment.H2D: h2d, **_disjoint(compute)}, waiting)
     host = {segment: spans.minus(unions[phase], waiting) for segment, phase in _COMPUTE}
     known = spans.joined(*host.values())
-    host[Segment.FORWARD] = spans.joined(host[Segment.FORWARD], spans.minus(timeline.by_part[Part.COMPUTE], known))
+    host[StepSegment.FORWARD] = spans.joined(
+        host[StepSegment.FORWARD], spans.minus(timeline.by_part[StepPart.COMPUTE], known)
+    )
     host = {segment: spans.minus(union, data) for segment, union in host.items()}
-    return Segments({Segment.DATA: data, Segment.H2D: spans.NONE, **_disjoint(host)}, waiting)
+    return Segments({StepSegment.DATA: data, StepSegment.H2D: spans.NONE, **_disjoint(host)}, waiting)
 
 
 _COMPUTE = (
-    (Segment.OPTIMIZER, Phase.OPTIMIZER),
-    (Segment.BACKWARD, Phase.BACKWARD),
-    (Segment.FORWARD, Phase.FORWARD),
+    (StepSegment.OPTIMIZER, StepPhase.OPTIMIZER),
+    (StepSegment.BACKWARD, StepPhase.BACKWARD),
+    (StepSegment.FORWARD, StepPhase.FORWARD),
 )
 
 
-def _launched_in(trace: RankTrace, unions: Mapping[Phase, Spans], phase: Phase) -> Spans:
+def _launched_in(trace: RankTrace, unions: Mapping[StepPhase, Spans], phase: StepPhase) -> Spans:
     """Return the times of the kernels that the host launched in a phase."""
     union = unions[phase]
     if not len(union) or not len(trace.compute):
@@ -176,9 +178,9 @@ def _launched_in(trace: RankTrace, unions: Mapping[Phase, Spans], phase: Phase) 
     return spans.union(trace.compute[inside])
 
 
-def _disjoint(compute: Mapping[Segment, Spans]) -> dict[Segment, Spans]:
+def _disjoint(compute: Mapping[StepSegment, Spans]) -> dict[StepSegment, Spans]:
     """Return the segments without times that an earlier one has."""
-    found: dict[Segment, Spans] = {}
+    found: dict[StepSegment, Spans] = {}
     for segment, union in compute.items():
         found[segment] = spans.minus(union, spans.joined(*found.values()))
     return found

@@ -15,7 +15,7 @@ from bench.core.codes import Coded
 from bench.core.step_trace import Direction, RankTrace, TracedCollective
 
 
-class Part(StrEnum):
+class StepPart(StrEnum):
     """One part of a rank's step. The parts are disjoint and their sum is the step."""
 
     DATA_WAIT = "data_wait"  # the loader's next batch was awaited, and the device had nothing to do
@@ -27,7 +27,7 @@ class Part(StrEnum):
     OTHER = "other"
 
 
-class Segment(StrEnum):
+class StepSegment(StrEnum):
     """What a late rank did while the others waited for it."""
 
     DATA = "data"
@@ -111,7 +111,7 @@ class RankStep:
     step: int
     start_s: float
     end_s: float
-    parts: Mapping[Part, float]
+    parts: Mapping[StepPart, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class Late:
     step: int
     rank: int
     late_s: float
-    segment: Segment
-    collective: int  # its index in Job.collectives
+    segment: StepSegment
+    collective: int  # its index in TracedJob.collectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +134,14 @@ class LateRank:
     """
 
     rank: int
-    segment: Segment
+    segment: StepSegment
     late_s: float
     share: float
     total_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TracedJob:
     """All ranks of a job that have a file, matched and aligned. remarks: what is missing or contradicts.
 
     All traces have the same steps. If the files mark none, everything that they recorded is one step.
@@ -239,7 +239,7 @@ class Explained:
     between a step and its replay without a change.
     """
 
-    job: Job
+    job: TracedJob
     steps: Sequence[RankStep]
     step_s: float | None
     late: Sequence[Late]

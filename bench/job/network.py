@@ -7,7 +7,7 @@ from functools import cached_property
 
 from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
-from bench.job.model import Job, MatchedCollective
+from bench.job.model import MatchedCollective, TracedJob
 from bench.predict import predict
 from bench.predict.predict import EfficiencyEvidence, Prediction
 
@@ -31,7 +31,7 @@ class Network:
     name: str
     links: NodeLinks
     evidence: EfficiencyEvidence
-    job: Job
+    job: TracedJob
     ranks_per_node: int | None = None
 
     def alone(self, one: MatchedCollective) -> Prediction | None:

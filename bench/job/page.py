@@ -11,37 +11,37 @@ from typing import Any
 from bench.core.codes import Coded
 from bench.core.units import format_bytes, format_duration, format_rate
 from bench.job.messages import AnswerCode, CauseCode, WhatIf
-from bench.job.model import Cause, Copies, ExchangeKind, Explained, Part
+from bench.job.model import Cause, Copies, ExchangeKind, Explained, StepPart
 from bench.results import text
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 
 SCHEMA = "bench.job/1"
 _LETTERS = {
-    Part.DATA_WAIT: "d",
-    Part.COMPUTE: "#",
-    Part.IMBALANCE: "w",
-    Part.EXPOSED_EXCHANGE: "x",
-    Part.EXPOSED_COPY: "c",
-    Part.HOST_BOUND: "h",
-    Part.OTHER: ".",
+    StepPart.DATA_WAIT: "d",
+    StepPart.COMPUTE: "#",
+    StepPart.IMBALANCE: "w",
+    StepPart.EXPOSED_EXCHANGE: "x",
+    StepPart.EXPOSED_COPY: "c",
+    StepPart.HOST_BOUND: "h",
+    StepPart.OTHER: ".",
 }
 TITLES = {
-    Part.DATA_WAIT: "data",
-    Part.COMPUTE: "compute",
-    Part.IMBALANCE: "waits",
-    Part.EXPOSED_EXCHANGE: "exchange",
-    Part.EXPOSED_COPY: "copies",
-    Part.HOST_BOUND: "host",
-    Part.OTHER: "other",
+    StepPart.DATA_WAIT: "data",
+    StepPart.COMPUTE: "compute",
+    StepPart.IMBALANCE: "waits",
+    StepPart.EXPOSED_EXCHANGE: "exchange",
+    StepPart.EXPOSED_COPY: "copies",
+    StepPart.HOST_BOUND: "host",
+    StepPart.OTHER: "other",
 }
 COLOURS = {  # Okabe and Ito's: distinct for colour-blind readers
-    Part.DATA_WAIT: "#e69f00",
-    Part.COMPUTE: "#009e73",
-    Part.IMBALANCE: "#d55e00",
-    Part.EXPOSED_EXCHANGE: "#0072b2",
-    Part.EXPOSED_COPY: "#56b4e9",
-    Part.HOST_BOUND: "#cc79a7",
-    Part.OTHER: "#999999",
+    StepPart.DATA_WAIT: "#e69f00",
+    StepPart.COMPUTE: "#009e73",
+    StepPart.IMBALANCE: "#d55e00",
+    StepPart.EXPOSED_EXCHANGE: "#0072b2",
+    StepPart.EXPOSED_COPY: "#56b4e9",
+    StepPart.HOST_BOUND: "#cc79a7",
+    StepPart.OTHER: "#999999",
 }
 _BAR = 32  # characters of the longest step
 _MOST_RANKS = 16  # shown one by one; of more, those that differ most
@@ -55,7 +55,7 @@ class RankParts:
     rank: int
     host: str | None
     step_s: float
-    parts: Mapping[Part, float]
+    parts: Mapping[StepPart, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class JobReport(Report):
         for step in self.explained.steps:
             by_rank.setdefault(step.rank, []).append(step)
         for rank, steps in by_rank.items():
-            parts = {part: median(step.parts[part] for step in steps) for part in Part}
+            parts = {part: median(step.parts[part] for step in steps) for part in StepPart}
             step_s = median(step.end_s - step.start_s for step in steps)
             found.append(RankParts(rank, self.explained.job.traces[rank].host, step_s, parts))
         return found
@@ -101,8 +101,8 @@ class JobReport(Report):
         """All ranks; of many, those whose parts differ most from the median."""
         if len(self.ranks) <= _MOST_RANKS:
             return self.ranks
-        usual = {part: median(one.parts[part] for one in self.ranks) for part in Part}
-        differing = sorted(self.ranks, key=lambda one: -sum(abs(one.parts[part] - usual[part]) for part in Part))
+        usual = {part: median(one.parts[part] for one in self.ranks) for part in StepPart}
+        differing = sorted(self.ranks, key=lambda one: -sum(abs(one.parts[part] - usual[part]) for part in StepPart))
         return sorted(differing[:_MOST_RANKS], key=lambda one: one.rank)
 
     def blocks(self) -> Iterable[Block]:
@@ -185,7 +185,7 @@ class JobReport(Report):
             Column("rank", lambda one: str(one.rank)),
             Column("host", lambda one: one.host or NOTHING, right=False, optional=True, leave_out=1),
             Column("step", lambda one: _ms(one.step_s)),
-            *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in Part),
+            *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in StepPart),
             Column("", lambda one: _bar(one, longest), right=False, leave_out=9),
         ]
         yield Table(columns, shown, title=self.parts_title)
@@ -296,10 +296,10 @@ class JobReport(Report):
             yield {"rank": one.rank, "host": one.host, "step_s": one.step_s, **parts}
 
 
-_LEAVE_OUT = {Part.EXPOSED_COPY: 4, Part.OTHER: 5, Part.HOST_BOUND: 3}
+_LEAVE_OUT = {StepPart.EXPOSED_COPY: 4, StepPart.OTHER: 5, StepPart.HOST_BOUND: 3}
 
 
-def _cell(part: Part) -> Any:
+def _cell(part: StepPart) -> Any:
     return lambda one: _ms(one.parts[part])
 
 

@@ -20,8 +20,8 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Phase, RankTrace, TracedCollective
-from bench.job.model import Job, Part, RankStep
+from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
+from bench.job.model import RankStep, StepPart, TracedJob
 
 _RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
 _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02  # between two stalls of one wait, in seconds or of the wait
@@ -31,7 +31,7 @@ _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02  # between two stalls of one w
 class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
-    releases: the indices in `Job.collectives` of those that end it. last_arrival_s: when the last rank of them arrived,
+    releases: the indices in `TracedJob.collectives` of those that end it. last_arrival_s: when the last rank of them arrived,
     on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the rank went
     on; if not, they were only running, and something else ended the stall.
     """
@@ -48,11 +48,11 @@ class RankTimeline:
     """The whole trace of one rank by parts, as unions of spans on its own clock, and its stalls in order."""
 
     rank: int
-    by_part: Mapping[Part, Spans]
+    by_part: Mapping[StepPart, Spans]
     stalls: Sequence[Stall]
 
 
-def steps_of(job: Job, timelines: Mapping[int, RankTimeline] | None = None) -> list[RankStep]:
+def steps_of(job: TracedJob, timelines: Mapping[int, RankTimeline] | None = None) -> list[RankStep]:
     """Return all steps of all ranks with their parts, by rank and step."""
     lines = timelines_of(job) if timelines is None else timelines
     found = []
@@ -62,7 +62,7 @@ def steps_of(job: Job, timelines: Mapping[int, RankTimeline] | None = None) -> l
     return found
 
 
-def timelines_of(job: Job) -> dict[int, RankTimeline]:
+def timelines_of(job: TracedJob) -> dict[int, RankTimeline]:
     """Return the timeline of every rank."""
     by_rank: dict[int, list[int]] = {rank: [] for rank in job.traces}
     for index, one in enumerate(job.collectives):
@@ -71,43 +71,43 @@ def timelines_of(job: Job) -> dict[int, RankTimeline]:
     return {rank: _timeline(job, trace, by_rank[rank]) for rank, trace in job.traces.items()}
 
 
-def _timeline(job: Job, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
-    """Return one rank's timeline. indices: its collectives in `Job.collectives`."""
+def _timeline(job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> RankTimeline:
+    """Return one rank's timeline. indices: its collectives in `TracedJob.collectives`."""
     steps = trace.steps
     assert trace.rank is not None
     if not steps:
-        return RankTimeline(trace.rank, dict.fromkeys(Part, spans.NONE), ())
+        return RankTimeline(trace.rank, dict.fromkeys(StepPart, spans.NONE), ())
     everything = spans.of([(steps[0][0], max(end for _, end in steps))])
-    data = spans.union(trace.phases.get(Phase.DATA, spans.NONE))
+    data = spans.union(trace.phases.get(StepPhase.DATA, spans.NONE))
     compute = spans.both(spans.union(trace.compute), everything)
     in_flight = spans.union(spans.of(_in_flight(one, trace.on_device) for one in trace.collectives if one.timed))
-    by_part = dict.fromkeys(Part, spans.NONE)
+    by_part = dict.fromkeys(StepPart, spans.NONE)
     if trace.on_device:
-        by_part[Part.COMPUTE] = compute
+        by_part[StepPart.COMPUTE] = compute
         waiting = spans.minus(spans.both(in_flight, everything), compute)
         busy = spans.joined(compute, waiting)
         copies = spans.union(spans.of((copy.start_s, copy.end_s) for copy in trace.copies))
-        by_part[Part.EXPOSED_COPY] = spans.minus(spans.both(copies, everything), busy)
-        idle = spans.minus(everything, spans.joined(busy, by_part[Part.EXPOSED_COPY]))
-        by_part[Part.DATA_WAIT] = spans.both(idle, data)
+        by_part[StepPart.EXPOSED_COPY] = spans.minus(spans.both(copies, everything), busy)
+        idle = spans.minus(everything, spans.joined(busy, by_part[StepPart.EXPOSED_COPY]))
+        by_part[StepPart.DATA_WAIT] = spans.both(idle, data)
         late = _launched_late(idle, trace)
-        by_part[Part.HOST_BOUND] = spans.minus(late, data)
-        by_part[Part.OTHER] = spans.minus(spans.minus(idle, late), data)
+        by_part[StepPart.HOST_BOUND] = spans.minus(late, data)
+        by_part[StepPart.OTHER] = spans.minus(spans.minus(idle, late), data)
     else:
-        by_part[Part.DATA_WAIT] = spans.both(data, everything)
-        by_part[Part.COMPUTE] = spans.minus(compute, data)
-        busy = spans.joined(by_part[Part.DATA_WAIT], by_part[Part.COMPUTE])
+        by_part[StepPart.DATA_WAIT] = spans.both(data, everything)
+        by_part[StepPart.COMPUTE] = spans.minus(compute, data)
+        busy = spans.joined(by_part[StepPart.DATA_WAIT], by_part[StepPart.COMPUTE])
         waiting = spans.minus(spans.both(in_flight, everything), busy)
     stalls = [*_with_arrivals([*_stalls(waiting, job, trace, indices)], job, trace.rank)]
     if not trace.on_device:  # the host went on although no collective had ended: it did not wait
         stalls = [stall for stall in stalls if stall.is_released]
         waiting = spans.union(spans.of((stall.start_s, stall.end_s) for stall in stalls))
-        by_part[Part.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
+        by_part[StepPart.HOST_BOUND] = spans.minus(everything, spans.joined(busy, waiting))
     late_spans = spans.of(
         (one.start_s, min(one.end_s, one.last_arrival_s)) for one in stalls if one.last_arrival_s is not None
     )
-    by_part[Part.IMBALANCE] = spans.union(late_spans)
-    by_part[Part.EXPOSED_EXCHANGE] = spans.minus(waiting, by_part[Part.IMBALANCE])
+    by_part[StepPart.IMBALANCE] = spans.union(late_spans)
+    by_part[StepPart.EXPOSED_EXCHANGE] = spans.minus(waiting, by_part[StepPart.IMBALANCE])
     return RankTimeline(trace.rank, by_part, stalls)
 
 
@@ -130,7 +130,7 @@ def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
     return idle[~(launched <= idle[:, 0])]  # unknown launches (NaN) count as late
 
 
-def _stalls(waiting: Spans, job: Job, trace: RankTrace, indices: Sequence[int]) -> Iterator[Stall]:
+def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[int]) -> Iterator[Stall]:
     """Yield the stalls of a rank with the collectives that release them."""
     rank = trace.rank
     assert rank is not None
@@ -149,7 +149,7 @@ def _stalls(waiting: Spans, job: Job, trace: RankTrace, indices: Sequence[int]) 
         yield Stall(float(start), float(end), releases, None, is_released)
 
 
-def _with_arrivals(stalls: Sequence[Stall], job: Job, rank: int) -> Iterator[Stall]:
+def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
     """Yield the stalls with the time at which the last rank arrived, which is the same for all stalls of one wait."""
     waits: list[list[Stall]] = []
     for stall in stalls:
@@ -164,7 +164,7 @@ def _with_arrivals(stalls: Sequence[Stall], job: Job, rank: int) -> Iterator[Sta
         yield from (replace(stall, last_arrival_s=last) for stall in wait)
 
 
-def _continues(wait: Sequence[Stall], stall: Stall, job: Job, rank: int) -> bool:
+def _continues(wait: Sequence[Stall], stall: Stall, job: TracedJob, rank: int) -> bool:
     """Check whether a stall belongs to the wait before it."""
     end = wait[-1].end_s
     little = max(_LITTLE_WORK_S, _LITTLE_WORK_SHARE * (end - wait[0].start_s))
@@ -173,8 +173,8 @@ def _continues(wait: Sequence[Stall], stall: Stall, job: Job, rank: int) -> bool
     return any(job.collectives[index].parts[rank].arrival_s <= end + _RELEASED_S for index in stall.releases)
 
 
-def _parts(timeline: RankTimeline, start: float, end: float) -> dict[Part, float]:
+def _parts(timeline: RankTimeline, start: float, end: float) -> dict[StepPart, float]:
     """Return the seconds of each part within a step. What no part covers is other."""
     found = {part: spans.total(spans.clip(union, start, end)) for part, union in timeline.by_part.items()}
-    found[Part.OTHER] += end - start - sum(found.values())
+    found[StepPart.OTHER] += end - start - sum(found.values())
     return found

@@ -16,7 +16,7 @@ from bench.core.dtypes import ALIASES, DTYPES
 from bench.core.errors import UsageError
 from bench.core.replay_plan import PATTERN_OF, Kind, Operation, PlannedStep, ReplayPlan, Turn
 from bench.job.messages import JobCode, ReplayCode
-from bench.job.model import Job, MatchedCollective
+from bench.job.model import MatchedCollective, TracedJob
 from bench.job.parts import RankTimeline, Stall, timelines_of
 
 _TORCH_TYPES = {"byte": "uint8", "long": "int64", "short": "int16", "c10::bfloat16": "bfloat16", "c10::half": "float16"}
@@ -38,7 +38,7 @@ class _Call:
     at_s: float
 
 
-def condense(job: Job) -> Condensed:
+def condense(job: TracedJob) -> Condensed:
     """Return the plan of a job. Raises UsageError if no exchange of it can be replayed."""
     if not job.collectives:
         raise UsageError.of(JobCode.NO_COLLECTIVES)
@@ -66,7 +66,7 @@ def condense(job: Job) -> Condensed:
     return Condensed(ReplayPlan(job.num_ranks, tuple(kinds), tuple(planned)), tuple(remarks))
 
 
-def _usable(job: Job, remarks: list[Coded]) -> list[MatchedCollective]:
+def _usable(job: TracedJob, remarks: list[Coded]) -> list[MatchedCollective]:
     """Return the collectives that can be replayed, and report those that cannot."""
     usable, unknown, unsized, small = [], Counter[str](), 0, 0
     for one in job.collectives:

@@ -16,11 +16,11 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Phase, RankTrace
+from bench.core.step_trace import RankTrace, StepPhase
 from bench.job.graph import Graph, GraphChange, Transfer
 from bench.job.lateness import segments_of
 from bench.job.messages import WhatIf
-from bench.job.model import Gain, Job, MatchedCollective, Part, Segment
+from bench.job.model import Gain, MatchedCollective, StepPart, StepSegment, TracedJob
 from bench.job.network import Network
 from bench.job.parts import RankTimeline
 from bench.results import stats
@@ -33,7 +33,9 @@ _HALVED = ("float32", "float", "fp32", "Float")
 class WhatIfs:
     """Replays of one job, each compared with the replay without a change."""
 
-    def __init__(self, job: Job, timelines: Mapping[int, RankTimeline], graph: Graph, network: Network | None) -> None:
+    def __init__(
+        self, job: TracedJob, timelines: Mapping[int, RankTimeline], graph: Graph, network: Network | None
+    ) -> None:
         """Replay the job without a change."""
         self.job = job
         self.timelines = timelines
@@ -66,7 +68,7 @@ class WhatIfs:
         """Return what a step would save if these times of the ranks' own work took none."""
         return self.gain(name, GraphChange(removed=removed))
 
-    def part(self, part: Part) -> dict[int, Spans]:
+    def part(self, part: StepPart) -> dict[int, Spans]:
         """Return the times of one part, by rank."""
         return {rank: timeline.by_part[part] for rank, timeline in self.timelines.items()}
 
@@ -84,11 +86,11 @@ class WhatIfs:
             case WhatIf.BALANCED_RANKS:
                 return GraphChange(balanced=frozenset(self.job.traces)) if several else None
             case WhatIf.NO_DATA_WAIT:
-                return GraphChange(removed=self.part(Part.DATA_WAIT))
+                return GraphChange(removed=self.part(StepPart.DATA_WAIT))
             case WhatIf.NO_EXPOSED_COPIES:
-                return GraphChange(removed=self.part(Part.EXPOSED_COPY)) if self._on_device else None
+                return GraphChange(removed=self.part(StepPart.EXPOSED_COPY)) if self._on_device else None
             case WhatIf.NO_HOST_GAPS:
-                return GraphChange(removed=self.part(Part.HOST_BOUND)) if self._on_device else None
+                return GraphChange(removed=self.part(StepPart.HOST_BOUND)) if self._on_device else None
             case WhatIf.OTHER_BUCKETS:
                 phases = self.buckets()
                 return GraphChange(transfer=_rebucketed(phases)) if phases else None
@@ -132,7 +134,7 @@ def _nothing(_: int, transfer_s: float) -> float:
 class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
-    indices: in `Job.collectives`, in the order in which they were issued. transfer_s: the time in which at least one of
+    indices: in `TracedJob.collectives`, in the order in which they were issued. transfer_s: the time in which at least one of
     them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than the
     job can rely on. exposed_s: from the last arrival to the last end.
     """
@@ -163,7 +165,7 @@ def _rebucketed(phases: Sequence[BucketPhase]) -> Transfer:
     return transfer
 
 
-def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph) -> Iterator[BucketPhase]:
+def _bucket_phases(job: TracedJob, timelines: Mapping[int, RankTimeline], graph: Graph) -> Iterator[BucketPhase]:
     """Yield the exchanges of gradients by step and group. Blocking exchanges, which others depend on, are left out."""
     segments = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     starts = {rank: _phase_starts(trace) for rank, trace in job.traces.items()}
@@ -176,14 +178,14 @@ def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph
         if transfer_s is None or one.op not in _REDUCTIONS or index in blocking:
             continue
         step = job.step_of(rank, called)
-        if step is not None and _last_phase(starts[rank], called) is Phase.BACKWARD:
+        if step is not None and _last_phase(starts[rank], called) is StepPhase.BACKWARD:
             phases[step, one.group].append(index)
     for (step, _), indices in phases.items():
         last = job.collectives[indices[-1]]
         lengths, wire = [], []
         for rank, part in last.parts.items():
             start, _ = job.step_span(rank, step)
-            backward = segments[rank].by_segment[Segment.BACKWARD]
+            backward = segments[rank].by_segment[StepSegment.BACKWARD]
             lengths.append(spans.total(spans.clip(backward, start, part.arrival_s)))
         for index in indices:
             end = max(job.collectives[index].ends_s.values())
@@ -192,12 +194,12 @@ def _bucket_phases(job: Job, timelines: Mapping[int, RankTimeline], graph: Graph
         yield BucketPhase(indices, spans.total(spans.union(spans.of(wire))), min(lengths), max(exposed_s, 0.0))
 
 
-def _phase_starts(trace: RankTrace) -> list[tuple[float, Phase]]:
+def _phase_starts(trace: RankTrace) -> list[tuple[float, StepPhase]]:
     """Return when each phase of a rank's host began, by time."""
     return sorted((float(start), phase) for phase, union in trace.phases.items() for start in union[:, 0])
 
 
-def _last_phase(starts: Sequence[tuple[float, Phase]], time: float) -> Phase | None:
+def _last_phase(starts: Sequence[tuple[float, StepPhase]], time: float) -> StepPhase | None:
     """Return the phase that began last before a time. An exchange between two phases belongs to the first."""
     place = bisect_right(starts, time, key=lambda item: item[0])
     return starts[place - 1][1] if place else None
@@ -209,7 +211,7 @@ def _called(one: MatchedCollective, rank: int) -> float:
     return next(time for time in (part.launch_s, part.called_s, part.start_s) if time is not None)
 
 
-def _blocking(job: Job, timelines: Mapping[int, RankTimeline]) -> set[int]:
+def _blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives that a rank awaited before it issued another one, if that happens more than once a step.
 
     A single such exchange at the end of the backward pass may be one large bucket.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from bench.job.model import Part
+from bench.job.model import StepPart
 from bench.job.page import COLOURS, TITLES, JobReport, RankParts
 from bench.page import blocks
 from bench.page.markup import Markup, element, joined
@@ -67,7 +67,7 @@ def _bar(one: RankParts, top: float, longest: float, is_late: bool) -> Iterator[
 
 def _legend() -> Markup:
     items = []
-    for part in Part:
+    for part in StepPart:
         box = element("rect", x=0, y=0, width=14, height=10, fill=COLOURS[part])
         items.append(element("li", element("svg", box, width=14, height=10, aria_hidden="true"), TITLES[part]))
     return element("ul", *items, class_="legend")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.job.model import Part, Segment
+from bench.job.model import StepPart, StepSegment
 
 _BEGIN_NS = 1_700_000_000_000_000_000  # unix time at which the job starts
 _LAUNCH_NS, _LATENCY_NS, _SYNC_NS, _BETWEEN_STEPS_NS = 5_000, 3_000, 4_000, 1_000
@@ -44,7 +44,7 @@ class Late:
     """A rank whose segment takes longer, in all steps or in some."""
 
     rank: int
-    segment: Segment
+    segment: StepSegment
     extra_us: int
     steps: tuple[int, ...] | None = None
 
@@ -107,7 +107,7 @@ class Truth:
     late: for each phase its step, the last rank, and by how much it was later than the (lower) median of the others.
     """
 
-    parts: dict[tuple[int, int], dict[Part, float]] = field(default_factory=dict)
+    parts: dict[tuple[int, int], dict[StepPart, float]] = field(default_factory=dict)
     starts_s: dict[tuple[int, int], float] = field(default_factory=dict)
     steps_s: dict[tuple[int, int], float] = field(default_factory=dict)
     late: list[tuple[int, int, float]] = field(default_factory=list)
@@ -131,7 +131,7 @@ class _Rank:
         self.rank = rank
         self.host = self.device = self.exchange = begin_ns
         self.events: list[dict[str, Any]] = []
-        self.parts: dict[Part, int] = {}
+        self.parts: dict[StepPart, int] = {}
         self.num_exchanges = self._correlation = 0
 
     def host_event(self, category: str, name: str, start: int, end: int, on_main: bool = True, **args: Any) -> None:
@@ -166,15 +166,15 @@ class _Rank:
         }
         self.events.append(arrow)
 
-    def run(self, part: Part, category: str, name: str, launch: int, number: int, length: int, **args: Any) -> None:
+    def run(self, part: StepPart, category: str, name: str, launch: int, number: int, length: int, **args: Any) -> None:
         """Run a kernel or a copy on the compute stream, and account for the time that the device was idle before."""
         start = max(self.device, launch + _LATENCY_NS)
-        self.add(Part.HOST_BOUND if launch > self.device else Part.OTHER, start - self.device)
+        self.add(StepPart.HOST_BOUND if launch > self.device else StepPart.OTHER, start - self.device)
         self.device_event(category, name, (start, start + length), _COMPUTE_STREAM, number, **args)
         self.add(part, length)
         self.device = start + length
 
-    def add(self, part: Part, length: int) -> None:
+    def add(self, part: StepPart, length: int) -> None:
         """Account for a time of the device."""
         self.parts[part] = self.parts.get(part, 0) + length
 
@@ -195,7 +195,7 @@ class _Job:
         for rank in self.ranks:
             if step == self._recording.first_steps.get(rank.rank, 0):
                 rank.events.clear()
-            rank.parts = dict.fromkeys(Part, 0)
+            rank.parts = dict.fromkeys(StepPart, 0)
             self._feed(rank, step)
         self._forward_pass(step)
         self._backward_pass(step)
@@ -221,7 +221,7 @@ class _Job:
         if ready is not None:
             self._wait(step, ready)
 
-    def _ns(self, rank: _Rank, step: int, segment: Segment, length_us: float, num: int = 1) -> int:
+    def _ns(self, rank: _Rank, step: int, segment: StepSegment, length_us: float, num: int = 1) -> int:
         """Return a duration with noise, in ticks of the clock.
 
         A rank that is late in this segment takes longer. The lateness is divided among the `num` layers of a segment.
@@ -237,34 +237,34 @@ class _Job:
     def _feed(self, rank: _Rank, step: int) -> None:
         """Await the next batch, spend time on the host, and copy the batch to the device."""
         begin = rank.host
-        data = self._ns(rank, step, Segment.DATA, self._schedule.data_us)
+        data = self._ns(rank, step, StepSegment.DATA, self._schedule.data_us)
         name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         rank.host_event("user_annotation", name, begin, begin + data)
-        rank.host += data + self._ns(rank, step, Segment.HOST, self._schedule.host_us)
-        length = self._ns(rank, step, Segment.H2D, self._schedule.copy_us)
+        rank.host += data + self._ns(rank, step, StepSegment.HOST, self._schedule.host_us)
+        length = self._ns(rank, step, StepSegment.H2D, self._schedule.copy_us)
         launch, number = rank.launch("cudaMemcpyAsync")
         rank.device = begin + data  # idle since the last step; the loader is awaited first
-        rank.add(Part.DATA_WAIT, data)
+        rank.add(StepPart.DATA_WAIT, data)
         name = "Memcpy HtoD (Pinned -> Device)"
-        rank.run(Part.EXPOSED_COPY, "gpu_memcpy", name, launch, number, length, bytes=1 << 20)
+        rank.run(StepPart.EXPOSED_COPY, "gpu_memcpy", name, launch, number, length, bytes=1 << 20)
 
     def _forward(self, rank: _Rank, step: int) -> None:
         rank.host += self._schedule.gap_us * 1000
         schedule = self._schedule
-        length = self._ns(rank, step, Segment.FORWARD, schedule.forward_us, schedule.num_layers)
+        length = self._ns(rank, step, StepSegment.FORWARD, schedule.forward_us, schedule.num_layers)
         begin = rank.host
         launch, number = rank.launch("cudaLaunchKernel")
         rank.host_event("cpu_op", "aten::linear", begin, rank.host)
-        rank.run(Part.COMPUTE, "kernel", "void gemm_forward<float>(float*)", launch, number, length)
+        rank.run(StepPart.COMPUTE, "kernel", "void gemm_forward<float>(float*)", launch, number, length)
 
     def _backward(self, rank: _Rank, step: int) -> None:
         schedule = self._schedule
-        length = self._ns(rank, step, Segment.BACKWARD, schedule.backward_us, schedule.num_layers)
+        length = self._ns(rank, step, StepSegment.BACKWARD, schedule.backward_us, schedule.num_layers)
         begin = rank.host
         launch, number = rank.launch("cudaLaunchKernel", on_main=False)
         name = "autograd::engine::evaluate_function: AddmmBackward0"
         rank.host_event("cpu_op", name, begin, rank.host, on_main=False)
-        rank.run(Part.COMPUTE, "kernel", "void gemm_backward<float>(float*)", launch, number, length)
+        rank.run(StepPart.COMPUTE, "kernel", "void gemm_backward<float>(float*)", launch, number, length)
 
     def _exchange(self, on_main: bool) -> list[int]:
         """Launch one allreduce on all ranks. Returns when each rank was ready for it."""
@@ -312,8 +312,8 @@ class _Job:
         for rank in self.ranks:
             if rank.exchange > rank.device:
                 late = max(min(last, rank.exchange) - rank.device, 0)
-                rank.add(Part.IMBALANCE, late)
-                rank.add(Part.EXPOSED_EXCHANGE, rank.exchange - rank.device - late)
+                rank.add(StepPart.IMBALANCE, late)
+                rank.add(StepPart.EXPOSED_EXCHANGE, rank.exchange - rank.device - late)
                 rank.device = rank.exchange
         if len(ready) > 1:
             late_rank = ready.index(last)
@@ -323,14 +323,14 @@ class _Job:
     def _finish(self, rank: _Rank, step: int, start: int) -> None:
         """Run the optimizer, synchronise the device, and end the step."""
         begin = rank.host
-        length = self._ns(rank, step, Segment.OPTIMIZER, self._schedule.optimizer_us)
+        length = self._ns(rank, step, StepSegment.OPTIMIZER, self._schedule.optimizer_us)
         launch, number = rank.launch("cudaLaunchKernel")
         rank.host_event("user_annotation", "Optimizer.step#SGD.step", begin, rank.host)
-        rank.run(Part.COMPUTE, "kernel", "void multi_tensor_apply<float>(float*)", launch, number, length)
+        rank.run(StepPart.COMPUTE, "kernel", "void multi_tensor_apply<float>(float*)", launch, number, length)
         begin = rank.host
         rank.host = max(rank.host, rank.device) + _SYNC_NS
         rank.host_event("cuda_runtime", "cudaDeviceSynchronize", begin, rank.host, cbid=165, correlation=0)
-        rank.add(Part.HOST_BOUND, rank.host - rank.device)
+        rank.add(StepPart.HOST_BOUND, rank.host - rank.device)
         rank.host_event("user_annotation", f"ProfilerStep#{self._schedule.first_step + step}", start, rank.host)
         key = (rank.rank, step)
         self.truth.parts[key] = {part: length * 1e-9 for part, length in rank.parts.items()}

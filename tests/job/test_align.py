@@ -12,7 +12,7 @@ import pytest
 from bench.core.codes import Coded
 from bench.job.align import job_of
 from bench.job.messages import JobCode
-from bench.job.model import Job, Part, Segment
+from bench.job.model import StepPart, StepSegment, TracedJob
 from bench.job.parts import steps_of
 from bench.logs import step_traces
 from tests.job import synthetic
@@ -21,7 +21,7 @@ from tests.job.synthetic import Late, Recording, Schedule, Style
 METADATA = [Style.V2023, Style.V2025]  # the size of the job and of its exchanges are stated
 
 
-def job_from(folder: Path, *parts: tuple[Schedule, Recording]) -> Job:
+def job_from(folder: Path, *parts: tuple[Schedule, Recording]) -> TracedJob:
     """Write the files of each part of a job, and match them all."""
     for number, (schedule, recording) in enumerate(parts):
         (folder / str(number)).mkdir(parents=True)
@@ -35,11 +35,11 @@ def facts_of(remarks: tuple[Coded, ...], code: JobCode) -> list[Mapping[str, Any
     return [remark.facts for remark in remarks if remark.code == code]
 
 
-def codes(job: Job) -> list[str]:
+def codes(job: TracedJob) -> list[str]:
     return [remark.code for remark in job.remarks]
 
 
-def num_seen(job: Job) -> int:
+def num_seen(job: TracedJob) -> int:
     """Return how many exchanges have a part of every rank."""
     return sum(len(one.parts) == len(job.traces) for one in job.collectives)
 
@@ -83,11 +83,11 @@ def test_drift_is_found_and_corrected(tmp_path: Path, style: Style) -> None:
 
 
 def test_clocks_a_second_apart_are_told_and_corrected(tmp_path: Path) -> None:
-    schedule = Schedule(late=(Late(3, Segment.DATA, 700),))
+    schedule = Schedule(late=(Late(3, StepSegment.DATA, 700),))
     job = job_from(tmp_path, (schedule, Recording(ranks_per_host=2, offsets_us=(0, 1_000_000))))
     (facts,) = facts_of(job.remarks, JobCode.CLOCKS_APART)
     assert (facts["ranks"], facts["reference"], facts["apart_s"]) == (["2", "3"], 0, pytest.approx(1.0))
-    waits = {one.rank: one.parts[Part.IMBALANCE] for one in steps_of(job) if one.step == 0}
+    waits = {one.rank: one.parts[StepPart.IMBALANCE] for one in steps_of(job) if one.step == 0}
     assert waits == pytest.approx({0: 700e-6, 1: 700e-6, 2: 700e-6, 3: 0}, abs=1e-8)
 
 
@@ -104,7 +104,7 @@ def test_a_missing_rank_is_told(tmp_path: Path, style: Style) -> None:
 def test_one_rank_of_several_is_told(tmp_path: Path, style: Style) -> None:
     job = job_from(tmp_path, (Schedule(), Recording(style=style, ranks=(0,))))
     assert codes(job) == ["one-rank"]
-    assert all(one.parts[Part.IMBALANCE] == 0 for one in steps_of(job))
+    assert all(one.parts[StepPart.IMBALANCE] == 0 for one in steps_of(job))
 
 
 @pytest.mark.parametrize("style", METADATA)
@@ -153,7 +153,7 @@ def test_runs_of_other_durations_are_told_by_an_order_that_cannot_be(tmp_path: P
 
 @pytest.mark.parametrize("style", Style)
 def test_only_steps_that_all_ranks_recorded_are_explained(tmp_path: Path, style: Style) -> None:
-    schedule = Schedule(num_steps=6, late=(Late(1, Segment.DATA, 600),))
+    schedule = Schedule(num_steps=6, late=(Late(1, StepSegment.DATA, 600),))
     job = job_from(tmp_path, (schedule, Recording(style=style, first_steps={2: 2, 3: 2})))
     (facts,) = facts_of(job.remarks, JobCode.OTHER_STEPS)
     assert (facts["own"], facts["theirs"]) == ("ProfilerStep#3 to ProfilerStep#8", "ProfilerStep#5 to ProfilerStep#8")
@@ -163,7 +163,7 @@ def test_only_steps_that_all_ranks_recorded_are_explained(tmp_path: Path, style:
     assert bound_s is not None
     assert bound_s < 1e-6
     for one in steps_of(job):
-        assert one.parts[Part.IMBALANCE] == pytest.approx(0 if one.rank == 1 else 600e-6, abs=bound_s + 1e-8)
+        assert one.parts[StepPart.IMBALANCE] == pytest.approx(0 if one.rank == 1 else 600e-6, abs=bound_s + 1e-8)
 
 
 def test_steps_of_which_none_matches_are_not_compared(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_steps_of_which_none_matches_are_not_compared(tmp_path: Path) -> None:
 def test_inference_without_collectives_is_told_once(tmp_path: Path, style: Style) -> None:
     job = job_from(tmp_path, (Schedule(exchanges=False), Recording(style=style)))
     assert codes(job) == ["no-collectives"]
-    assert all(one.parts[Part.IMBALANCE] == one.parts[Part.EXPOSED_EXCHANGE] == 0 for one in steps_of(job))
+    assert all(one.parts[StepPart.IMBALANCE] == one.parts[StepPart.EXPOSED_EXCHANGE] == 0 for one in steps_of(job))
 
 
 def test_a_second_file_of_a_rank_is_left_out(tmp_path: Path) -> None:

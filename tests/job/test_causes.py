@@ -10,14 +10,16 @@ import pytest
 
 from bench.job.explain import explain
 from bench.job.messages import CauseCode, WhatIf
-from bench.job.model import Explained, Segment
+from bench.job.model import Explained, StepSegment
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule
 
 HEALTHY = Schedule(num_steps=8, forward_us=900, backward_us=1800, transfer_us=300, num_layers=8, noise=0.005)
 LATE = tuple(
-    (segment, replace(HEALTHY, late=(Late(2, segment, 4000),))) for segment in Segment if segment is not Segment.H2D
+    (segment, replace(HEALTHY, late=(Late(2, segment, 4000),)))
+    for segment in StepSegment
+    if segment is not StepSegment.H2D
 )
 
 
@@ -50,7 +52,7 @@ def test_a_healthy_job_has_no_cause(tmp_path: Path, num_ranks: int, transfer_us:
 
 @pytest.mark.parametrize(("segment", "schedule"), LATE, ids=[str(segment) for segment, _ in LATE])
 def test_a_late_rank_is_named_and_its_gain_is_what_a_healthy_job_saves(
-    tmp_path: Path, segment: Segment, schedule: Schedule
+    tmp_path: Path, segment: StepSegment, schedule: Schedule
 ) -> None:
     late, healthy = explained(tmp_path / "late", schedule), explained(tmp_path / "healthy", HEALTHY)
     assert codes(late) == [CauseCode.LATE_RANK]
@@ -67,12 +69,12 @@ def test_late_input_of_all_ranks(tmp_path: Path) -> None:
 
 
 def test_every_time_another_rank(tmp_path: Path) -> None:
-    late = tuple(Late(step % 3, Segment.BACKWARD, 4000, steps=(step,)) for step in range(8))
+    late = tuple(Late(step % 3, StepSegment.BACKWARD, 4000, steps=(step,)) for step in range(8))
     assert codes(explained(tmp_path, replace(HEALTHY, late=late))) == [CauseCode.RANDOM_LATENESS]
 
 
 def test_two_late_ranks_of_which_one_always_hides_the_other(tmp_path: Path) -> None:
-    both = (Late(1, Segment.FORWARD, 4000), Late(3, Segment.FORWARD, 4100))
+    both = (Late(1, StepSegment.FORWARD, 4000), Late(3, StepSegment.FORWARD, 4100))
     found = explained(tmp_path, replace(HEALTHY, num_ranks=5, late=both))
     assert {one.rank for one in found.late_ranks} == {1, 3}
 
@@ -110,14 +112,14 @@ def test_one_rank_alone_cannot_tell(tmp_path: Path) -> None:
 
 
 def test_a_replay_without_a_change_gives_back_the_steps(tmp_path: Path) -> None:
-    late = (Late(0, Segment.DATA, 900), Late(2, Segment.HOST, 700, steps=(1, 3)))
+    late = (Late(0, StepSegment.DATA, 900), Late(2, StepSegment.HOST, 700, steps=(1, 3)))
     for seed, blocking in enumerate((False, True)):
         found = explained(tmp_path / str(seed), replace(HEALTHY, blocking=blocking, noise=0.2, late=late, seed=seed))
         assert found.closure < 1e-3
 
 
 def test_gains_have_an_interval_and_a_confidence(tmp_path: Path) -> None:
-    late = tuple(Late(2, Segment.BACKWARD, 3000 + 500 * step, steps=(step,)) for step in range(8))
+    late = tuple(Late(2, StepSegment.BACKWARD, 3000 + 500 * step, steps=(step,)) for step in range(8))
     [cause] = explained(tmp_path, replace(HEALTHY, late=late)).causes
     assert cause.gain_low_s < cause.gain_s < cause.gain_high_s
     assert cause.gain_s == pytest.approx(median(3000 + 500 * step for step in range(8)) * 1e-6, rel=0.1)

@@ -8,7 +8,7 @@ import pytest
 
 from bench.job import lateness, parts
 from bench.job.align import job_of
-from bench.job.model import LateRank, Segment
+from bench.job.model import LateRank, StepSegment
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule, Style
@@ -27,30 +27,30 @@ def late_ranks(folder: Path, schedule: Schedule, recording: Recording | None = N
 
 
 @pytest.mark.parametrize("blocking", [False, True], ids=["buckets", "blocking"])
-@pytest.mark.parametrize("segment", Segment)
-def test_the_late_rank_and_its_segment_are_named(tmp_path: Path, segment: Segment, blocking: bool) -> None:
+@pytest.mark.parametrize("segment", StepSegment)
+def test_the_late_rank_and_its_segment_are_named(tmp_path: Path, segment: StepSegment, blocking: bool) -> None:
     # A backward pass without exchanges makes a rank late in the next step.
     schedule = Schedule(blocking=blocking, num_layers=2, noise=0.01, late=(Late(2, segment, 800),))
     (found,) = late_ranks(tmp_path, schedule)
     assert (found.rank, found.segment) == (2, segment)
-    usual_s = 400e-6 if blocking and segment is Segment.FORWARD else 800e-6  # divided among its two layers
+    usual_s = 400e-6 if blocking and segment is StepSegment.FORWARD else 800e-6  # divided among its two layers
     assert found.late_s == pytest.approx(usual_s, rel=0.05)
 
 
 def test_a_rank_that_is_late_in_some_steps(tmp_path: Path) -> None:
-    schedule = Schedule(num_steps=10, late=(Late(1, Segment.HOST, 900, steps=(2, 5, 8)),))
+    schedule = Schedule(num_steps=10, late=(Late(1, StepSegment.HOST, 900, steps=(2, 5, 8)),))
     (found,) = late_ranks(tmp_path, schedule)
-    assert (found.rank, found.segment) == (1, Segment.HOST)
+    assert (found.rank, found.segment) == (1, StepSegment.HOST)
     assert found.share == pytest.approx(0.3)
     assert found.total_s == pytest.approx(3 * 900e-6, abs=1e-8)
 
 
 def test_two_late_ranks_are_ordered_by_their_cost(tmp_path: Path) -> None:
-    first, second = Late(1, Segment.DATA, 900, steps=(0,)), Late(3, Segment.BACKWARD, 700, steps=(1, 2, 3))
+    first, second = Late(1, StepSegment.DATA, 900, steps=(0,)), Late(3, StepSegment.BACKWARD, 700, steps=(1, 2, 3))
     found = late_ranks(tmp_path, Schedule(late=(first, second)))
     assert [(one.rank, one.segment, one.share) for one in found] == [
-        (3, Segment.BACKWARD, 0.75),
-        (1, Segment.DATA, 0.25),
+        (3, StepSegment.BACKWARD, 0.75),
+        (1, StepSegment.DATA, 0.25),
     ]
 
 
@@ -63,11 +63,11 @@ def test_clean_jobs_accuse_nobody(tmp_path: Path, transfer_us: int) -> None:
 
 
 def test_a_lateness_within_the_bound_of_the_clocks_is_not_claimed(tmp_path: Path) -> None:
-    schedule = Schedule(num_steps=8, late=(Late(2, Segment.DATA, 150),))
+    schedule = Schedule(num_steps=8, late=(Late(2, StepSegment.DATA, 150),))
     assert late_ranks(tmp_path / "sharp", schedule)
     assert not late_ranks(tmp_path / "blurred", schedule, Recording(end_spread_us=400))
 
 
 def test_a_rank_without_a_file_is_not_accused_and_nobody_in_its_place(tmp_path: Path) -> None:
-    schedule = Schedule(late=(Late(2, Segment.DATA, 800),))
+    schedule = Schedule(late=(Late(2, StepSegment.DATA, 800),))
     assert not late_ranks(tmp_path, schedule, Recording(ranks=(0, 1, 3)))

@@ -12,7 +12,7 @@ from bench.core.step_trace import RankTrace
 from bench.job import lateness, parts
 from bench.job.align import job_of
 from bench.job.messages import JobCode
-from bench.job.model import Job, Late, Part, RankStep, Segment
+from bench.job.model import Late, RankStep, StepPart, StepSegment, TracedJob
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Recording, Schedule, Style, Truth
@@ -21,7 +21,7 @@ from tests.job.synthetic import Recording, Schedule, Style, Truth
 TICKS = 4
 
 
-def explained(traces: list[RankTrace]) -> tuple[Job, list[RankStep], list[Late]]:
+def explained(traces: list[RankTrace]) -> tuple[TracedJob, list[RankStep], list[Late]]:
     """Match, align and divide."""
     job = job_of(traces)
     timelines = parts.timelines_of(job)
@@ -44,7 +44,7 @@ def random_job(seed: int) -> tuple[Schedule, Recording]:
         return int(random.integers(low, high))
 
     num_ranks, num_hosts = number(2, 5), 2
-    late = synthetic.Late(number(0, num_ranks), [*Segment][number(0, 6)], number(300, 3000))
+    late = synthetic.Late(number(0, num_ranks), [*StepSegment][number(0, 6)], number(300, 3000))
     schedule = Schedule(
         num_ranks=num_ranks,
         num_steps=number(2, 4),
@@ -105,7 +105,7 @@ def test_parts_clocks_and_late_ranks_come_back_exactly(tmp_path: Path, seeds: ra
         assert {remark.code for remark in job.remarks} <= {JobCode.CLOCKS_APART}
 
 
-def check_clocks(job: Job, truth: Truth, limit_s: float) -> None:
+def check_clocks(job: TracedJob, truth: Truth, limit_s: float) -> None:
     """Compare the starts of all steps on the reference's clock."""
     reference = job.alignment.reference
     for (rank, step), start_s in truth.starts_s.items():
@@ -129,11 +129,11 @@ def check_late(late: list[Late], truth: Truth, schedule: Schedule, limit_s: floa
 @pytest.mark.parametrize("style", Style)
 def test_a_queue_of_exchanges_is_exchange_and_not_waiting_for_a_rank(tmp_path: Path, style: Style) -> None:
     """The kernel of an exchange that queues behind another starts late, though its rank was ready."""
-    schedule = Schedule(transfer_us=900, late=(synthetic.Late(2, Segment.DATA, 500),))
+    schedule = Schedule(transfer_us=900, late=(synthetic.Late(2, StepSegment.DATA, 500),))
     truth = synthetic.write(tmp_path, schedule, Recording(style=style))
     job, steps, late = explained(read(tmp_path))
     check_parts(steps, truth, 1e-8)
-    assert [(one.step, one.rank, one.segment) for one in late] == [(step, 2, Segment.DATA) for step in range(4)]
+    assert [(one.step, one.rank, one.segment) for one in late] == [(step, 2, StepSegment.DATA) for step in range(4)]
     assert [one.late_s for one in late] == pytest.approx([500e-6] * 4, abs=1e-8)
     assert [one.transfer_s for one in job.collectives] == pytest.approx([900e-6] * 8, abs=1e-8)
 
@@ -142,12 +142,14 @@ def test_a_launch_bound_step_is_host_bound(tmp_path: Path) -> None:
     truth = synthetic.write(tmp_path, Schedule(gap_us=400, forward_us=50))
     _, steps, _ = explained(read(tmp_path))
     check_parts(steps, truth, 1e-8)
-    assert all(one.parts[Part.HOST_BOUND] > 1.2e-3 for one in steps)
+    assert all(one.parts[StepPart.HOST_BOUND] > 1.2e-3 for one in steps)
 
 
 @pytest.mark.slow
 def test_a_thousand_ranks(tmp_path: Path) -> None:
-    schedule = Schedule(num_ranks=1000, num_steps=3, noise=0.01, late=(synthetic.Late(777, Segment.BACKWARD, 2000),))
+    schedule = Schedule(
+        num_ranks=1000, num_steps=3, noise=0.01, late=(synthetic.Late(777, StepSegment.BACKWARD, 2000),)
+    )
     offsets = tuple(int(offset) for offset in np.random.default_rng(1).integers(-50_000, 50_000, 125))
     truth = synthetic.write(tmp_path, schedule, Recording(ranks_per_host=8, offsets_us=offsets, end_spread_us=3))
     traces = read(tmp_path)
@@ -160,4 +162,4 @@ def test_a_thousand_ranks(tmp_path: Path) -> None:
     check_clocks(job, truth, limit_s)
     check_late(late, truth, schedule, limit_s)
     ranks = lateness.late_ranks(late, limit_s + 100e-6, job.num_steps)
-    assert [(one.rank, one.segment, one.share) for one in ranks] == [(777, Segment.BACKWARD, 1.0)]
+    assert [(one.rank, one.segment, one.share) for one in ranks] == [(777, StepSegment.BACKWARD, 1.0)]

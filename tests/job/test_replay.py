@@ -15,7 +15,7 @@ from bench.core.errors import UsageError
 from bench.core.replay_plan import Kind, Operation, PlannedStep, ReplayPlan, Turn
 from bench.job.align import job_of
 from bench.job.messages import JobCode, ReplayCode
-from bench.job.model import Part, Segment
+from bench.job.model import StepPart, StepSegment
 from bench.job.replay import Condensed, condense
 from bench.logs import step_traces
 from tests.job import synthetic
@@ -49,7 +49,7 @@ def test_a_plan_has_every_exchange_with_its_size_and_the_recorded_steps(tmp_path
 @pytest.mark.parametrize("blocking", [False, True])
 def test_work_and_waits_of_a_rank_without_an_exchange_add_up_to_its_step(tmp_path: Path, blocking: bool) -> None:
     """Replayed on an ideal network, a step lasts as long as the recorded one without its waits."""
-    schedule = Schedule(num_ranks=2, num_steps=3, blocking=blocking, late=(Late(1, Segment.FORWARD, 900),))
+    schedule = Schedule(num_ranks=2, num_steps=3, blocking=blocking, late=(Late(1, StepSegment.FORWARD, 900),))
     plan, truth = of_schedule(tmp_path, schedule)
     for number, step in enumerate(plan.steps):
         for rank in range(2):
@@ -57,7 +57,7 @@ def test_work_and_waits_of_a_rank_without_an_exchange_add_up_to_its_step(tmp_pat
             for one in step.operations:
                 worked_s += one.turns[rank].before_s + (one.turns[rank].wait_s or 0.0)
             parts = truth.parts[rank, number]
-            waited_s = parts[Part.IMBALANCE] + parts[Part.EXPOSED_EXCHANGE]
+            waited_s = parts[StepPart.IMBALANCE] + parts[StepPart.EXPOSED_EXCHANGE]
             assert worked_s == pytest.approx(truth.steps_s[rank, number] - waited_s, abs=5e-6)
 
 

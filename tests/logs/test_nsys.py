@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.core.step_trace import Direction, Phase, RankTrace, WaitKind
+from bench.core.step_trace import Direction, RankTrace, StepPhase, WaitKind
 from bench.job.align import job_of
 from bench.logs import step_traces
 from bench.logs.trace_messages import TraceCode
@@ -54,7 +54,7 @@ def test_kernels_copies_waits_and_phases(tmp_path: Path) -> None:
     assert [wait.kind for wait in trace.waits] == [WaitKind.SYNC, WaitKind.SYNC]
     assert trace.waits[0].name == "cudaStreamSynchronize"
     lengths = {phase: float((union[:, 1] - union[:, 0]).sum()) for phase, union in trace.phases.items()}
-    wanted = {Phase.DATA: 0.002, Phase.FORWARD: 0.004, Phase.BACKWARD: 0.008, Phase.OPTIMIZER: 0.002}
+    wanted = {StepPhase.DATA: 0.002, StepPhase.FORWARD: 0.004, StepPhase.BACKWARD: 0.008, StepPhase.OPTIMIZER: 0.002}
     assert lengths == pytest.approx(wanted)
 
 
@@ -125,7 +125,7 @@ def test_operators_of_torch_show_the_backward_pass_and_waits_for_values(tmp_path
     export.range(1, "autograd::engine::evaluate_function: ReluBackward0, op_id = 5", 15_000, 16_000)
     export.range(1, "aten::add_, op_id = 6", 20_000, 21_000)
     [trace] = _read(export.close())
-    assert trace.phases[Phase.BACKWARD] == pytest.approx(np.array([[9e-6, 15e-6]]))
+    assert trace.phases[StepPhase.BACKWARD] == pytest.approx(np.array([[9e-6, 15e-6]]))
     assert [(one.kind, one.name) for one in trace.waits] == [(WaitKind.ITEM, "aten::item")]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Phase
+from bench.core.step_trace import StepPhase
 
 STEP = re.compile(r"^ProfilerStep\s*#")
 _DATA = re.compile(
@@ -27,7 +27,7 @@ _BACKWARD = re.compile(r"^#*\s*backward\s*#*$|^loss\.backward|^backward[ _-](pas
 _FORWARD = re.compile(
     r"^#*\s*forward\s*#*$|Parallel\.forward$|^forward[ _-](pass|compute)$|^fwd$|^FSDP.*forward", re.IGNORECASE
 )
-_PHASES = (Phase.DATA, Phase.OPTIMIZER, Phase.BACKWARD, Phase.FORWARD)
+_PHASES = (StepPhase.DATA, StepPhase.OPTIMIZER, StepPhase.BACKWARD, StepPhase.FORWARD)
 _NUM_NAMES = 4096  # a trace has many ranges, but few names
 _EVALUATE = "autograd::engine::evaluate_function"
 
@@ -49,13 +49,13 @@ def is_annotation(name: str) -> bool:
 
 
 @lru_cache(maxsize=_NUM_NAMES)
-def _phases_of(name: str) -> tuple[Phase, ...]:
+def _phases_of(name: str) -> tuple[StepPhase, ...]:
     """Return the phases that a range of this name marks."""
     found = {
-        Phase.DATA: _DATA.search(name),
-        Phase.OPTIMIZER: _OPTIMIZER.match(name),
-        Phase.BACKWARD: _BACKWARD.match(name),
-        Phase.FORWARD: _FORWARD.search(name),
+        StepPhase.DATA: _DATA.search(name),
+        StepPhase.OPTIMIZER: _OPTIMIZER.match(name),
+        StepPhase.BACKWARD: _BACKWARD.match(name),
+        StepPhase.FORWARD: _FORWARD.search(name),
     }
     return tuple(phase for phase, match in found.items() if match)
 
@@ -71,22 +71,22 @@ def main_thread(host: Sequence[HostRange]) -> Any:
     return max(by_thread, key=lambda thread: by_thread[thread], default=None)
 
 
-def phases(host: Sequence[HostRange], main: Any) -> dict[Phase, Spans]:
+def phases(host: Sequence[HostRange], main: Any) -> dict[StepPhase, Spans]:
     """Return the phases of the program, in the unit of the ranges: as annotated, else by the operators of autograd.
 
     host: sorted by start, and longer ranges first. main: the thread whose annotations count.
     """
-    annotated: dict[Phase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
+    annotated: dict[StepPhase, list[tuple[float, float]]] = {phase: [] for phase in _PHASES}
     for one in host:
         if one.thread == main:
             for phase in _phases_of(one.name):
                 annotated[phase].append((one.start, one.end))
     found = {phase: spans.union(spans.of(own)) for phase, own in annotated.items()}
-    if not annotated[Phase.BACKWARD]:
-        found[Phase.BACKWARD] = spans.union(spans.of(_autograd(host)))
-    for earlier, later in ((Phase.DATA, Phase.FORWARD), (Phase.OPTIMIZER, Phase.BACKWARD)):
+    if not annotated[StepPhase.BACKWARD]:
+        found[StepPhase.BACKWARD] = spans.union(spans.of(_autograd(host)))
+    for earlier, later in ((StepPhase.DATA, StepPhase.FORWARD), (StepPhase.OPTIMIZER, StepPhase.BACKWARD)):
         found[later] = spans.minus(found[later], found[earlier])
-    found[Phase.FORWARD] = spans.minus(found[Phase.FORWARD], found[Phase.BACKWARD])
+    found[StepPhase.FORWARD] = spans.minus(found[StepPhase.FORWARD], found[StepPhase.BACKWARD])
     return {phase: union for phase, union in found.items() if len(union)}
 
 
