@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
-from bench.figures import _style
+from bench.figures import _origin, _style
 from bench.results import curves
 from bench.results.document import Document, Summary
 
@@ -94,7 +94,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
     title = f"{header.pattern} over {header.transport}, {curves.world(header.num_ranks, header.num_nodes)}"
-    _style.finish(figure, title, [], [row for each in maps for row in each.rows], remarks)
+    drawn = [row for each in maps for row in each.rows]
+    _style.finish(figure, title, _origin.kind_of(drawn), [], remarks)
     return figure
 
 
