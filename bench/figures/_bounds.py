@@ -13,6 +13,7 @@ from bench.results.curves import BoundCurve, CurvePoint, bound_curves
 
 _TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
 
+_MOST_NAMED = 6  # bounds in a panel; more, of very different worlds, would hide the data
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
@@ -23,7 +24,7 @@ def draw(axes: Axes, points: Iterable[CurvePoint]) -> None:
     """
     drawn = list(points)
     rates = [(float(point.payload_bytes), point.busbw()) for point in drawn]
-    curves = list({str(curve): curve for curve in bound_curves(point.first for point in drawn)}.values())
+    curves = list({str(curve): curve for curve in bound_curves(point.first for point in drawn)}.values())[:_MOST_NAMED]
     low, high = _style.log_limits([*(rate for _, rate in rates), *(rate for curve in curves for rate in curve.rates)])
     for curve in curves:
         dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"

@@ -66,7 +66,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
         remarks.append(f"framed, at fault or suspected: {', '.join(framed[:_MOST_NAMED])}{more}")
     _style.finish(figure, f"Pairs of {len(number)} hosts", "IMPORTED from other tools' logs", [], remarks)
     logs = len({run.source for run in fleet.runs})
-    _style.sign(figure, Origin(f"{len(number)} hosts", run=f"{logs} logs", date=_origin.dates([])))
+    _style.sign(figure, Origin(f"{len(number)} hosts, {logs} logs", date=_origin.dates([])))
     return figure
 
 

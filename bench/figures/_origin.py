@@ -10,8 +10,6 @@ from bench.core.record import Header
 from bench.results.document import Document, Summary
 from bench.results.headline import NamedRun, machine_words
 
-_UNKNOWN_MACHINE = "machine not stated"
-
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -31,9 +29,9 @@ def of_document(document: Document, run: NamedRun | None = None) -> Origin:
     """Return the origin of the figures of a run. `run`: its names, if they are known."""
     headers = list(document.headers.values())
     return Origin(
-        machine=machine_words(headers) or _UNKNOWN_MACHINE,
+        machine=machine_words(headers),
         cluster=_cluster(headers, run),
-        run=Path(run.name).name if run else "",
+        run=" of ".join(filter(None, (Path(run.name).name if run else "", _logs(headers)))),
         date=dates(header.started for header in headers),
     )
 
@@ -42,6 +40,12 @@ def _cluster(headers: Sequence[Header], run: NamedRun | None) -> str:
     if run is not None and run.cluster:
         return run.cluster
     return "" if all(header.imported for header in headers) else "not recorded"
+
+
+def _logs(headers: Sequence[Header]) -> str:
+    """Return the name of the imported log, or the number of logs; "" if nothing was imported."""
+    names = sorted({str(header.imported.get("source")) for header in headers if header.imported})
+    return f"{len(names)} logs" if len(names) > 1 else "".join(Path(name).name for name in names)
 
 
 def dates(started: Iterable[str]) -> str:

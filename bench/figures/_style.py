@@ -41,7 +41,11 @@ _NUM_SIZE_LABELS = 8
 _DOLLAR = re.compile(r"(?<!\\)\$")
 # Inches: heights of the heading and of lines below the panels, and the space around them.
 _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
-_LETTERS, _HANDLE = 122, 9  # the width of the figure, and of the line before a label in the legend
+_TITLE_IN, _TITLE_LETTERS = 0.2, 92
+_LETTERS = 138  # of a line of small text
+_LEGEND_LETTERS, _HANDLE = 122, 9  # of a line of the legend, and the width of the line before a label
+_MOST_COLUMNS = 4
+MOST_SERIES = 16  # in a figure; more cannot be told apart
 _MOST_ORIGIN_LINES = 2
 _SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise looks as small as it is
 
@@ -84,13 +88,13 @@ def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
     """Return looks of things that are neither transports nor machines, such as algorithms.
 
-    After seven, the colours repeat with other markers and dashes.
+    After seven, the colours repeat in other tones, with other markers and dashes.
     """
     found = {}
     for index, name in enumerate(dict.fromkeys(names)):
         turn, place = divmod(index, len(colours.COLOURS))
         marker = colours.MARKERS[(index + turn) % len(colours.MARKERS)]
-        found[name] = Look(name, colours.COLOURS[place], marker, colours.DASHES[turn % len(colours.DASHES)])
+        found[name] = Look(name, colours.tone(colours.COLOURS[place], 3 * turn), marker, colours.DASHES[turn % len(colours.DASHES)])
     return found
 
 
@@ -130,12 +134,13 @@ def finish(
         hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
         handles = [*handles, hollow]
     lines = [line for remark in remarks for line in textwrap.wrap(remark, _LETTERS, subsequent_indent="   ")]
-    longest = max((len(str(handle.get_label())) for handle in handles), default=0)
-    columns = max(1, min(len(handles), 4, _LETTERS // (longest + _HANDLE)))
+    columns = _columns([len(str(handle.get_label())) for handle in handles])
     legend_in = _ENTRY_IN * -(-len(handles) // columns) + 0.05 * bool(handles)
     remarks_in = _LINE_IN * len(lines)
     below = _MARGIN + remarks_in + legend_in + _MARGIN
-    above = _HEADING + _LINE_IN * _MOST_ORIGIN_LINES
+    heading = [line.replace("\0", " ") for line in textwrap.wrap(title.replace(" x ", "\0x\0"), _TITLE_LETTERS)]
+    heading_in = _HEADING + _TITLE_IN * (len(heading) - 1)
+    above = heading_in + _LINE_IN * _MOST_ORIGIN_LINES
     height = figure.get_figheight() + above + below
     figure.set_figheight(height)
     engine = figure.get_layout_engine()
@@ -143,8 +148,8 @@ def finish(
     engine.set(rect=(0.006, below / height, 0.988, 1 - (above + below) / height))  # type: ignore[call-arg]
     figure.set_label(title)
     left = 0.01
-    figure.text(left, 1 - 0.08 / height, title, fontsize=12, fontweight="bold", va="top")
-    figure.text(left, 1 - 0.32 / height, kind, fontsize=SMALL_TEXT, color=GREY, va="top", gid="origin")
+    figure.text(left, 1 - 0.08 / height, "\n".join(heading), fontsize=12, fontweight="bold", va="top")
+    figure.text(left, 1 - (heading_in - 0.08) / height, kind, fontsize=SMALL_TEXT, color=GREY, va="top", gid="origin")
     if lines:
         words = "\n".join(lines)
         figure.text(left, _MARGIN / height, words, fontsize=SMALL_TEXT, color=GREY, va="bottom", linespacing=1.15)
@@ -161,6 +166,16 @@ def finish(
             borderpad=0.1,
             borderaxespad=0.1,
         )
+
+
+def _columns(lengths: Sequence[int]) -> int:
+    """Return the largest number of columns in which the labels of a legend fit. Labels fill column after column."""
+    for columns in range(min(len(lengths), _MOST_COLUMNS), 1, -1):
+        rows = -(-len(lengths) // columns)
+        widths = [max(lengths[at : at + rows]) + _HANDLE for at in range(0, len(lengths), rows)]
+        if sum(widths) <= _LEGEND_LETTERS:
+            return columns
+    return 1
 
 
 def sign(figure: Figure, origin: Origin) -> None:
@@ -240,7 +255,7 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     """
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
-    room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))
+    room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 1))
     labelled = present[:1]
     for size in present[1:]:
         if labelled[-1] / size >= room:

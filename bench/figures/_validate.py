@@ -32,7 +32,7 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         _points(right, looks[name], large, _positions(index, len(large)))
     for panel in (left, right):
         panel.set_yscale("log")
-        panel.set_ylim(_RATIOS[0], _RATIOS[-1])
+        panel.set_ylim(0.9 * _RATIOS[0], 1.1 * _RATIOS[-1])
         panel.yaxis.set_major_locator(FixedLocator(_RATIOS))
         panel.yaxis.set_minor_locator(NullLocator())
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -24,6 +24,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     rows = _chosen(document)
     if not rows:
         return []
+    rows, not_drawn = curves.first_curves(document, rows, _style.MOST_SERIES)
     looks = _style.looks(curves.transports(document, rows))
     patterns = curves.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
@@ -41,6 +42,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         drawn += points
     remarks = curves.interval_remark(drawn) + _bound_remark(drawn) + curves.algorithm_remark(rows)
     remarks += curves.invalid_remark(document, "pipelined")
+    remarks += not_drawn
     handles = [look.handle() for look in looks.values()]
     title = "Bus bandwidth by size, operations back to back"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)

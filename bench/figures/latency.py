@@ -28,6 +28,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     rows = _chosen(document)
     if not rows:
         return []
+    rows, not_drawn = curves.first_curves(document, rows, _style.MOST_SERIES)
     looks = _style.looks(curves.transports(document, rows))
     patterns = curves.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
@@ -46,6 +47,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         drawn += points
     remarks = [*_remarks(drawn), *curves.algorithm_remark(rows), *_sizeless(document)]
     remarks += curves.invalid_remark(document, "isolated")
+    remarks += not_drawn
     handles = [look.handle() for look in looks.values()] + _floor_handle(rows)
     title = "Time of one operation at a time, by size"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)

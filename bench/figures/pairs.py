@@ -188,6 +188,7 @@ def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], s
                         fill=False,
                         edgecolor=_FRAME,
                         linewidth=2.5,
+                        clip_on=False,
                         zorder=4,
                     )
                 )

@@ -6,7 +6,7 @@ The figures (figures/) and the page of a run (page/) draw them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -154,9 +154,15 @@ def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
     for job, header in headers.items():
         named[job] = found[job]
         if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
-            named[job] += f" [{job.removeprefix(header.pattern + '-')}]"
+            named[job] += f" [{_own_name(job, header)}]"
         named[job] += " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
     return named
+
+
+def _own_name(case: str, header: Header) -> str:
+    """Return the part of a case's name that distinguishes it, without its pattern; of a log, the name of the log."""
+    pattern = header.pattern
+    return case.replace(f"-{pattern}", "", 1) if header.imported else case.removeprefix(f"{pattern}-")
 
 
 def _settings(header: Header) -> tuple[str, ...]:
@@ -193,6 +199,15 @@ def _option(header: Header, name: str) -> str:
 def label_of(labels: Mapping[str, str], row: Summary) -> str:
     """Return the label of a row's line: the job's label. Copies through host memory have a separate line."""
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
+
+
+def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tuple[list[Summary], list[str]]:
+    """Return the rows of the first `most` curves, and a remark with the number of the other curves."""
+    names = labels(document)
+    shown = set(list(dict.fromkeys(label_of(names, row) for row in rows))[:most])
+    left = len({label_of(names, row) for row in rows} - shown)
+    remark = [f"not drawn: {left} more curves, which linkbench report shows"] if left else []
+    return [row for row in rows if label_of(names, row) in shown], remark
 
 
 def transports(document: Document, rows: Iterable[Summary]) -> dict[str, str]:

@@ -58,8 +58,10 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
 
 def machine_words(headers: Sequence[Header]) -> str:
     """Return the nodes, CPUs, GPUs and ranks of jobs: `1 node: 2 CPUs (AMD EPYC), no GPU; 2 ranks`."""
-    facts = {**_machine_facts(headers), "modelled": False, "imported": False}
-    return Coded.of(HeadlineCode.MACHINE, **facts).text
+    facts = _machine_facts(headers)
+    if not facts["num_nodes"]:
+        return ", ".join(filter(None, (facts["instance"], facts["ranks"], "machine not stated")))
+    return Coded.of(HeadlineCode.MACHINE, **{**facts, "modelled": False, "imported": False}).text
 
 
 def _machine(headers: Sequence[Header]) -> Coded:

@@ -33,7 +33,7 @@ _GPU_HUES = (
 _OTHER_HUE = "#7F7F00"
 _MACHINE_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 # Shares of white (above 0) and of black (below 0) that are mixed into a hue. The first is the hue itself.
-_TONES = (0.0, 0.35, -0.4, 0.55, -0.65, 0.2)
+_TONES = (0.0, 0.35, -0.4, 0.5, -0.65, 0.2, -0.2, 0.6)
 
 
 def of_transport(name: str) -> tuple[str, str]:
@@ -44,10 +44,11 @@ def of_transport(name: str) -> tuple[str, str]:
 
 @cache
 def of_machine(name: str) -> tuple[str, str]:
-    """Return the colour and the marker of an instance type or a GPU. The user's own types have those of their name."""
-    gpus = {each: catalogue.instance(each).gpu for each in catalogue.instances()}
-    hue = _hue(gpus.get(name, name))
-    same = [each for each, gpu in gpus.items() if _hue(gpu) == hue]
+    """Return the colour and the marker of an instance type or a GPU. A type of the user has those of its name."""
+    gpu_of = {each: catalogue.instance(each).gpu for each in catalogue.instances()}
+    gpu_of |= {each: each for each in catalogue.gpus()}
+    hue = _hue(gpu_of.get(name, name))
+    same = [each for each, gpu in gpu_of.items() if _hue(gpu) == hue]
     place = same.index(name) if name in same else len(same) + zlib.crc32(name.encode())
     return tone(hue, place), _MACHINE_MARKERS[place % len(_MACHINE_MARKERS)]
 
