@@ -70,7 +70,8 @@ def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list
 def _rate_below_name(curve: BoundCurve) -> float:
     """Return the highest rate of a bound at the sizes above which its name is written."""
     end = curve.sizes[0] * (curve.sizes[-1] / curve.sizes[0]) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
-    return max(rate for size, rate in zip(curve.sizes, curve.rates, strict=True) if size <= end * 1.01)
+    num_below = sum(size < end for size in curve.sizes) + 1
+    return max(curve.rates[:num_below])
 
 
 def _is_in_the_way(rates: Sequence[tuple[float, float]], places: Sequence[float], low: float, high: float) -> bool:

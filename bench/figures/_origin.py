@@ -59,11 +59,7 @@ def dates(started: Iterable[str]) -> str:
 def kind_of(rows: Iterable[Summary]) -> str:
     """Return the first word of an origin: whether rows are measured, modelled or imported."""
     kinds = {
-        "IMPORTED from other tools' logs"
-        if row.imported
-        else "MODELLED, not measured"
-        if row.modelled
-        else "MEASURED"
+        "IMPORTED from other tools' logs" if row.imported else "MODELLED, not measured" if row.modelled else "MEASURED"
         for row in rows
     }
     return " and ".join(sorted(kinds)) or "MEASURED"

@@ -94,7 +94,9 @@ def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
     for index, name in enumerate(dict.fromkeys(names)):
         turn, place = divmod(index, len(colours.COLOURS))
         marker = colours.MARKERS[(index + turn) % len(colours.MARKERS)]
-        found[name] = Look(name, colours.tone(colours.COLOURS[place], 3 * turn), marker, colours.DASHES[turn % len(colours.DASHES)])
+        found[name] = Look(
+            name, colours.tone(colours.COLOURS[place], 3 * turn), marker, colours.DASHES[turn % len(colours.DASHES)]
+        )
     return found
 
 
@@ -106,7 +108,7 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
     for each in axes:
-        each.tick_params(labelsize=SMALL_TEXT)
+        each.tick_params(which="both", labelsize=SMALL_TEXT)
         each.grid(True, color="#dddddd", linewidth=0.6)
         each.set_axisbelow(True)
         for side in ("top", "right"):

@@ -58,11 +58,7 @@ def _figure(document: Document, mode: str) -> Figure:
         panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
-    rows = [
-        row
-        for row in document.summaries
-        if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases
-    ]
+    rows = [row for row in document.summaries if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases]
     remarks = _remarks(fits, [point for fit in fits for point in points[_key(fit)]])
     title = _TITLES.get(mode, f"Model, {mode}")
     _style.finish(figure, title, _origin.kind_of(rows), _handles(looks.values(), fits), remarks)

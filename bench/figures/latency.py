@@ -98,7 +98,11 @@ def _floor_handle(rows: list[Summary]) -> list[Line2D]:
     if not names:
         return []
     pings = any(name and name.startswith("ping-pong") for name in names)
-    label = "in its colour: ping-pong x least steps (reference)" if pings else "in its colour: floor of the links' latencies"
+    label = (
+        "in its colour: ping-pong x least steps (reference)"
+        if pings
+        else "in its colour: floor of the links' latencies"
+    )
     return [Line2D([], [], color=_style.GREY, linestyle=":", label=label)]
 
 

@@ -127,7 +127,9 @@ def _remarks(document: Document, rows: Sequence[Summary]) -> list[str]:
     remarks = ["dotted, hollow: published results of as many ranks and nodes, of other versions, drivers and years"]
     headers = [document.headers[row.job] for row in rows]
     if not any(header.instance or flops.gpu_of(header) for header in headers):
-        remarks.append("this machine is not stated (--instance TYPE): the machines with the closest bandwidth are shown")
+        remarks.append(
+            "this machine is not stated (--instance TYPE): the machines with the closest bandwidth are shown"
+        )
     return remarks
 
 

@@ -182,7 +182,9 @@ def _largest_common(worlds: _Series) -> int | None:
 def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePoint]:
     """Return the point of the slowest case at this size for each number of ranks."""
     worlds = curves.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
-    return [max(curves.points_of_cases(document, worlds[num]), key=lambda point: point.seconds) for num in sorted(worlds)]
+    return [
+        max(curves.points_of_cases(document, worlds[num]), key=lambda point: point.seconds) for num in sorted(worlds)
+    ]
 
 
 def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> None:
