@@ -106,6 +106,7 @@ def row_line(row: RowEvent) -> str:
         return f"  {name} no figure"
     groups = f"  slowest of {row.num_groups} groups" if row.num_groups > 1 else ""
     rate = "" if row.busbw_bytes_per_s is None else f"{text.gigabytes(row.busbw_bytes_per_s):>7} GB/s"
-    share = "" if row.bound_fraction is None else f"{text.percent(row.bound_fraction):>6} % of bound"
+    ideal = "ideal: " if Flag.MODELLED in row.flags else ""
+    share = "" if row.bound_fraction is None or ideal else f"{text.percent(row.bound_fraction):>6} % of bound"
     marks = text.marks(row.flags)
-    return f"  {name} {text.microseconds(row.median_s):>8} us {rate}{share} {marks[:2]}{groups}".rstrip()
+    return f"  {name} {ideal}{text.microseconds(row.median_s):>8} us {rate}{share} {marks[:2]}{groups}".rstrip()

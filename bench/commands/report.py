@@ -11,6 +11,7 @@ from bench.core.errors import EXIT_DONE, UsageError
 from bench.gate import of_folder
 from bench.page import embedded, page, pdf, redact
 from bench.page.content import PageContent, of_run
+from bench.predict import expected
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -67,7 +68,7 @@ def read(path: Path) -> tuple[Document, NamedRun]:
     if embedded.is_page(path):
         content = embedded.read(path)
         return content.document, content.run
-    return collect.document(path), collect.named(path)
+    return expected.added(collect.document(path)), collect.named(path)
 
 
 def write_page(html: str, args: argparse.Namespace) -> list[Path]:

@@ -32,6 +32,7 @@ from bench.core.errors import (
 )
 from bench.core.units import option_duration
 from bench.gate import of_folder
+from bench.predict import expected
 from bench.results import collect, output
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -85,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
         say(f"go on with: {continued.command(ran.folder, args.config)}")
     if ran.failed and not runs.jobs_in(ran.folder):
         raise nothing_measured(ran)
-    document = collect.document(ran.folder)
+    document = expected.added(collect.document(ran.folder))
     run = collect.named(ran.folder)
     most_lines = output.most_lines(args)
     report = RunReport(document, args.show, args.notes, None, most_lines, run, columns=args.columns)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from bench.core.codes import UNCODED, Code, Coded
+from bench.core.errors import UsageError
 from bench.core.host_use import HostUse
 from bench.core.remarks import CodedRemark
 
@@ -292,7 +293,7 @@ class Header:
 
 
 def known(count: int | None) -> int:
-    """Return a count of ranks or nodes. Raises ValueError if it is unknown, as in some imported logs."""
+    """Return a count of ranks or nodes. Raises UsageError if it is unknown, as in some imported logs."""
     if count is None:
-        raise ValueError("the number of ranks or nodes is not stated in the imported log")
+        raise UsageError("the number of ranks or nodes is not stated in the imported log")
     return count

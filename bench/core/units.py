@@ -13,6 +13,7 @@ from bench.core.errors import UsageError
 
 _BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_MOST_DIGITS = 18  # of a size: nothing holds 10^18 bytes
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"  # also in Python's float format: 1e-05
 _RATE = re.compile(_NUMBER + r"\s*([KMGT]?)(B/s|bit/s|bps|b/s|Bps)", re.IGNORECASE)
 _DECIMAL = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -25,7 +26,9 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"size {text!r} is not a number of bytes, such as 8, 1K, 128M or 1GiB")
-    num_bytes = int(match[1]) * _BINARY[match[2].upper()]
+    num_bytes = int(match[1][:_MOST_DIGITS]) * _BINARY[match[2].upper()]
+    if len(match[1]) > _MOST_DIGITS:
+        raise UsageError(f"size {text[:_MOST_DIGITS]}... has more than {_MOST_DIGITS} digits")
     if num_bytes == 0:
         raise UsageError(f"size {text!r} is zero: give at least 1 byte")
     return num_bytes

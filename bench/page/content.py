@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.explain import stored
 from bench.explain.explain import Page, run_page
 from bench.explain.messages import ResultVerdict
+from bench.predict import expected
 from bench.results import collect
 from bench.results.document import Document
 from bench.results.headline import NamedRun
@@ -53,7 +54,7 @@ class PageContent:
 
 def of_run(path: Path, document: Document | None = None) -> PageContent:
     """Return the contents of the page of a run's folder or results file. `document`: the run, if it is at hand."""
-    return PageContent(document or collect.document(path), collect.named(path), _verdicts(path))
+    return PageContent(document or expected.added(collect.document(path)), collect.named(path), _verdicts(path))
 
 
 def _verdicts(path: Path) -> tuple[JobVerdict, ...]:

@@ -141,7 +141,8 @@ class _TablePrinter:
         grouped = header.topology != "world"
         last = (header.num_ranks or 1) - 1
         widest = len(group_name("confirm", 999, last, last) if case.schedule == "ladder" else f"{last}-{last}")
-        layout = Layout(case.modes, grouped=grouped, widest=widest, like=case.like, products=header.pattern == PATTERN)
+        products = header.pattern == PATTERN
+        layout = Layout(case.modes, grouped, widest, case.like, products=products, modelled=header.modelled)
         self._table = LiveTable(layout)
         self._pending: list[Summary] = []
         self._print(self._table.before(header))

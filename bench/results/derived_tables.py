@@ -54,11 +54,17 @@ class SpreadLine:
     by_mode: dict[str, Spread]
 
 
+def measured_spreads(document: Document) -> list[Spread]:
+    """Return the spreads over measured launches. Modelled launches are equal: a calculation has no spread."""
+    return [spread for spread in document.spreads if not document.headers[spread.jobs[0]].modelled]
+
+
 def launches(document: Document) -> Table:
-    """Return one line for each size and group of the cases that were launched more than once."""
+    """Return one line for each size and group of the cases that were measured in more than one launch."""
     lines: list[SpreadLine] = []
-    for job in dict.fromkeys(spread.job for spread in document.spreads):
-        own = [spread for spread in document.spreads if spread.job == job]
+    spreads = measured_spreads(document)
+    for job in dict.fromkeys(spread.job for spread in spreads):
+        own = [spread for spread in spreads if spread.job == job]
         num = max(spread.num_launches for spread in own)
         heading = f"{text.job_line(job, document.headers[own[0].jobs[0]])}, {num} launches"
         found: dict[tuple[int, str], SpreadLine] = {}
@@ -71,7 +77,7 @@ def launches(document: Document) -> Table:
     columns = [Column("size", lambda line: str(line.payload_bytes), unit="(B)", width=10)]
     if grouped:
         columns.append(Column("group", lambda line: group_names(line.groups), width=8))
-    for mode in dict.fromkeys(spread.mode for spread in document.spreads):
+    for mode in dict.fromkeys(spread.mode for spread in spreads):
         columns += _spread_columns(mode)
     return Table(columns, lines, section=lambda line: line.heading, gap=1)
 

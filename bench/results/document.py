@@ -87,6 +87,16 @@ class Summary:
     first_wrong: Mapping[str, Any] | None = None  # code, facts and text of the first wrong data
     starved: tuple[Mapping[str, Any], ...] = ()  # ranks that lacked CPU time (core/record.py: StarvedRank)
     hosts: tuple[HostUse, ...] = ()  # CPU time of the hosts while the row was timed; empty if unknown
+    # What a real machine is expected to need for a modelled row (predict/expected.py), with a 90 % interval. Without a
+    # middle, only the ends of the interval are known.
+    expected_s: float | None = None
+    expected_low_s: float | None = None
+    expected_high_s: float | None = None
+    expected_busbw_bytes_per_s: float | None = None
+    expected_busbw_low_bytes_per_s: float | None = None
+    expected_busbw_high_bytes_per_s: float | None = None
+    expected_basis: str | None = None  # the kind of evidence: published
+    not_expected: str | None = None  # why a modelled row has no expectation (NoExpectationCode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,8 @@ def _transports(rows: Sequence[Summary], most: int) -> list[Coded]:
         best, smallest = _best(of_transport), _smallest(of_transport)
         if best or smallest:
             both = bool(best and smallest)
-            found.append(Coded.of(HeadlineCode.TRANSPORT, transport=transport, both=both, **best, **smallest))
+            code = HeadlineCode.MODELLED_TRANSPORT if of_transport[0].modelled else HeadlineCode.TRANSPORT
+            found.append(Coded.of(code, transport=transport, both=both, **best, **smallest))
     if len(found) <= most:
         return found
     rest = [line.facts["transport"] for line in found[most - 1 :]]
@@ -126,8 +127,12 @@ def _transports(rows: Sequence[Summary], most: int) -> list[Coded]:
 
 
 def _best(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the largest bus bandwidth; none if no row has one."""
+    """Return the facts of the row with the largest bus bandwidth; none if no row has one.
+
+    Of modelled rows, those with an expectation are preferred, because the figure of ideal links alone misleads.
+    """
     rated = [row for row in rows if _is_rated(row)]
+    rated = [row for row in rated if row.expected_busbw_low_bytes_per_s is not None] or rated
     if not rated:
         return {}
     best = max(rated, key=lambda row: row.busbw_bytes_per_s or 0)
@@ -137,6 +142,7 @@ def _best(rows: Iterable[Summary]) -> dict[str, Any]:
         "busbw_row": _row_words(best),
         "bound_share": best.bound_fraction,
         "bound": best.bound_name,
+        "expected_busbw": None if best.expected_low_s is None else f"{text.expected_rate(best)} GB/s",
     }
 
 
@@ -147,8 +153,12 @@ def _is_rated(row: Summary) -> bool:
 
 
 def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
-    """Return the facts of the row with the smallest time of one operation; none if no row has such a time."""
+    """Return the facts of the row with the smallest time of one operation; none if no row has such a time.
+
+    Of modelled rows, those with an expectation are preferred.
+    """
     timed = [row for row in rows if row.mode == "isolated" and row.flops_per_s is None and _seconds(row) is not None]
+    timed = [row for row in timed if row.expected_low_s is not None] or timed
     if not timed:
         return {}
     smallest = min(timed, key=lambda row: _seconds(row) or 0.0)
@@ -157,6 +167,7 @@ def _smallest(rows: Iterable[Summary]) -> dict[str, Any]:
         "latency_s": _seconds(smallest),
         "latency_row": _row_words(smallest),
         "floor": None if smallest.floor_s is None else f"{text.microseconds(smallest.floor_s)} us",
+        "expected_latency": None if smallest.expected_low_s is None else f"{text.expected_time(smallest)} us",
     }
 
 
@@ -181,8 +192,12 @@ def _trust(document: Document, busy: BusyRun) -> Coded:
     """Return the line about wrong data, convergence, contradictions, launches and other load."""
     rows = document.summaries
     measured = [row for row in rows if not row.modelled and not row.imported]
+    if not measured and not rows[0].modelled:
+        return Coded.of(HeadlineCode.IMPORTED, num=len(rows))
     if not measured:
-        return Coded.of(HeadlineCode.MODELLED if rows[0].modelled else HeadlineCode.IMPORTED, num=len(rows))
+        num_expected = sum(row.expected_low_s is not None for row in rows)
+        num_without = len(rows) - num_expected if 0 < num_expected < len(rows) else None
+        return Coded.of(HeadlineCode.MODELLED, num=len(rows), num_expected=num_expected, num_without=num_without)
     num_open = sum(map(is_open, measured))
     return Coded.of(
         HeadlineCode.TRUST,

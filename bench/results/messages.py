@@ -81,6 +81,7 @@ class NoteCode(Code):
     SKIPPED = "skipped", "skipped {row}: {reason}"
     BOUND = "bound", "{letter}  {rate} GB/s of busbw: {name} ({kind})"
     MARK = "mark", "{mark}  {meaning} ({counts})"
+    NOT_EXPECTED = "not-expected", "no expectation for {num:n modelled row}: {reasons:list}"
     SINGLE_LAUNCH = "single-launch", "single launch: no inference across launches (make bench LAUNCHES=5)"
     ROWS_NOT_HELD = (
         "rows-not-held",
@@ -153,6 +154,11 @@ class HeadlineCode(OptionalPartsCode):
         "{transport}: <best bandwidth {busbw} ({busbw_row})><, {bound_share:percent} of {bound}>"
         "<both?; ><smallest latency {latency} ({latency_row})><, floor {floor}>",
     )
+    MODELLED_TRANSPORT = (
+        "modelled-transport",
+        "{transport}: <best bandwidth ideal: {busbw}><, expected: {expected_busbw}>< ({busbw_row})>"
+        "<both?; ><smallest latency ideal: {latency}><, expected: {expected_latency}>< ({latency_row})>",
+    )
     MORE_TRANSPORTS = "more-transports", "{num} more transports: {transports:list}"
     TRUST = (
         "trust",
@@ -160,7 +166,11 @@ class HeadlineCode(OptionalPartsCode):
         "converged ({share:percent})<; {num_contradictions:n contradiction} between rows>; {launches:n launch}"
         "<idle?; nothing else ran><load_unknown?; it is not known what else ran>",
     )
-    MODELLED = "modelled", "none of the {num} figures is measured"
+    MODELLED = (
+        "modelled",
+        "none of the {num} figures is measured; ideal: the links alone<num_expected?; expected: of a real machine, "
+        "90 % interval>< ({num_without:n figure} without)>",
+    )
     IMPORTED = "imported", "{num} figures as another tool printed them, without samples or intervals"
     NEXT_WRONG = "next-wrong", "next: linkbench report {run} --notes  (which rank received wrong data)"
     NEXT_IMPORTED = "next-imported", "next: linkbench explain {run}  (is this normal, and what may be wrong?)"
@@ -170,6 +180,18 @@ class HeadlineCode(OptionalPartsCode):
     NEXT_OPEN = "next-not-converged", "next: {command}  (again, when nothing else runs on this machine)"
     NEXT_SINGLE = "next-single-launch", "next: {command} --launches 5  (how much do launches differ?)"
     NEXT_PUBLISH = "next-publish", "next: linkbench lint {run}  (may these figures be published?)"
+
+
+class NoExpectationCode(Code):
+    """Why it is unknown what a real machine reaches in a modelled row. The words follow the patterns of such rows."""
+
+    PATTERN = "pattern", "cannot be predicted"
+    PART = "part-of-the-ranks", "only collectives of all ranks are predicted"
+    DISTURBED = "disturbed", "aggressors run meanwhile"
+    LINKS = "unknown-links", "the run does not say which links it modelled"
+    EVIDENCE = "no-evidence", "no published measurement of such links"
+    WORLD = "world", "no prediction for this number of ranks"
+    OTHER_WORK = "other-work", "not the operation that is predicted"
 
 
 class ConflictCode(Code):

@@ -22,7 +22,7 @@ from bench.results import text
 from bench.results.busy import busy_run
 from bench.results.document import Conflict, Document, RankComparison, Summary
 from bench.results.gpus import MATTERS, threshold
-from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES, NoteCode
+from bench.results.messages import FLAGS, FOLDED, MARKS, SHOWN_IN_ROW, SUMMARIES, NoExpectationCode, NoteCode
 from bench.results.run_table import replaces
 
 TEN = 10
@@ -42,6 +42,7 @@ def notes(document: Document, letters: Mapping[tuple[str, str], str]) -> list[Co
     found += [*_bounds(rows, letters), *_flags(rows), *_overheads(document.headers.values()), *_floors(rows)]
     if not document.spreads and any(not (row.modelled or row.imported) for row in rows):
         found.append(Coded.of(NoteCode.SINGLE_LAUNCH))
+    found += _not_expected(rows)
     found += [*_repeated(rows), *_rounded(rows), *_sampled(rows), *_stragglers(rows), *_slowest(rows), *_products(rows)]
     order = {code.value: place for place, code in enumerate(NoteCode)}
     uncoded = order[NoteCode.WARNING]  # text from files and other programs
@@ -290,6 +291,22 @@ def _flags(rows: Sequence[Summary]) -> list[Coded]:
             facts = {"flag": str(flag), "meaning": meaning, "counts": counts, "num": modes.total(), "mark": mark}
             found.append(Coded.of(NoteCode.MARK if mark else NoteCode.FLAG, **facts))
     return found
+
+
+def _not_expected(rows: Iterable[Summary]) -> list[Coded]:
+    """Return the note on modelled rows of which it is unknown what a real machine reaches: the patterns and why."""
+    patterns: dict[str, dict[str, None]] = {}
+    num = 0
+    for row in rows:
+        if row.not_expected is not None:
+            patterns.setdefault(row.not_expected, {})[row.pattern] = None
+            num += 1
+    if not patterns:
+        return []
+    words = {code.value: code.template for code in NoExpectationCode}
+    reasons = [f"{', '.join(names)} ({words.get(code, code)})" for code, names in patterns.items()]
+    codes = {code: list(names) for code, names in patterns.items()}
+    return [Coded.of(NoteCode.NOT_EXPECTED, num=num, reasons=reasons, codes=codes)]
 
 
 def _overheads(headers: Iterable[Header]) -> list[Coded]:

@@ -65,7 +65,7 @@ class RunReport(Report):
     def tables(self) -> Iterable[Block]:
         """Yield the table of launches, how to read the columns, and the rows."""
         document, rows = self.document, self._rows
-        if document.spreads:
+        if derived_tables.measured_spreads(document):
             yield Lines(derived_tables.LAUNCHES)
             yield derived_tables.launches(document)
         if rows:
@@ -201,7 +201,11 @@ def _is_wrong(line: TableLine) -> bool:
 
 
 def _elsewhere(document: Document) -> set[str]:
-    """Return the jobs whose rows are in a derived table: cases with several launches, and jobs of another tool."""
+    """Return the jobs whose rows are in a derived table: cases with several launches, and jobs of another tool.
+
+    Modelled launches are equal: the rows of the first are shown, and those of the others are left out.
+    """
     tools = {one.tool for one in document.parities}
     compared = {job for job, header in document.headers.items() if header.facts.get("tool") in tools}
-    return compared | {job for spread in document.spreads for job in spread.jobs}
+    measured = {job for spread in derived_tables.measured_spreads(document) for job in spread.jobs}
+    return compared | measured | {job for spread in document.spreads for job in spread.jobs[1:]}

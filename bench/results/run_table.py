@@ -6,7 +6,7 @@ It has one line for each size and group, and each mode has its own columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bench.core.dtypes import DTYPES
@@ -31,7 +31,9 @@ class Layout:
     `grouped`: whether rows are of several groups; the longest name of a group has `widest` letters. `like`: the tool
     whose statistics are shown; empty for the statistics of this suite. `imported`: whether the rows are from another
     tool's log. `wire`: whether to show also the rate through a node's NICs. `products`: whether all rows are products
-    of matrices, which send nothing. `wide`: whether to show all columns on a narrow terminal, too.
+    of matrices, which send nothing. `wide`: whether to show all columns on a narrow terminal, too. `modelled`: whether
+    all rows are modelled; their figures are those of ideal links. `expected`: whether to show beside them what a real
+    machine is expected to reach.
     """
 
     modes: Sequence[str]
@@ -43,6 +45,8 @@ class Layout:
     products: bool = False
     wide: bool = False
     columns: Sequence[str] = ()
+    modelled: bool = False
+    expected: bool = False
 
     @classmethod
     def of(cls, document: Document, wire: bool = False, wide: bool = False) -> Layout:
@@ -50,6 +54,7 @@ class Layout:
         rows = document.summaries
         likes = {text.like(header) for header in document.headers.values()}
         groups = {row.group for row in rows}
+        modelled = bool(rows) and all(row.modelled for row in rows)
         return cls(
             modes=text.modes_of(rows),
             grouped=len(groups) > 1,
@@ -59,6 +64,8 @@ class Layout:
             wire=wire,
             products=bool(rows) and all(row.pattern == PATTERN for row in rows),
             wide=wide,
+            modelled=modelled,
+            expected=modelled and any(row.expected_low_s is not None for row in rows),
         )
 
 
@@ -88,8 +95,11 @@ class RunTable:
         self.letters: dict[tuple[str, str], str] = {}  # (name, kind) of a bound that a row shows -> its letter
         self._columns = _common(layout)
         for mode in layout.modes:
-            self._columns += self._of_mode(mode)
+            columns = self._of_mode(mode)
+            self._columns += _ideal(columns, mode, layout.expected) if layout.modelled else columns
         wrong = Column("#wrong", lambda line: text.wrong(line.by_mode.values()), width=8)
+        if layout.modelled:
+            wrong = replace(wrong, leave_out=1)
         self._columns.append(wrong)
         if layout.columns:
             self._columns = _only(layout.columns, self._columns)
@@ -103,8 +113,9 @@ class RunTable:
 
     def reading(self) -> list[str]:
         """Return how to read the columns, one sentence each."""
-        lines = text.reading(self.layout.modes, self.layout.like, self.layout.imported)
-        return [*lines, text.WIRE] if self.layout.wire else lines
+        layout = self.layout
+        lines = text.reading(layout.modes, layout.like, layout.imported, layout.modelled)
+        return [*lines, *[text.EXPECTED] * layout.expected, *[text.WIRE] * layout.wire]
 
     def lines(self, rows: Iterable[Summary], heading: str = "") -> list[TableLine]:
         """Return the lines of one job's rows. Sizes are in the order in which they first appear."""
@@ -142,7 +153,7 @@ class RunTable:
             timed = _isolated(mode)[:-1] if mode == "isolated" else [_time(mode)]
             return [*timed, rate, share, *_marks(mode)]
         if mode == "isolated":
-            if not self.layout.imported:
+            if not self.layout.imported and not self.layout.modelled:
                 return [*_isolated(mode), *_marks(mode)]
             return [_time(mode), _isolated(mode)[-1], *_marks(mode)]
         columns = [_time(mode), *_rates(mode)]
@@ -186,7 +197,11 @@ def column_titles(words: str) -> tuple[str, ...]:
 
 def _only(titles: Sequence[str], columns: Sequence[Column]) -> list[Column]:
     """Return the columns with these titles and those that are always shown."""
-    shown = [column for column in columns if column.title in (*titles, *_ALWAYS)]
+    shown = []
+    for column in columns:
+        title = column.title.removeprefix("ideal ").removeprefix("expected ")
+        if title in (*titles, *_ALWAYS):
+            shown.append(column)
     return [replace(column, wide=False, leave_out=0) for column in shown]
 
 
@@ -266,6 +281,24 @@ def _isolated(mode: str) -> list[Column]:
         replace(most, wide=True),
         replace(_figure("floor", mode, 7, _seconds("floor_s"), us), leave_out=4),
     ]
+
+
+def _ideal(columns: Iterable[Column], mode: str, expected: bool) -> Iterator[Column]:
+    """Yield the columns of a mode of modelled rows: the titles say that the figures are those of ideal links.
+
+    `expected`: whether to add what a real machine is expected to reach, beside the time of an isolated operation and
+    beside the busbw.
+    """
+    shows = {"time": text.expected_time, "busbw": text.expected_rate}
+    for column in columns:
+        show = shows.get(column.title)
+        if show is None:
+            yield replace(column, leave_out=2) if expected and column.title == "bound" else column
+            continue
+        beside = expected and (mode == "isolated" or column.title == "busbw")
+        yield replace(column, title=f"ideal {column.title}", leave_out=2 if expected and not beside else 0)
+        if beside:
+            yield _figure(f"expected {column.title}", mode, 0, show, column.unit)
 
 
 def _rates(mode: str) -> list[Column]:

@@ -21,6 +21,8 @@ _MODES = {
 }
 STATISTICS = "times: of the slowest rank; median, its 95 % interval within this launch, nearest-rank p95"
 IMPORTED = "imported: figures as the tool printed them, a mean of one launch; no samples, no interval, no verdict"
+IDEAL = "ideal: the links alone, at full rate and without software"
+EXPECTED = "expected: what `linkbench predict` expects of a real machine, in brackets its 90 % interval"
 WIRE = "wire: bytes per second through one node's NICs, per direction, if no switch reduces on the way"
 _LIKE = {
     "nccl-tests": "as nccl-tests: mean over ranks (-a 1) of the time of a call, over all calls; one hot buffer",
@@ -34,14 +36,15 @@ def like(header: Header) -> str:
     return case[case.index("--like") + 1] if "--like" in case[:-1] else ""
 
 
-def reading(modes: Sequence[str], tool: str, imported: bool = False) -> list[str]:
+def reading(modes: Sequence[str], tool: str, imported: bool = False, modelled: bool = False) -> list[str]:
     """Return how to read the columns, one sentence each.
 
     `tool`: the tool whose statistics are shown; empty for the statistics of this suite.
     """
     if imported:
         return [IMPORTED]
-    return [_LIKE[tool]] if tool else [*(_MODES[mode] for mode in modes), STATISTICS]
+    statistics = IDEAL if modelled else STATISTICS
+    return [_LIKE[tool]] if tool else [*(_MODES[mode] for mode in modes), statistics]
 
 
 def significant(value: float, digits: int = 4) -> str:
@@ -95,6 +98,28 @@ def time(summary: Summary) -> str:
 def interval(low_s: float | None, high_s: float | None) -> str:
     """Return an interval in microseconds, `12.1..12.6`; '-' if it is unknown."""
     return NOTHING if low_s is None or high_s is None else f"{microseconds(low_s)}..{microseconds(high_s)}"
+
+
+def expected_time(row: Summary) -> str:
+    """Return the time in microseconds that is expected of a real machine, `8180 [7460..9050]`; '-' if it is unknown."""
+    return _expected(row.expected_s, row.expected_low_s, row.expected_high_s, 1e6)
+
+
+def expected_rate(row: Summary) -> str:
+    """Return the busbw in GB/s that is expected of a real machine, `230 [207..252]`; '-' if it is unknown."""
+    low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
+    return _expected(row.expected_busbw_bytes_per_s, low, high, 1e-9)
+
+
+def _expected(middle: float | None, low: float | None, high: float | None, factor: float) -> str:
+    """Return a middle, if it is known, and an interval in brackets, each end with 3 digits."""
+    if low is None or high is None:
+        return NOTHING
+    if high * factor < 0.01:
+        return "<0.01"
+    least = "<0.01" if low * factor < 0.01 else significant(low * factor, 3)
+    interval_words = f"[{least}..{significant(high * factor, 3)}]"
+    return interval_words if middle is None else f"{significant(middle * factor, 3)} {interval_words}"
 
 
 def wrong(summaries: Iterable[Summary]) -> str:

@@ -25,6 +25,7 @@ from bench.core.remarks import CodedRemark
 
 MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
 _LARGEST = 1 << 63
+_MOST_RANKS_BITS = 20  # of a run: tables by rank must fit the memory
 _SHOWN = 40  # most letters of a wrong value that a message shows
 
 # A shape returns None if the value fits, else (where, what it must be, the value); `where` is like ".gpus[2].name".
@@ -42,13 +43,14 @@ def flag(value: Any) -> Misfit | None:
     return None if isinstance(value, bool) else ("", "bool", value)
 
 
-def whole(least: int) -> Shape:
-    """Return a check for a whole number of `least` or more."""
+def whole(least: int, most: int = _LARGEST - 1) -> Shape:
+    """Return a check for a whole number from `least` to `most`."""
+    to = f"2^{(most + 1).bit_length() - 1}"
 
     def check(value: Any) -> Misfit | None:
         if isinstance(value, bool) or not isinstance(value, int):
             return "", "int", value
-        return None if least <= value < _LARGEST else ("", f"int from {least} to 2^63", value)
+        return None if least <= value <= most else ("", f"int from {least} to {to}", value)
 
     return check
 
@@ -166,9 +168,7 @@ def points(value: Any) -> Misfit | None:
 
 # Shapes of fields whose range is narrower or wider than their type implies, by the fields' names.
 _RANGES: dict[str, Shape] = {
-    "num_ranks": whole(1),
-    "num_nodes": whole(1),
-    "ranks_per_node": whole(1),
+    **dict.fromkeys(("num_ranks", "num_nodes", "ranks_per_node"), whole(1, (1 << _MOST_RANKS_BITS) - 1)),
     "launch": whole(1),
     "calls_per_sample": whole(1),
     "samples_per_block": whole(1),
@@ -200,6 +200,19 @@ def links(value: Any) -> Misfit | None:
         NodeLinks.from_dict(value)
     except UsageError as error:
         return "", f"links ({error})", value
+    return None
+
+
+def header(value: Any) -> Misfit | None:
+    """Check a header. If the suite itself measured or modelled the run, its numbers of ranks and nodes must agree."""
+    misfit = of(Header)(value)
+    if misfit is not None or value.get("imported"):
+        return misfit
+    num_nodes, per_node = value["num_nodes"], value["ranks_per_node"]
+    if num_nodes is None or per_node is None:
+        return ".num_nodes" if num_nodes is None else ".ranks_per_node", "not null", None
+    if value["num_ranks"] != num_nodes * per_node:
+        return ".num_ranks", f"{num_nodes} nodes x {per_node} ranks", value["num_ranks"]
     return None
 
 
@@ -325,7 +338,7 @@ _SAMPLES = keys(
     slowest_counts=each(whole(0)),
 )
 _CHECKS: dict[str, Shape] = {
-    "header": of(Header),
+    "header": header,
     "clocks": keys(("hosts",), hosts=_CLOCKS),
     "end": keys(("gpus",), gpus=values(each(of(Gpu, False))), hosts=values(_STATE)),
     "record": of(Record),

@@ -197,7 +197,7 @@ P4D = ("predict", "--instance", "p4d.24xlarge")
 @pytest.mark.parametrize(
     ("argv", "facts"),
     [
-        (("predict", "--instance", "p4d"), ("'p4d'", "'p4d.24xlarge'")),
+        (("predict", "--instance", "p4d.24xlarg"), ("'p4d.24xlarg'", "'p4d.24xlarge'")),
         ((*P4D, "--gpus", "12"), ("12 GPUs", "--ranks-per-node")),
         ((*P4D, "--gpus", "1"), ("1 GPU", "2 or more")),
         ((*P4D, "--gpus", "32768"), ("32768", "16384")),

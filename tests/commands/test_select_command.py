@@ -165,7 +165,7 @@ def test_output_and_plot_are_written(capsys: pytest.CaptureFixture[str], tmp_pat
         (("--gpus", "0"), ("--gpus '0'",)),
         (("--nodes", "1,2049"), ("2049 x 8", "p4d.24xlarge", "16392", "16384")),
         (("--gpus", "9"), ("8 GPUs", "9")),
-        (("--explain", "p5.48xlarge"), ("--explain 'p5.48xlarge'", "--instances")),
+        (("--explain", "p5.48xlarge"), ("--explain p5.48xlarge", "--instances")),
         (("--price", "p4d.24xlarge=-1"), ("--price 'p4d.24xlarge=-1'",)),
         (("--price-date", "May"), ("--price-date 'May'", "2025-03-31")),
         (("--set", "training.batch=999999"), ("1 x p4d.24xlarge: ", "GB")),

@@ -69,6 +69,7 @@ def test_a_pipe_shows_neither_rows_nor_a_bar(tmp_path: Path) -> None:
             RowEvent("allreduce", 8, "isolated", 1, 1e-6, 2e9, 0.5, ("drift",)),
             ("8 B", "1.000 us", "2.000", "50.0 %", "~"),
         ),
+        (RowEvent("allreduce", 8, "isolated", 1, 1e-6, flags=("modelled",)), ("ideal:    1.000 us",)),
         (RowEvent("pairs", 1 << 20, "pipelined", 28, 1e-3, 2e9), ("1 MiB", "28 groups")),
         (RowEvent("allreduce", 8, "isolated", flags=("invalid",)), ("INVALID",)),
         (
@@ -78,7 +79,7 @@ def test_a_pipe_shows_neither_rows_nor_a_bar(tmp_path: Path) -> None:
         (RowEvent("allreduce", 8, "isolated", reason="no time"), ("skipped: no time",)),
         (RowEvent("allreduce", 8, "isolated"), ("no figure",)),
     ],
-    ids=["measured", "groups", "wrong data", "failed", "skipped", "no figure"],
+    ids=["measured", "modelled", "groups", "wrong data", "failed", "skipped", "no figure"],
 )
 def test_the_line_of_a_row(event: RowEvent, facts: tuple[str, ...]) -> None:
     line = row_line(event)

@@ -250,6 +250,6 @@ def test_a_refusal_has_the_first_findings_and_where_the_rest_is() -> None:
     with pytest.raises(RefusedError) as error:
         survey.refuse(found, "lab")
     assert [finding["hosts"] for finding in error.value.facts["findings"]] == [("a",), ("b",), ("c",), ("d",)]
-    assert error.value.code == "wrong" and holds(str(error.value), "bench doctor --cluster lab")
+    assert error.value.code == "wrong" and holds(str(error.value), "linkbench doctor --cluster lab")
     assert holds(str(error.value), "c", "wrong") and not holds(str(error.value), "d", "wrong")
     assert survey.refuse(replace(found, findings=found.findings[:1]), "lab") == [odd]

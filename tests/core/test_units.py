@@ -42,6 +42,12 @@ def test_an_invalid_size_is_named_in_the_error(text: str) -> None:
         parse_size(text)
 
 
+def test_a_size_of_thousands_of_digits_is_refused_in_one_line() -> None:
+    with pytest.raises(UsageError, match="more than 18 digits") as error:
+        parse_size("1" * 5000)
+    assert len(str(error.value)) < 100
+
+
 @given(st.integers(1, 1 << 50))
 def test_a_printed_size_reads_back_exactly(num_bytes: int) -> None:
     assert parse_size(format_size(num_bytes)) == num_bytes

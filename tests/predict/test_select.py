@@ -191,7 +191,7 @@ def test_machines_that_cannot_run_the_workload_are_refused() -> None:
             {"workload": replace(JOB, model=ModelSizes(1e6, flops_per_sample=1e9))},
             Refusal.DTYPE_RATE_UNKNOWN,
         ),
-        ("B300", {}, UNCODED),
+        ("B301", {}, UNCODED),
     ],
 )
 def test_refusal_of_the_only_machine_is_the_error(machine: str, others: dict[str, Any], code: str) -> None:

@@ -1,0 +1,86 @@
+"""Add to each modelled row what `linkbench predict` expects of a real machine, because ideal links alone mislead.
+
+A modelled run has the times of its links at full rate. A prediction has the same links and published evidence, so both
+belong side by side. Nothing here is measured, and nothing is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bench.core.case import from_argv
+from bench.core.errors import UsageError
+from bench.core.links import NodeLinks
+from bench.core.record import Header
+from bench.results.document import Document, Summary
+from bench.results.messages import NoExpectationCode
+
+if TYPE_CHECKING:
+    from bench.predict.predict import Prediction
+
+# A row whose ideal time differs by more than this share from the prediction's is another operation than the predicted.
+_SAME_WORK = 0.01
+
+
+def added(document: Document) -> Document:
+    """Return the document with an expectation in each modelled row, or with the code of why the row has none."""
+    modelled: dict[str, list[Summary]] = {}
+    for row in document.summaries:
+        if row.modelled:
+            modelled.setdefault(row.job, []).append(row)
+    if not modelled:
+        return document
+    of_job = {job: _of_job(document.headers[job], rows) for job, rows in modelled.items()}
+    rows = [
+        _beside(row, document.headers[row.job], of_job[row.job]) if row.modelled else row for row in document.summaries
+    ]
+    return replace(document, summaries=tuple(rows))
+
+
+def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] | NoExpectationCode:
+    """Return the predictions of a job's rows by payload, or why the job has none."""
+    from bench.predict import from_args, predict
+
+    if header.pattern not in predict.patterns():
+        return NoExpectationCode.PATTERN
+    if not header.links:
+        return NoExpectationCode.LINKS
+    if from_argv(header.case).aggressor:
+        return NoExpectationCode.DISTURBED
+    num_nodes, per_node = header.num_nodes or 1, header.ranks_per_node or 1
+    sizes = [*dict.fromkeys(row.payload_bytes for row in rows if row.num_ranks == header.num_ranks)]
+    try:
+        from_args.check_most(num_nodes * per_node)
+        links = NodeLinks.from_dict(header.links)
+        return predict.curve(header.pattern, sizes, links, num_nodes, per_node, predict.published())
+    except UsageError:
+        return NoExpectationCode.WORLD
+
+
+def _beside(row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode) -> Summary:
+    """Return a modelled row with its expectation."""
+    if isinstance(of_job, NoExpectationCode):
+        return replace(row, not_expected=of_job)
+    if row.num_ranks != header.num_ranks:
+        return replace(row, not_expected=NoExpectationCode.PART)
+    found = of_job[row.payload_bytes]
+    if found.basis == "bound":
+        return replace(row, not_expected=NoExpectationCode.EVIDENCE)
+    if row.median_s is None or abs(row.median_s - found.ideal_s) > _SAME_WORK * found.ideal_s:
+        return replace(row, not_expected=NoExpectationCode.OTHER_WORK)
+    low, middle, high = (
+        None if seconds is None or row.busbw_bytes_per_s is None else row.busbw_bytes_per_s * row.median_s / seconds
+        for seconds in (found.high_s, found.middle_s, found.low_s)
+    )
+    return replace(
+        row,
+        expected_s=found.middle_s,
+        expected_low_s=found.low_s,
+        expected_high_s=found.high_s,
+        expected_busbw_bytes_per_s=middle,
+        expected_busbw_low_bytes_per_s=low,
+        expected_busbw_high_bytes_per_s=high,
+        expected_basis=found.basis,
+    )
