@@ -29,7 +29,10 @@ _SHIFT = 1.12  # the factor between the places of two curves at one size, so tha
 
 
 def draw(report: CompareReport, documents: Sequence[Document], runs: Sequence[NamedRun]) -> Figure:
-    """Draw the compared rows of two runs. `runs`: the names of BASE and NEW. Raises UsageError if no row has a ratio."""
+    """Draw the compared rows of two runs. `runs`: the names of BASE and NEW.
+
+    Raises UsageError if no row has a ratio.
+    """
     rows = [row for row in report.comparison.rows if row.ratio is not None]
     if not rows:
         raise UsageError("--plot draws ratios, and no row has a ratio")
@@ -81,7 +84,7 @@ def _draw_row(panel: Axes, look: _style.Look, row: Compared, aside: float) -> No
         panel.plot([x, x], ends, color=look.colour, marker="_", markersize=5, linewidth=1.2)
     filled = row.verdict in _CHANGED
     fill = look.colour if filled else "white"
-    panel.plot([x], [row.ratio], color=look.colour, marker=look.marker, markersize=6, markerfacecolor=fill)
+    panel.plot([x], [row.ratio or 1.0], color=look.colour, marker=look.marker, markersize=6, markerfacecolor=fill)
 
 
 def _span(rows: Sequence[Compared]) -> float:

@@ -1,4 +1,4 @@
-"""The figure of `linkbench select`: cost and time of each machine, their ratios, the step's parts, and what changes them."""
+"""The figure of `linkbench select`: cost, time and ratios of machines, the parts of a step, model sizes and nodes."""
 
 from __future__ import annotations
 

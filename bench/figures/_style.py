@@ -57,7 +57,7 @@ class Look:
     label: str
     colour: str
     marker: str
-    dashes: str = "-"
+    dashes: colours.Dashes = "-"
 
     def handle(self) -> Line2D:
         """Return the legend entry of the series."""
@@ -216,10 +216,11 @@ def curve(
     values: Sequence[tuple[float, float, float]],
     bands: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draw a series as points with intervals, a line and a band. The markers of points that did not converge are hollow.
+    """Draw a series as points with intervals, a line and a band.
 
-    The line joins neighbouring points only if they have the same algorithm. `values`: the lower end, the middle and the
-    upper end of each point. `bands`: the ends of the band at each point.
+    The markers of points that did not converge are hollow. The line joins neighbouring points only if they have the
+    same algorithm. `values`: the lower end, the middle and the upper end of each point. `bands`: the ends of the band at
+    each point.
     """
     y = [middle for _, middle, _ in values]
     if bands:

@@ -168,7 +168,7 @@ def _label(row: Summary) -> str:
     return f"{row.transport} (modelled)" if row.modelled else row.transport
 
 
-def _largest_common(worlds: _Series) -> int | None:
+def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:
     """Return the largest size that every series requested for every number of ranks."""
     sizes = [
         {row.requested_bytes for row in of_world}

@@ -142,8 +142,9 @@ def _bound_names(lines: Sequence[plot.PlotLine]) -> Markup:
 def _rate(point: CurvePoint) -> plot.PlotPoint:
     """Return the rate; its interval follows from the interval of the time."""
     low, high = point.interval or point.spread or (None, None)
-    ends = (None, None) if low is None else (point.busbw(high), point.busbw(low))
-    return plot.PlotPoint(point.payload_bytes, point.busbw(), *ends, not point.converged)
+    if low is None:
+        return plot.PlotPoint(point.payload_bytes, point.busbw(), hollow=not point.converged)
+    return plot.PlotPoint(point.payload_bytes, point.busbw(), point.busbw(high), point.busbw(low), not point.converged)
 
 
 def _time(point: CurvePoint) -> plot.PlotPoint:

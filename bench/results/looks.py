@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from functools import cache
+from typing import Literal
 
 from bench.core.traits import traits
 from bench.hardware import catalogue
@@ -15,7 +16,8 @@ from bench.hardware import catalogue
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DASHES = ("-", "--", "-.", ":")
+Dashes = Literal["-", "--", "-.", ":", ""]
+DASHES: tuple[Dashes, ...] = ("-", "--", "-.", ":")
 GREY = "#444444"  # bounds, floors, ideal lines
 
 # The hue of a machine, by the beginning of its GPU's name. The first match counts.
