@@ -23,11 +23,13 @@ from bench.predict.select import PairDecision, Selection
 
 _MILLION = 1e6
 _PALE = 0.4
+_LONG_RUN_S = 7200.0  # if a million samples take longer, their times are shown in hours instead of minutes
 _LONG_S = 10.0  # if a step can take longer, times are shown in seconds instead of milliseconds
 _MOST = 8  # machines in a figure
-_MOST_LINES = 6  # machines in a panel of lines
+_MOST_LINES = 4  # machines in a panel of lines; the bands of more cannot be told apart
+_MOST_SIZES = 6  # labels of model sizes
 _MOST_LINEAR = 12.0  # an axis of bars is logarithmic if its ends differ by more than this factor
-_ROOM = 1.35  # the length of an axis of bars as a multiple of the longest bar, because its range is written beside it
+_LETTER_SHARE = 0.021  # width of a letter of the ranges, as a share of a panel's width
 _PARTS = (
     ("compute_s", "compute", "#777777", ""),
     ("bubble_s", "pipeline bubble", "#AAAAAA", ".."),
@@ -35,33 +37,38 @@ _PARTS = (
     ("feed_s", "host-to-device feed", "#BBBBBB", "xx"),
 )
 
+_UNDECIDED = ", UNDECIDED"
+
 _Looks = Callable[[str], _style.Look]
 
 
 def draw(selection: Selection) -> Figure:
     """Draw the best machines with their intervals: cost, time, ratios, parts of the step, model sizes and nodes."""
     shown = selection.candidates[:_MOST]
-    names = [each.name for each in shown]
     figure, axes = _style.panels(6, height_in=max(3.2, 1.3 + 0.32 * len(shown)))
     looks = _style.looks_of_machines(each.instance.name for each in shown)
     look = looks.__getitem__
     costs = [each.usd(int(_MILLION)) for each in shown]
     _ranges(axes[0], shown, costs, look, "cost of a million samples", "$")
-    hours = [_hours(each.samples_per_s) for each in shown]
-    _ranges(axes[1], shown, hours, look, "time of a million samples", "hours")
-    _ratios(axes[2], [each for each in selection.verdicts if each.other.name in names], look)
+    times, unit = _times([each.samples_per_s for each in shown])
+    _ranges(axes[1], shown, times, look, "time of a million samples", unit)
+    _ratios(axes[2], shown, selection.verdicts, look)
     _stacked(axes[3], shown)
     by_cost = all(each.sample_usd is not None for each in shown)
     question = selection.question
     types = _first_of_each(shown)[:_MOST_LINES]
     _lines(axes[4], crossover.against_size(question, types), look, by_cost, _parameters)
     _lines(axes[5], crossover.against_nodes(question, types), look, by_cost, str)
-    axes[4].set_title("by model size", fontsize=_style.TEXT)
+    first = f", the first {len(types)}" if len(types) < len(looks) else ""
+    axes[4].set_title(f"by model size{first}", fontsize=_style.TEXT)
     axes[4].set_xlabel("parameters, by number of layers (logarithmic)", fontsize=_style.TEXT)
-    axes[5].set_title("by number of nodes", fontsize=_style.TEXT)
+    axes[5].set_title(f"by number of nodes{first}", fontsize=_style.TEXT)
     axes[5].set_xlabel("nodes, same samples per GPU (logarithmic)", fontsize=_style.TEXT)
-    for each in axes:
+    names = [each.name for each in shown]
+    for number, each in enumerate(axes):
         _style.watermark(each)
+        if number < 4:
+            _machine_axis(each, names, is_left=number % 2 == 0)
     handles = [
         *(Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()),
         *(
@@ -77,10 +84,11 @@ def draw(selection: Selection) -> Figure:
     return figure
 
 
-def _hours(samples_per_s: DrawnRange) -> DrawnRange:
-    """Return the hours of a million samples."""
-    ends = (_MILLION / rate / 3600 for rate in (samples_per_s.high, samples_per_s.middle, samples_per_s.low))
-    return DrawnRange(*ends)
+def _times(samples_per_s: Sequence[DrawnRange]) -> tuple[list[DrawnRange], str]:
+    """Return the times of a million samples, and their unit."""
+    seconds = [DrawnRange(_MILLION / each.high, _MILLION / each.middle, _MILLION / each.low) for each in samples_per_s]
+    scale, unit = (3600, "hours") if max(each.middle for each in seconds) > _LONG_RUN_S else (60, "minutes")
+    return [DrawnRange(each.low / scale, each.middle / scale, each.high / scale) for each in seconds], unit
 
 
 def _ranges(
@@ -93,23 +101,25 @@ def _ranges(
             continue
         _bar(axes, row, found, look(machine.instance.name), machine.has_middle)
         axes.text(found.high, row, f" {found.text()}", va="center", fontsize=_style.SMALL_TEXT)
-    _machine_axis(axes, [each.name for each in shown])
-    words = _range_axis(axes, [each for each in ranges if each], _ROOM)
+    words = _range_axis(axes, [each for each in ranges if each])
     axes.set_title(title, fontsize=_style.TEXT)
     axes.set_xlabel(f"{unit}, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
 
 
-def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], room: float) -> str:
+def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
     """Set the axis of range bars from zero, or logarithmic if the largest range would hide the others.
 
-    Returns the words that say so. `room`: the axis's length as a multiple of the longest bar.
+    Returns the words that say so. The axis has room for the range beside the longest bar. `more_letters`: letters that
+    may follow a range.
     """
+    letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
+    room = 1 / (1 - _LETTER_SHARE * letters)
     low, high = min((each.low for each in ranges), default=0.1), max((each.high for each in ranges), default=1.0)
     if high < _MOST_LINEAR * low:
         axes.set_xlim(0, room * high)
         return ""
     axes.set_xscale("log")
-    axes.set_xlim(0.8 * low, high * (high / low) ** (room - 1))
+    axes.set_xlim(0.8 * low, high * (1.25 * high / low) ** (room - 1))
     _plain(axes.xaxis)
     return ", logarithmic"
 
@@ -122,27 +132,33 @@ def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle:
         axes.plot([found.middle], [row], color="black", marker="|", markersize=13, markeredgewidth=2, linestyle="")
 
 
-def _machine_axis(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [_style.shown(name) for name in names])
+def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
+    """Set the axis of machines. The names beside the left panel are those of the right panel, too."""
+    axes.set_yticks(range(len(names)), [_style.shown(name) if is_left else "" for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.grid(False, axis="y")
 
 
-def _ratios(axes: Axes, verdicts: Sequence[PairDecision], look: _Looks) -> None:
+def _ratios(axes: Axes, shown: Sequence[Candidate], verdicts: Sequence[PairDecision], look: _Looks) -> None:
     """Draw the range of each machine's ratio to the best machine. A range that contains 1 decides nothing."""
     by = verdicts[0].by if verdicts else "cost"
-    asked = [each for each in verdicts if each.by == by]
-    inverse = [DrawnRange(1 / each.ratio.high, 1 / each.ratio.middle, 1 / each.ratio.low) for each in asked]
-    for row, (each, found) in enumerate(zip(asked, inverse, strict=True)):
-        _bar(axes, row, found, look(each.other.instance.name), each.other.has_middle)
-        words = f" {found.text()}" + ("" if each.decided else ", UNDECIDED")
+    decisions = {each.other.name: each for each in verdicts if each.by == by}
+    drawn = [DrawnRange(1.0, 1.0, 1.0)]
+    for row, machine in enumerate(shown):
+        decision = decisions.get(machine.name)
+        if decision is None:
+            axes.text(1.0, row, " the best" if row == 0 else " no price", va="center", fontsize=_style.SMALL_TEXT)
+            continue
+        ratio = decision.ratio
+        found = DrawnRange(1 / ratio.high, 1 / ratio.middle, 1 / ratio.low)
+        _bar(axes, row, found, look(machine.instance.name), machine.has_middle)
+        words = f" {found.text()}" + ("" if decision.decided else _UNDECIDED)
         axes.text(found.high, row, words, va="center", fontsize=_style.SMALL_TEXT)
+        drawn.append(found)
     axes.axvline(1.0, color="black", linewidth=1.0)
-    _machine_axis(axes, [each.other.name for each in asked])
-    words = _range_axis(axes, inverse, _ROOM + 0.25)
-    best = asked[0].first.name if asked else "the only machine"
-    axes.set_title(f"{by}, relative to {best}", fontsize=_style.TEXT)
-    axes.set_xlabel(f"ratio{words}; ranges with 1 are undecided", fontsize=_style.TEXT)
+    words = _range_axis(axes, drawn, len(_UNDECIDED))
+    axes.set_title(f"{by}, relative to {shown[0].name}", fontsize=_style.TEXT)
+    axes.set_xlabel(f"ratio, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
 
 
 def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
@@ -177,7 +193,6 @@ def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
         axes.plot(
             [whole.low * scale, whole.high * scale], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
-    _machine_axis(axes, [each.name for each in shown])
     axes.set_xlim(0, 1.05 * longest * scale)
     axes.set_xlabel(f"step time ({unit}), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
     axes.set_title("parts of the step (medians)", fontsize=_style.TEXT)
@@ -200,10 +215,13 @@ def _lines(
         )
         if line.has_middle:
             axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
-        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
+        for end in (low, high):
+            axes.plot(x, end, color=style.colour, linestyle="--", linewidth=0.9)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(sorted({x for line in lines for x, _ in line.points})))
+    labelled = sorted({x for line in lines for x, _ in line.points})
+    axes.xaxis.set_major_locator(FixedLocator(labelled[:: -(-len(labelled) // _MOST_SIZES)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(round(value))))
     _plain(axes.yaxis)
@@ -256,5 +274,8 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         [f"pale bars and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
     )
     remarks += [f"prices: {dated}"] if dated else []
-    remarks.append("compare machines by their ratio, not by their intervals, which share assumptions")
+    remarks.append(
+        "compare machines by their ratio, not by their intervals, which share assumptions; a ratio whose interval "
+        "contains 1 is undecided"
+    )
     return remarks + ([f"not drawn: {left} more"] if left else [])

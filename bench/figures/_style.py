@@ -42,6 +42,7 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 # Inches: heights of the heading and of lines below the panels, and the space around them.
 _HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
 _TITLE_IN, _TITLE_LETTERS = 0.2, 92
+_PANEL_GAP = 0.08  # inches above and below a panel
 _LETTERS = 138  # of a line of small text
 _LEGEND_LETTERS, _HANDLE = 122, 9  # of a line of the legend, and the width of the line before a label
 _MOST_COLUMNS = 4
@@ -147,7 +148,7 @@ def finish(
     figure.set_figheight(height)
     engine = figure.get_layout_engine()
     assert engine is not None
-    engine.set(rect=(0.006, below / height, 0.988, 1 - (above + below) / height))  # type: ignore[call-arg]
+    engine.set(h_pad=_PANEL_GAP, rect=(0.006, below / height, 0.988, 1 - (above + below) / height))  # type: ignore[call-arg]
     figure.set_label(title)
     left = 0.01
     figure.text(left, 1 - 0.08 / height, "\n".join(heading), fontsize=12, fontweight="bold", va="top")
@@ -184,8 +185,9 @@ def sign(figure: Figure, origin: Origin) -> None:
     """Write the machine, cluster, run and date of a figure below its title."""
     for text in figure.texts:
         if text.get_gid() == "origin":
-            words = textwrap.wrap(f"{text.get_text()} | {origin}", _LETTERS, max_lines=_MOST_ORIGIN_LINES)
-            text.set_text("\n".join(words))
+            whole = f"{text.get_text()} | {origin}".replace(" ", "\0").replace("\0|\0", "\0| ")
+            words = textwrap.wrap(whole, _LETTERS, max_lines=_MOST_ORIGIN_LINES)
+            text.set_text("\n".join(words).replace("\0", " "))
 
 
 def watermark(axes: Axes, words: str = "MODELLED") -> None:
@@ -219,8 +221,8 @@ def curve(
     """Draw a series as points with intervals, a line and a band.
 
     The markers of points that did not converge are hollow. The line joins neighbouring points only if they have the
-    same algorithm. `values`: the lower end, the middle and the upper end of each point. `bands`: the ends of the band at
-    each point.
+    same algorithm. `values`: the lower end, the middle and the upper end of each point. `bands`: the ends of the band
+    at each point.
     """
     y = [middle for _, middle, _ in values]
     if bands:

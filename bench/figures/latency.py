@@ -99,9 +99,9 @@ def _floor_handle(rows: list[Summary]) -> list[Line2D]:
         return []
     pings = any(name and name.startswith("ping-pong") for name in names)
     label = (
-        "in its colour: ping-pong x least steps (reference)"
+        "in the curve's colour: ping-pong time x least steps (reference)"
         if pings
-        else "in its colour: floor of the links' latencies"
+        else "in the curve's colour: floor of the links' latencies"
     )
     return [Line2D([], [], color=_style.GREY, linestyle=":", label=label)]
 

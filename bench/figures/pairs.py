@@ -86,7 +86,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     remarks = ["darker is worse; white lines separate the nodes" if parted else "darker is worse"]
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
-    remarks += ["grey: not measured in this direction"] if blank else []
+    remarks += ["grey: not measured"] if blank else []
     remarks += curves.through_host_remark(rows)
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
@@ -219,7 +219,8 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
     image = panel.imshow(grid, cmap=shown.colours, norm=norm)
-    bar = figure.colorbar(image, ax=panel, shrink=0.9, label=shown.unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
+    unit = shown.unit + ", logarithmic" * isinstance(norm, LogNorm)
+    bar = figure.colorbar(image, ax=panel, shrink=0.9, label=unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
     bar.ax.tick_params(which="both", labelsize=_style.SMALL_TEXT)
     panel.grid(False)
     panel.set_xlabel("to rank", fontsize=_style.TEXT)

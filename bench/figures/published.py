@@ -64,7 +64,9 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
         drawn += points
     handles = [look.handle() for look in looks.values()]
     for name, look in machines.items():
-        handles.append(_style.Look(f"{name}, published", look.colour, look.marker, ":").handle())
+        handle = _style.Look(f"{name}, published", look.colour, look.marker, ":").handle()
+        handle.set_markerfacecolor("white")
+        handles.append(handle)
     remarks = [*_remarks(document, rows), *_sources(found for _, found in chosen.values())]
     remarks += not_drawn
     left = len(worlds) - len(chosen)
@@ -117,9 +119,9 @@ def _draw_published(panel: Axes, look: _style.Look, rates: Mapping[int, float]) 
         marker=look.marker,
         linestyle=":",
         linewidth=1.2,
-        markersize=6,
-        markerfacecolor="white",
-        zorder=1.5,
+        markersize=8,
+        markerfacecolor="none",
+        zorder=3,
     )
 
 

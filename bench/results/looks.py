@@ -35,7 +35,7 @@ _GPU_HUES = (
 _OTHER_HUE = "#7F7F00"
 _MACHINE_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 # Shares of white (above 0) and of black (below 0) that are mixed into a hue. The first is the hue itself.
-_TONES = (0.0, 0.35, -0.4, 0.5, -0.65, 0.2, -0.2, 0.6)
+_TONES = (0.0, 0.4, -0.35, -0.65, 0.2, 0.55, -0.2, 0.65)
 
 
 def of_transport(name: str) -> tuple[str, str]:
@@ -58,7 +58,7 @@ def of_machine(name: str) -> tuple[str, str]:
 def tone(colour: str, number: int) -> str:
     """Return a lighter or darker tone of a colour, for series that share their transport. Number 0 is the colour."""
     share = _TONES[number % len(_TONES)]
-    towards = 255 if share > 0 else 0
+    towards = 255 if share > 0 or colour == "#000000" else 0  # black has no darker tone
     parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
     return "#" + "".join(f"{round(part + (towards - part) * abs(share)):02X}" for part in parts)
 
