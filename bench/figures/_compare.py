@@ -9,11 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from bench.core.errors import UsageError
 from bench.figures import _origin, _style
-from bench.figures._origin import Origin
+from bench.figures._origin import FigureOrigin
 from bench.results.compare import Compared
 from bench.results.compare_report import CompareReport, counted
 from bench.results.document import Document
@@ -23,6 +23,8 @@ from bench.results.inference import ComparisonVerdict
 _CHANGED = (ComparisonVerdict.SLOWER, ComparisonVerdict.FASTER)
 _LEAST_SPAN = 1.25  # the axis reaches at least this ratio and its inverse, so that noise looks as small as it is
 _MARGIN = 1.06
+_LABELLED_RATIOS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
+_MOST_LABELLED_SPAN = 3.3  # if the axis reaches further, it is labelled at 1, 2 and 5 times powers of ten
 _MOST_PANELS = 12
 _PALE = "#eeeeee"
 _SHIFT = 1.12  # the factor between the places of two curves at one size, so that their intervals stay apart
@@ -84,7 +86,9 @@ def _draw_row(panel: Axes, look: _style.Look, row: Compared, aside: float) -> No
         panel.plot([x, x], ends, color=look.colour, marker="_", markersize=5, linewidth=1.2)
     filled = row.verdict in _CHANGED
     fill = look.colour if filled else "white"
-    panel.plot([x], [row.ratio or 1.0], color=look.colour, marker=look.marker, markersize=6, markerfacecolor=fill)
+    panel.plot(
+        [x], [row.ratio or 1.0], color=look.colour, marker=look.marker, markersize=6, markerfacecolor=fill, zorder=3
+    )
 
 
 def _span(rows: Sequence[Compared]) -> float:
@@ -99,15 +103,11 @@ def _span(rows: Sequence[Compared]) -> float:
 def _ratio_axis(panel: Axes, span: float) -> None:
     panel.set_yscale("log")
     panel.set_ylim(1 / span, span)
-    if span < 1.5:
-        subs: tuple[float, ...] = (0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)
-    elif span < 4:
-        subs = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
-    else:
-        subs = (1.0, 2.0, 5.0) if span < 30 else (1.0,)
-    panel.yaxis.set_major_locator(LogLocator(subs=subs, numticks=20))
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if span < 30 else (1.0,), numticks=20))
+    if span < _MOST_LABELLED_SPAN:
+        panel.yaxis.set_major_locator(FixedLocator(_LABELLED_RATIOS))
+    panel.yaxis.set_minor_locator(NullLocator())
     panel.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:.3g}"))
-    panel.yaxis.set_minor_formatter(NullFormatter())
     panel.set_ylabel("time NEW / BASE (logarithmic)", fontsize=_style.TEXT)
 
 
@@ -128,10 +128,10 @@ def _remarks(report: CompareReport) -> list[str]:
     return ["above 1 NEW takes longer; too few launches for intervals"]
 
 
-def _both_origins(documents: Sequence[Document], runs: Sequence[NamedRun]) -> Origin:
+def _both_origins(documents: Sequence[Document], runs: Sequence[NamedRun]) -> FigureOrigin:
     headers = [header for document in documents for header in document.headers.values()]
     names = [Path(run.name).name for run in runs]
-    return Origin(
+    return FigureOrigin(
         machine=machine_words(headers),
         cluster=" and ".join(dict.fromkeys(run.cluster or "not recorded" for run in runs)),
         run=f"BASE {names[0]}, NEW {names[1]}",

@@ -16,7 +16,7 @@ from bench.diagnose.host_evidence import FleetVerdict
 from bench.diagnose.localise import Accused
 from bench.diagnose.places import Array, Places
 from bench.figures import _origin, _style
-from bench.figures._origin import Origin
+from bench.figures._origin import FigureOrigin
 from bench.figures.pairs import PairMap, annotate, draw_map, frame
 from bench.results.document import Summary
 
@@ -66,7 +66,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
         remarks.append(f"framed, at fault or suspected: {', '.join(framed[:_MOST_NAMED])}{more}")
     _style.finish(figure, f"Pairs of {len(number)} hosts", "IMPORTED from other tools' logs", [], remarks)
     logs = len({run.source for run in fleet.runs})
-    _style.sign(figure, Origin(f"{len(number)} hosts, {logs} logs", date=_origin.dates([])))
+    _style.sign(figure, FigureOrigin(f"{len(number)} hosts, {logs} logs", date=_origin.dates([])))
     return figure
 
 

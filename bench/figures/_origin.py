@@ -12,7 +12,7 @@ from bench.results.headline import NamedRun, machine_words
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class FigureOrigin:
     """The machine, cluster, run and date of a figure, as words. An empty word is left out."""
 
     machine: str
@@ -25,10 +25,10 @@ class Origin:
         return " | ".join(filter(None, (*parts, self.date)))
 
 
-def of_document(document: Document, run: NamedRun | None = None) -> Origin:
+def of_document(document: Document, run: NamedRun | None = None) -> FigureOrigin:
     """Return the origin of the figures of a run. `run`: its names, if they are known."""
     headers = list(document.headers.values())
-    return Origin(
+    return FigureOrigin(
         machine=machine_words(headers),
         cluster=_cluster(headers, run),
         run=" of ".join(filter(None, (Path(run.name).name if run else "", _logs(headers)))),

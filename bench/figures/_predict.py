@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bench.figures import _style
-from bench.figures._origin import Origin
+from bench.figures._origin import FigureOrigin
 from bench.predict.predict import busbw
 from bench.results.curves import world as ranks_and_nodes
 
@@ -52,7 +52,7 @@ def curves(
         )
     title = f"Predicted bus bandwidth by size: {machine}"
     _style.finish(figure, title, "PREDICTED, not measured", handles, [_REMARK + "dotted: bound by the links"])
-    _style.sign(figure, Origin(machine, date=f"computed {datetime.now(UTC).date()}"))
+    _style.sign(figure, FigureOrigin(machine, date=f"computed {datetime.now(UTC).date()}"))
     return figure
 
 

@@ -13,13 +13,13 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
-from bench.figures._origin import Origin
+from bench.figures._origin import FigureOrigin
 from bench.predict import crossover, select_page
 from bench.predict.candidate import Candidate
 from bench.predict.crossover import CrossoverLine
 from bench.predict.draws import DrawnRange
 from bench.predict.predict import CONFIDENCE
-from bench.predict.select import PairDecision, Selection
+from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4
@@ -52,7 +52,7 @@ def draw(selection: Selection) -> Figure:
     _ranges(axes[0], shown, costs, look, "cost of a million samples", "$")
     times, unit = _times([each.samples_per_s for each in shown])
     _ranges(axes[1], shown, times, look, "time of a million samples", unit)
-    _ratios(axes[2], shown, selection.verdicts, look)
+    _ratios(axes[2], selection, shown, look)
     _stacked(axes[3], shown)
     by_cost = all(each.sample_usd is not None for each in shown)
     question = selection.question
@@ -80,7 +80,7 @@ def draw(selection: Selection) -> Figure:
     title = f"{question.workload.name}: {select_page.headline(selection)}"
     _style.finish(figure, title, "MODELLED, not measured", handles, _remarks(selection, shown))
     machines = f"workload {question.workload.name} on {len(selection.candidates)} machines"
-    _style.sign(figure, Origin(machines, date=f"computed {question.today}"))
+    _style.sign(figure, FigureOrigin(machines, date=f"computed {question.today}"))
     return figure
 
 
@@ -139,10 +139,9 @@ def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
     axes.grid(False, axis="y")
 
 
-def _ratios(axes: Axes, shown: Sequence[Candidate], verdicts: Sequence[PairDecision], look: _Looks) -> None:
+def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: _Looks) -> None:
     """Draw the range of each machine's ratio to the best machine. A range that contains 1 decides nothing."""
-    by = verdicts[0].by if verdicts else "cost"
-    decisions = {each.other.name: each for each in verdicts if each.by == by}
+    decisions = {each.other.name: each for each in selection.verdicts if each.by == selection.by}
     drawn = [DrawnRange(1.0, 1.0, 1.0)]
     for row, machine in enumerate(shown):
         decision = decisions.get(machine.name)
@@ -157,7 +156,7 @@ def _ratios(axes: Axes, shown: Sequence[Candidate], verdicts: Sequence[PairDecis
         drawn.append(found)
     axes.axvline(1.0, color="black", linewidth=1.0)
     words = _range_axis(axes, drawn, len(_UNDECIDED))
-    axes.set_title(f"{by}, relative to {shown[0].name}", fontsize=_style.TEXT)
+    axes.set_title(f"{selection.by}, relative to {shown[0].name}", fontsize=_style.TEXT)
     axes.set_xlabel(f"ratio, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
 
 

@@ -27,7 +27,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from bench.core.printable import printable
 from bench.core.units import format_duration, format_size
-from bench.figures._origin import Origin
+from bench.figures._origin import FigureOrigin
 from bench.results import looks as colours
 from bench.results.curves import CurvePoint
 
@@ -181,7 +181,7 @@ def _columns(lengths: Sequence[int]) -> int:
     return 1
 
 
-def sign(figure: Figure, origin: Origin) -> None:
+def sign(figure: Figure, origin: FigureOrigin) -> None:
     """Write the machine, cluster, run and date of a figure below its title."""
     for text in figure.texts:
         if text.get_gid() == "origin":

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
-from bench.figures._origin import Origin
+from bench.figures._origin import FigureOrigin
 from bench.predict.validate import LARGE_BYTES, HeldOutRow, link_level
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
@@ -66,7 +66,9 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         ["without a middle: drawn at the geometric middle of the interval; ratios beyond 10: drawn at the edge"],
     )
     systems = len({row.system for row in rows})
-    _style.sign(figure, Origin(f"{systems} systems, {len(rows)} rows", date=f"computed {datetime.now(UTC).date()}"))
+    _style.sign(
+        figure, FigureOrigin(f"{systems} systems, {len(rows)} rows", date=f"computed {datetime.now(UTC).date()}")
+    )
     return figure
 
 
