@@ -204,6 +204,7 @@ def watermark(axes: Axes, words: str = "MODELLED") -> None:
         ha="center",
         va="center",
         zorder=0,
+        gid="watermark",
     )
 
 

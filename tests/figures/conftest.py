@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
+from bench.core import plugins
 from bench.core.record import Header, known
+from bench.figures import _origin, _style
+from bench.results import model
 from bench.results.document import Document, Summary
+from bench.results.headline import NamedRun
 
 GB = 1e9
-SIZES = tuple(1 << power for power in range(3, 31))
+SIZES = tuple(1 << power for power in range(4, 31, 4))
 FACTORS: dict[str, Callable[[int], float | None]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -224,15 +231,40 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
 }
 
 
-LONG = ("modelled_p4d", "pairs_of_8")  # their kinds of rows are in other documents, too
+@dataclass(frozen=True)
+class Drawn:
+    """A synthetic document with its fits, and its figures by kind and name, drawn once for all tests."""
+
+    document: Document
+    figures: dict[str, dict[str, Figure]]
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in sorted(DOCUMENTS)]
-)
-def a_document(request: pytest.FixtureRequest) -> Document:
-    """Each synthetic document in turn."""
-    return DOCUMENTS[request.param]()
+DrawnDocument = Callable[[str], Drawn]
+
+
+@cache
+def _drawn(name: str) -> Drawn:
+    document = DOCUMENTS[name]()
+    document = replace(document, fits=model.fits(document.headers, document.summaries))
+    figures = {}
+    for kind in plugins.names("figure"):
+        figures[kind] = dict(plugins.load("figure", kind).draw(document))
+        for figure in figures[kind].values():
+            _style.sign(figure, _origin.of_document(document, NamedRun("results/a-run", cluster="a-cluster")))
+            figure.draw_without_rendering()
+    return Drawn(document, figures)
+
+
+@pytest.fixture(params=sorted(DOCUMENTS))
+def drawn(request: pytest.FixtureRequest) -> Drawn:
+    """Each synthetic document in turn, with its figures."""
+    return _drawn(request.param)
+
+
+@pytest.fixture
+def drawn_document() -> DrawnDocument:
+    """The synthetic document of a name with its figures, which a test does not change."""
+    return _drawn
 
 
 @pytest.fixture
