@@ -14,7 +14,7 @@ from bench.figures import fit
 from bench.results import model
 from bench.results.document import Document
 from tests.facts import holds
-from tests.figures.conftest import Drawn
+from tests.figures.conftest import DrawnDocument
 from tests.figures.layout import all_texts
 
 Documents = dict[str, Callable[[], Document]]
@@ -35,7 +35,7 @@ def test_a_document_without_fits_has_no_figure(documents: Documents) -> None:
     assert not fit.applies(replace(document, fits=())) and fit.draw(replace(document, fits=())) == []
 
 
-def test_each_mode_has_a_figure_and_each_pattern_a_log_log_panel(drawn_document: Callable[[str], Drawn]) -> None:
+def test_each_mode_has_a_figure_and_each_pattern_a_log_log_panel(drawn_document: DrawnDocument) -> None:
     drawn = drawn_document("two_libraries").figures["fit"]
     assert list(drawn) == ["fit-isolated", "fit-pipelined"]
     for figure in drawn.values():
@@ -44,7 +44,7 @@ def test_each_mode_has_a_figure_and_each_pattern_a_log_log_panel(drawn_document:
 
 
 def test_the_line_lies_on_the_points_and_the_tick_on_the_line_at_latency_times_bandwidth(
-    drawn_document: Callable[[str], Drawn],
+    drawn_document: DrawnDocument,
 ) -> None:
     drawn = drawn_document("modelled_p4d")
     document, figure = drawn.document, drawn.figures["fit"]["fit-isolated"]
@@ -58,12 +58,11 @@ def test_the_line_lies_on_the_points_and_the_tick_on_the_line_at_latency_times_b
     half = lines(panel, "|")[0].get_xydata()
     assert np.asarray(half)[0] == pytest.approx((of.segments[0].half_bytes, 2 * of.segments[0].latency_s))
     assert "15 us, 170 GB/s, n1/2 2.44 MiB" in all_texts(figure)
-    assert any(text.startswith("MODELLED, not measured") for text in all_texts(figure)) and "MODELLED" in all_texts(
-        figure
-    )
+    assert "MODELLED" in all_texts(figure)
+    assert any(text.startswith("MODELLED, not measured") for text in all_texts(figure))
 
 
-def test_what_does_not_fit_is_dotted_has_no_tick_and_no_headline(drawn_document: Callable[[str], Drawn]) -> None:
+def test_what_does_not_fit_is_dotted_has_no_tick_and_no_headline(drawn_document: DrawnDocument) -> None:
     document = drawn_document("two_libraries").document
     fits = tuple(replace(each, fits=False, max_residual=0.23, max_residual_bytes=65536) for each in document.fits)
     [(_, figure), _] = fit.draw(replace(document, fits=fits))
