@@ -16,7 +16,7 @@ from bench.results.compare_report import CompareReport, Sides
 from bench.results.document import Document, Summary
 from bench.results.headline import NamedRun
 from tests.facts import holds
-from tests.figures.conftest import GB, document, header, sweep
+from tests.figures.conftest import GB, document, header, launch_name, sweep
 from tests.figures.layout import all_texts, clipped, overlapping, series
 
 RUNS = [NamedRun("results/old"), NamedRun("results/new", cluster="lab")]
@@ -28,7 +28,7 @@ def a_run(slowdown: float, num_launches: int = 6) -> Document:
     runs = []
     for transport in ("nccl", "mpi_cuda"):
         for launch in range(1, num_launches + 1):
-            of = header(f"allreduce-{transport}-launch{launch}", "allreduce", transport, launch=launch)
+            of = header(launch_name(f"allreduce-{transport}", launch), "allreduce", transport, launch=launch)
             rows = sweep(of, alpha=2e-5, rate=80 * GB, sizes=(64, SLOW_BYTES), modes=["isolated"])
             factor = slowdown if transport == "nccl" else 1.0
             slow = [row if row.payload_bytes < SLOW_BYTES else _slower(row, factor) for row in rows]
@@ -64,7 +64,7 @@ def test_a_row_that_became_slower_is_filled_above_1_and_has_its_interval(figure:
 
 def test_the_figure_names_both_runs_the_verdict_and_each_library(figure: Figure) -> None:
     [origin] = [text.get_text() for text in figure.texts if text.get_gid() == "origin"]
-    assert holds(origin, "MEASURED", "BASE old", "NEW new", "lab", "2026-01-02")
+    assert holds(origin, "MEASURED", "lab", "BASE old", "NEW new", "2026-01-02")
     assert holds(str(figure.get_label()), "4 rows", "1 slower")
     looks = {label.split(",")[0]: look[:2] for label, look in series(figure).items()}
     assert looks["nccl"] == looks_table.of_transport("nccl")

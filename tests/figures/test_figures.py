@@ -23,7 +23,7 @@ from bench.results import curves
 from bench.results import looks as looks_table
 from bench.results.document import Document, Scaling, Summary
 from tests.facts import holds
-from tests.figures.conftest import SIZES, Drawn, DrawnDocument
+from tests.figures.conftest import SIZES, Drawn, DrawnDocument, launch_name
 from tests.figures.layout import all_texts, clipped, overlapping, series
 
 Documents = dict[str, Callable[[], Document]]
@@ -124,7 +124,8 @@ def test_launches_are_merged_into_their_median_interval_and_spread(documents: Do
     document = documents["two_libraries"]()
     of = document.headers["allreduce-nccl"]
     factors = (1.0, 1.1, 1.3, 0.9, 1.2)
-    headers = {f"{of.job}-launch{at}": replace(of, job=f"{of.job}-launch{at}", launch=at) for at in range(1, 6)}
+    names = {at: launch_name(of.job, at) for at in range(1, 6)}
+    headers = {name: replace(of, job=name, launch=at) for at, name in names.items()}
     own = [row for row in document.summaries if row.job == of.job]
     rows = tuple(
         replace(row, job=job, median_s=(row.median_s or 0) * factor)
