@@ -244,6 +244,8 @@ class Drawn:
     figures: dict[str, dict[str, Figure]]
 
 
+ONLY = {"scaling": ["scaling"], "pairs_of_8": ["pairs"]}  # other documents have figures of the other kinds
+
 DrawnDocument = Callable[[str], Drawn]
 
 
@@ -252,7 +254,7 @@ def _drawn(name: str) -> Drawn:
     document = DOCUMENTS[name]()
     document = replace(document, fits=model.fits(document.headers, document.summaries))
     figures = {}
-    for kind in plugins.names("figure"):
+    for kind in ONLY.get(name, plugins.names("figure")):
         figures[kind] = dict(plugins.load("figure", kind).draw(document))
         for figure in figures[kind].values():
             _style.sign(figure, _origin.of_document(document, NamedRun("results/a-run", cluster="a-cluster")))
