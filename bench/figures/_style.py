@@ -110,6 +110,7 @@ def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[F
     axes = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
     for each in axes:
         each.tick_params(which="both", labelsize=SMALL_TEXT)
+        each.tick_params(axis="x", which="minor", pad=5)  # labels of short ticks are level with those of long ones
         each.grid(True, color="#dddddd", linewidth=0.6)
         each.set_axisbelow(True)
         for side in ("top", "right"):
