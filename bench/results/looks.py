@@ -35,7 +35,7 @@ _GPU_HUES = (
 _OTHER_HUE = "#7F7F00"
 _MACHINE_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
 # Shares of white (above 0) and of black (below 0) that are mixed into a hue. The first is the hue itself.
-_TONES = (0.0, 0.4, -0.35, -0.65, 0.2, 0.55, -0.2, 0.65)
+_TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
 
 
 def of_transport(name: str) -> tuple[str, str]:
