@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -22,8 +23,9 @@ def series(figure: Figure) -> dict[str, tuple[str, str, str]]:
     found = {}
     for legend in figure.legends:
         for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
-            if hasattr(handle, "get_marker"):
-                found[text.get_text()] = (handle.get_color(), handle.get_marker(), handle.get_linestyle())
+            if isinstance(handle, Line2D):
+                look = str(handle.get_color()), str(handle.get_marker()), str(handle.get_linestyle())
+                found[text.get_text()] = look
     return found
 
 
