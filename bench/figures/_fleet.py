@@ -47,7 +47,14 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     places = Places(fleet.hosts, (None,) * len(number))
     figure, [panel] = _style.panels(1, height_in=6.2)
     order = range(len(number))
-    shown = PairMap("lowest of all groups", "% of usual", "viridis", [], _no_value, symmetric=True)
+    shown = PairMap(
+        "the lowest rate of each pair, of all groups of like runs",
+        "% of usual",
+        "viridis",
+        [],
+        _no_value,
+        symmetric=True,
+    )
     draw_map(figure, panel, places, order, grid, shown)
     _mark_lost(panel, lost)
     if len(number) <= _MOST_LABELLED:

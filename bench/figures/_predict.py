@@ -44,7 +44,11 @@ def curves(
         panel.text(
             0.02, 0.97, "PREDICTED", transform=panel.transAxes, fontsize=_style.SMALL_TEXT, color=_style.GREY, va="top"
         )
-    handles = [Line2D([], [], color=look.colour, linestyle=look.dashes, label=name) for name, look in looks.items()]
+    with_times = {row["algorithm"] for row in rows if row["high_s"] is not None}  # of others, only the bound is drawn
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dashes if name in with_times else ":", label=name)
+        for name, look in looks.items()
+    ]
     if measured:
         basis = " and ".join(dict.fromkeys(each[0] for each in measured))
         handles.append(
