@@ -47,9 +47,8 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     places = Places(fleet.hosts, (None,) * len(number))
     figure, [panel] = _style.panels(1, height_in=6.2)
     order = range(len(number))
-    title = "lowest rate of each pair in all groups of like runs"
     shown = PairMap(
-        "lowest rate of each pair, of all groups of like runs",
+        "lowest rate of each pair in all groups",
         "% of usual",
         "viridis",
         [],
