@@ -11,6 +11,7 @@ import operator
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,8 +64,14 @@ def _a_gpu_is_seen() -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Mark the tests of those files and folders; `make test` runs all others on every CPU at once."""
+    """Mark the tests of those files and folders, and the parameter sets that `make test` leaves out."""
+    seen: Counter[str] = Counter()
     for item in items:
+        thin = item.get_closest_marker("thin")
+        name = item.nodeid.partition("[")[0]
+        if thin is not None and seen[name] % thin.args[0]:
+            item.add_marker("slow")
+        seen[name] += 1
         if item.path.relative_to(Path(__file__).parent).as_posix().startswith(_ALONE):
             if item.get_closest_marker("beside") is None:
                 item.add_marker("alone")

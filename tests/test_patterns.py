@@ -189,6 +189,7 @@ def check_matched(step_of: dict[int, Step]) -> None:
     assert all(source != target for source, target in sent)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("num_ranks", NUM_RANKS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_payload_is_a_fixed_point_of_rounding_and_grows_with_the_request(name: str, num_ranks: int) -> None:
@@ -386,6 +387,7 @@ def test_a_bisection_needs_two_equal_halves() -> None:
 Label = tuple[int, int]  # (member, position in its send buffer)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BUS_FACTORS)
 def test_expected_data_is_what_the_steps_deliver(name: str, num_ranks: int) -> None:

@@ -173,6 +173,7 @@ def test_a_reader_that_has_gone_away_is_no_error_to_speak_of() -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -291,6 +291,7 @@ def test_a_retest_of_a_run_that_passed_starts_nothing(tmp_path: Path, rules: str
     assert f"{folder} was imported" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_real_run_passes_fails_when_broken_and_passes_after_a_retest(
     tmp_path: Path, missing: Callable[[str, str], NoReturn], capsys: Out
 ) -> None:

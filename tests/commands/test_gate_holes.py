@@ -157,6 +157,7 @@ def test_an_instance_type_with_another_gpu_fails(gpu: str, expected: list[str], 
     assert names(capsys, next(results.iterdir()), rules) == expected
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("key", ["bus_factor", "rank_bytes", "node_bytes", "payload_bytes", "num_ranks", "num_nodes"])
 @pytest.mark.parametrize("factor", [0, 0.5, 2, 100, None])
 def test_no_edit_of_a_row_turns_a_failing_gate_green(

@@ -23,6 +23,7 @@ rules:
 """
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_only_a_complete_and_correct_log_can_pass(step: int, tmp_path: Path, capsys: Out) -> None:
     """Every `step`-th log."""

@@ -474,6 +474,7 @@ def by_hand(path: Path) -> list[ForeignRun]:
     return read_all(reader(), _lines.lines([path.read_bytes()]))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("path", LOGS)
 def test_the_command_prints_what_the_reader_of_a_log_finds(path: Path, capsys: Out) -> None:
     code, document = as_json(capsys, str(path))
@@ -510,6 +511,7 @@ NOT_A_NUMBER = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("word", ["nan", "inf", "-nan", "-inf"])
 @pytest.mark.parametrize("names", NOT_A_NUMBER)
 def test_a_figure_that_is_no_number_fails_and_replaces_none(names: str, word: str) -> None:
@@ -526,6 +528,7 @@ def test_a_figure_that_is_no_number_fails_and_replaces_none(names: str, word: st
     assert main(["gate", str(run), "--rules", written("rules.yaml", rule)]) == 1
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("path", LOGS)
 def test_every_figure_of_a_log_is_stored(path: Path, capsys: Out) -> None:
     main(["import", str(path)])
@@ -688,6 +691,7 @@ HOSTILE = {
 _USUAL_HOSTILE = ("one long line", "open strings", "devices")  # the others take long and behave like these
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "name", [name if name in _USUAL_HOSTILE else pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE]
 )

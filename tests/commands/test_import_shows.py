@@ -57,6 +57,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", ALL)
 def test_every_log_passes_through_every_command(name: str, capsys: Out) -> None:
     Path("a.log").write_text(ALL[name], encoding="utf-8")

@@ -117,6 +117,7 @@ BREAKS: list[tuple[int, str, Callable[[Files], None]]] = [
 ]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("rule", "change"),
     [(rule, change) for rule, _, change in BREAKS],

@@ -24,6 +24,7 @@ SCENARIOS = sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml"))
 Out = pytest.CaptureFixture[str]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize(
     "cluster", ["local", "p4d", "g6e", *(pytest.param(name, marks=pytest.mark.slow) for name in ("p5", "p5-eks"))]

@@ -126,6 +126,7 @@ def test_a_gate_rule_selects_rows_by_it(suite: Path) -> None:
         assert failure in json.loads(done.stdout)["failures"]
 
 
+@pytest.mark.slow
 def test_a_figure_labels_it(suite: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from bench.results import curves; from bench.results import collect\n"

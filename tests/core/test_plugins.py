@@ -88,6 +88,7 @@ def test_a_file_dropped_into_the_folder_is_a_pattern_and_passes_its_contract(tmp
     assert "relay" in done.stdout and "failed" not in done.stdout
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -33,6 +33,7 @@ def test_a_product_has_a_rate_but_no_bandwidth(run: Run) -> None:
     assert (row["algbw_bytes_per_s"], row["busbw_bytes_per_s"], row["peak_flops_per_s"]) == (None, None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_an_allreduce_and_products_are_timed_alone_and_together(run: Run, torchrun: Start, tmp_path: Path) -> None:
     file = tmp_path / "o.jsonl"

@@ -185,6 +185,7 @@ def test_halving_a_link_slows_exactly_what_crosses_it(run: Run, tmp_path: Path) 
     assert not rails & slower_nvlink and "barrier-model-2x8" not in slower_nic | slower_nvlink
 
 
+@pytest.mark.slow
 @pytest.mark.beside
 def test_every_row_and_plot_of_a_modelled_run_is_marked(run: Run, tmp_path: Path) -> None:
     config = ("--config", str(ROOT / "bench.yaml"))
@@ -196,6 +197,7 @@ def test_every_row_and_plot_of_a_modelled_run_is_marked(run: Run, tmp_path: Path
     assert pictures and all("odelled" in picture.read_text(encoding="utf-8") for picture in pictures)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_variables_of_a_scenario_are_factors_with_their_own_jobs(run: Run, site: Path) -> None:
     text = QUICK.replace("[allreduce, sendrecv]", "[allreduce]") + "    env: {MPICH_NOTHING: [1, 2]}\n"

@@ -15,6 +15,7 @@ Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_each_group_has_a_factor_over_mpi(run: Run, mpirun: Start, tmp_path: Path) -> None:
     told = []

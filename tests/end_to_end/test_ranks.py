@@ -31,6 +31,7 @@ Run = Callable[..., Any]
 Start = Callable[[int], tuple[str, ...]]
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_sixteen_ranks_print_one_json_document_with_every_size_verified(run: Run, mpirun: Start) -> None:
     ran = run(*mpirun(16), "-m", "bench.allreduce", "--sizes", "8,512,32K", "--format", "json", *QUICK)
@@ -50,6 +51,7 @@ def test_the_table_comes_from_rank_0_and_begins_with_the_choice_of_transport(run
     assert [line.split()[0] for line in ran.out.splitlines() if not line.startswith("#")] == ["8", "4096"]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.mpi
 @pytest.mark.parametrize(
     "name",
@@ -141,6 +143,7 @@ def test_torchrun_starts_gloo_whose_allreduce_is_in_place(run: Run, torchrun: St
     }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("words", "groups"),
@@ -194,6 +197,7 @@ def test_a_byte_changed_after_the_last_timed_call_over_mpi_ends_with_4(run: Run,
         assert "INVALID" in ran.out
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_byte_changed_after_the_last_timed_call_over_gloo_is_found(run: Run, torchrun: Start) -> None:
     ran = run(*torchrun(4), CORRUPTING, "1", "allgather", "--sizes", "4K", "-n", "3", "--format", "json")

@@ -172,6 +172,7 @@ def test_two_sparks_at_the_rate_of_both_pcie_links_are_normal() -> None:
     assert run_page(evidence_of(a_run(21.0, 2, 2, "allgather"), "DGX Spark")).assessment.verdict == ResultVerdict.NORMAL
 
 
+@pytest.mark.thin(3)
 @needs_corpus
 @pytest.mark.parametrize("path", healthy(), ids=lambda path: path.name[:30])
 def test_no_log_that_is_judged_normal_has_an_accusing_reason(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

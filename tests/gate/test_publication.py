@@ -98,6 +98,7 @@ def test_a_line_must_not_have_two_points_of_one_size() -> None:
     assert broken((job, header, (*records, records[0]))) == {12: [(FaultCode.SIZE_TWICE, {})]}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("key", ["cpu_model", "governor", "memory_bytes", "numa_nodes", "network_ports", "container"])
 def test_a_fact_of_a_host_may_be_unknown_but_not_absent(key: str) -> None:
     job, header, records = measured()

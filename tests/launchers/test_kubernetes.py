@@ -135,6 +135,7 @@ def test_every_manifest_is_valid(valid: Callable[[Document], bool], document: Do
     assert valid(document)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("document", ALL, ids=KINDS)
 def test_a_misspelt_field_is_caught_wherever_it_is(valid: Callable[[Document], bool], document: Document) -> None:
     paths = list(fields(document))

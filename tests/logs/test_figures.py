@@ -301,6 +301,7 @@ def test_other_bytes_behind_an_archive_are_ignored(kind: str, tmp_path: Path) ->
         assert read_file(packed).runs == read_file(plain).runs
 
 
+@pytest.mark.slow
 def test_the_results_before_the_cut_of_an_archive_are_read(tmp_path: Path) -> None:
     rows = LOGS["all_reduce_bench.txt"][0]
     noise = "".join(f"# {random.Random(k).random()}\n" for k in range(200_000))

@@ -179,6 +179,7 @@ NOISE: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("noise", NOISE)
 def test_noise_changes_no_row_of_any_log(noise: str) -> None:
     for path in corpus.paths(["nccl_logs"]):

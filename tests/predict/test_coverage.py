@@ -46,6 +46,7 @@ def test_thirty_samples_seldom_give_a_wrong_interval(correlation: float) -> None
     assert wrong / len(found) <= 1 - PROMISED
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("mode", ["isolated", "pipelined"])
 @pytest.mark.parametrize(("correlation", "sigma"), [(0.0, 0.02), (0.0, 0.1), (0.5, 0.05), (0.8, 0.05)])
 def test_optional_stopping_keeps_the_coverage(mode: str, correlation: float, sigma: float) -> None:

@@ -81,7 +81,7 @@ def test_no_machine_is_expected_to_beat_its_links(instance: str, nodes: int) -> 
             NoExpectationCode.DISTURBED,
         ),
         ("allreduce --sizes 1G", 1, "p3.16xlarge", NoExpectationCode.EVIDENCE),
-        ("allreduce --sizes 1M", 4096, "p4d.24xlarge", NoExpectationCode.WORLD),
+        pytest.param("allreduce --sizes 1M", 4096, "p4d.24xlarge", NoExpectationCode.WORLD, marks=pytest.mark.slow),
     ],
 )
 def test_a_row_without_an_expectation_has_the_reason(

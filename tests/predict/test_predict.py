@@ -73,6 +73,7 @@ def test_interval_contains_its_middle_and_respects_the_links(pattern: str, name:
             assert predicted.basis in predict.BASES and predicted.rests_on and predicted.bottleneck
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", ["p4d.24xlarge", "p5.48xlarge", "g5.48xlarge", "g7e.48xlarge", "p3.16xlarge"])
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("pattern", ["allreduce", "allgather", "alltoall", "broadcast"])

@@ -20,6 +20,7 @@ def row_of(system: str, predicted: float, measured: float = 1.0, high: float = 2
     )
 
 
+@pytest.mark.slow
 def test_rows_of_a_system_do_not_change_its_own_predictions() -> None:
     name = "Standard_ND96isr_H100_v5"
     changed = evidence_of(

@@ -71,6 +71,7 @@ def test_right_data_pass(a_world: Worlds, name: str, num_ranks: int) -> None:
     assert [wrong.first for wrong in world.check()] == [None] * num_ranks
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("a_world", ["host"], indirect=True)
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if DTYPES[d].kind != "complex"])
 @pytest.mark.parametrize("reduce_op", REDUCE_OPS)

@@ -42,6 +42,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("words", "row"),
     [

@@ -209,6 +209,7 @@ def test_every_figure_of_any_samples_follows_from_them(seconds: list[float], mod
     assert not list(offences(summary.document([job]), [job]))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("rule", "choose", "changed"),
     [

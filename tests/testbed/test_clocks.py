@@ -83,6 +83,7 @@ def test_over_gloo_a_delay_of_1_ms_is_found_and_one_way_times_are_marked(measure
         assert "clock-limited" in row["flags"] and row["busbw_bytes_per_s"] is None
 
 
+@pytest.mark.slow
 def test_one_way_times_hold_the_delay_within_their_bound_and_are_marked(bed: Testbed, measured: Measured) -> None:
     options = ("--sizes", "8", "--mode", "isolated", "-n", "200")
     for there_s, back_s in ((DELAY_S, DELAY_S), (DELAY_S, 3 * DELAY_S)):

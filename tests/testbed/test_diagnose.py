@@ -99,6 +99,7 @@ def test_one_of_two_nics_is_named_and_not_its_host(testbed: Make, tmp_path: Path
     assert "h1:eth0" in told["cleared"]
 
 
+@pytest.mark.slow
 def test_nobody_is_accused_when_nothing_is_wrong(testbed: Make, tmp_path: Path) -> None:
     """BENCH_DIAGNOSE_RUNS=20 for the long form."""
     bed = testbed(4, rate="1gbit")

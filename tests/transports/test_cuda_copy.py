@@ -68,6 +68,7 @@ def rows(options: Options, **case: Any) -> list[Record]:
 # -- what is copied, and how
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
 @pytest.mark.parametrize("direction", ["h2d", "d2h", "two-way"])
 @pytest.mark.usefixtures("cupy")
@@ -387,6 +388,7 @@ def test_the_fake_has_no_function_that_cupy_does_not_have() -> None:
     assert not [name for name in named if not hasattr(real, name) and name not in ("view", "launch")]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cupy")
 def test_without_headers_for_cupys_kernels_the_host_compares(
     monkeypatch: pytest.MonkeyPatch,
@@ -546,6 +548,7 @@ def test_a_rank_without_memory_fails_the_row_on_all_ranks(tmp_path: Path, missin
     assert "verified True" in found[ways[1]], "0 to 1, both ends held by rank 0"
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 def test_two_ranks_on_one_gpu_are_refused_or_flagged(tmp_path: Path, missing: Missing) -> None:
     words = (*mpirun(missing), "-m", "bench.peer_copy", "--sizes", "4K", "-n", "2", "--format", "json")

@@ -117,6 +117,7 @@ def test_a_switch_that_reduces_is_used_where_it_is_faster() -> None:
     assert took == pytest.approx(GIB * (1 + 1 / 8) / 450e9, rel=1e-3)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", instances())
 @pytest.mark.parametrize("num_nodes", [1, 2, 3])
 def test_no_modelled_figure_is_above_a_hard_bound_or_below_the_floor(name: str, num_nodes: int) -> None:

@@ -118,6 +118,7 @@ def rows(tmp_path: Path, *cases: str, **env: str) -> tuple[list[Any], dict[str, 
     return found, facts, done[0].log
 
 
+@pytest.mark.slow
 def test_every_pattern_type_and_reduction_moves_the_right_bytes(tmp_path: Path) -> None:
     cases = (
         "allreduce --sizes 4096 -d bfloat16",

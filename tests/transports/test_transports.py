@@ -186,6 +186,7 @@ def test_mpi_moves_every_type_and_refuses_reductions_that_it_lacks(loop: str, mi
     assert found["allreduce int8 sum in place"] == found["allgather int64 sum in place"] == ["verified True"]
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_gloo_runs_what_it_has_and_refuses_the_rest(missing: Missing, tmp_path: Path) -> None:
     pytest.importorskip("torch")
