@@ -69,6 +69,8 @@ def test_no_text_covers_another_or_leaves_the_figure_and_no_bar_is_clipped(figur
     for axes in figure.axes[:4]:
         ends = [bar.get_x() + bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
         assert max(ends, default=0.0) < axes.get_xlim()[1]
+        edge = axes.get_window_extent().x1
+        assert all(text.get_window_extent().x1 < edge for text in axes.texts)
 
 
 def test_what_is_logarithmic_says_so(figure: Figure) -> None:
