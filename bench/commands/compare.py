@@ -6,6 +6,7 @@ import argparse
 import math
 import shlex
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from bench.core.errors import EXIT_DONE, EXIT_VERDICT, UsageError
 from bench.core.units import option_duration
 from bench.results import collect, compare, inference, output
 from bench.results.compare_report import CompareReport, Sides
+from bench.results.document import Document
+from bench.results.headline import NamedRun
 from bench.results.power import power_report
 from bench.store import runs
 
@@ -81,6 +84,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="a factor that may differ, such as num_ranks or library; may be repeated",
     )
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where runs are kept")
+    words = "draw the ratio of each row with its interval (.png, .svg or .pdf)"
+    parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
     output.add_output_arguments(parser)
 
 
@@ -91,6 +96,8 @@ def main(args: argparse.Namespace) -> int:
     """
     if (args.run is not None) + args.power + (args.new is not None) != 1 or (args.run is None) == (args.base is None):
         raise UsageError("give BASE and NEW, or BASE and --power, or --run A B")
+    if args.power and args.plot is not None:
+        raise UsageError("--plot draws the rows of two runs: give BASE and NEW, not --power")
     if args.power:
         path = _path(args.base, args.results)
         document = collect.document(path)
@@ -103,11 +110,23 @@ def main(args: argparse.Namespace) -> int:
     documents = [collect.document(path) for path in paths]
     comparison = compare.compare(*documents, delta=args.delta, fdr=fdr, allow_diff=args.allow_diff)
     sides = Sides(str(paths[0]), str(paths[1]), _command(paths))
-    output.show(CompareReport(comparison, sides), args)
+    compared = CompareReport(comparison, sides)
+    output.show(compared, args)
+    if args.plot is not None:
+        _draw(compared, documents, [collect.named(path) for path in paths], args.plot)
     report.warn(*documents)
     if paths[0].resolve() == paths[1].resolve():
         say("bench: warning: BASE and NEW are the same run")
     return EXIT_VERDICT if comparison.is_slower and args.fail_on == "slower" else EXIT_DONE
+
+
+def _draw(compared: CompareReport, documents: Sequence[Document], names: Sequence[NamedRun], path: Path) -> None:
+    from bench.figures import _compare, _style
+
+    try:
+        _style.write(_compare.draw(compared, documents, names), path)
+    except OSError as error:
+        raise UsageError(f"--plot {path} cannot be written: {error.strerror}") from None
 
 
 def _path(name: str, results: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Draw all figures of a stored run as PNG and SVG."""
+"""Draw all figures of a stored run as PNG and SVG, or as PDF."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command to the parser."""
     output.add_run_arguments(parser)
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="where plots are drawn")
+    output.add_figure_format(parser)
 
 
 def main(args: argparse.Namespace) -> int:
     """Draw the figures and print the paths of their files."""
     path = report.path_of(args)
-    drawn = draw(collect.document(path), args.plots / path.stem)
+    drawn = draw(collect.document(path), args.plots / path.stem, collect.named(path), args.figure_format)
     if not drawn:
         raise UsageError(f"{path} holds no row that a figure can show")
     for file in drawn:

@@ -7,7 +7,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from bench.gate import of_folder
 from bench.predict import expected
 from bench.results import collect, output
 from bench.results.document import Document
+from bench.results.headline import NamedRun
 from bench.results.run_report import RunReport
 from bench.store import runs
 
@@ -55,6 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
     parser.add_argument("--plots", type=Path, default=Path("plots"), metavar="DIR", help="folder of plots")
     parser.add_argument("--no-plots", action="store_true", help="draw nothing")
+    output.add_figure_format(parser)
     parser.add_argument("--no-preflight", action="store_true", help="ask no hosts before the run; ranks still check")
     parser.add_argument("--resume", metavar="RUN", help="measure what this run (path, name, or latest) still lacks")
     parser.add_argument("--retest", metavar="RUN", help="measure again only what failed this run's gate")
@@ -136,20 +138,24 @@ def exit_code(document: Document, ran: RunResult) -> int:
     return EXIT_DONE if document.summaries else EXIT_REFUSED
 
 
-def draw(document: Document, folder: Path) -> list[Path]:
-    """Draw every figure that applies to a run, as PNG and SVG. Returns the paths of the files.
+def draw(document: Document, folder: Path, run: NamedRun | None = None, formats: Sequence[str] = ()) -> list[Path]:
+    """Draw every figure that applies to a run. Returns the paths of the files.
+
+    `run`: the names of the run, which the figures carry. `formats`: png, svg or pdf; by default PNG and SVG.
 
     Raises UsageError if a file cannot be written.
     """
-    from bench.figures import _style
+    from bench.figures import _origin, _style
 
+    origin = _origin.of_document(document, run)
     drawn: list[Path] = []
     for name in plugins.names("figure"):
         figure = plugins.load("figure", name)
         if figure.applies(document):
             for title, picture in figure.draw(document):
+                _style.sign(picture, origin)
                 try:
-                    drawn += _style.save(picture, folder / title)
+                    drawn += _style.save(picture, folder / title, formats or _style.USUAL_FORMATS)
                 except OSError as error:
                     raise UsageError(
                         f"plots cannot be written to {folder} ({error.strerror}): make room, or use another folder "
@@ -166,7 +172,7 @@ def _drawn(document: Document, args: argparse.Namespace, run: Path) -> tuple[lis
     if args.no_plots:
         return [], None
     try:
-        return draw(document, args.plots / run.name), None
+        return draw(document, args.plots / run.name, collect.named(run), args.figure_format), None
     except (UsageError, ImportError) as error:  # ImportError: matplotlib is installed but cannot be loaded
         return [], MeasurementError(f"{error}; the results are kept: linkbench plot {run} --plots DIR")
 

@@ -1,77 +1,86 @@
-"""Draw the bounds of a panel as named lines. If a bound is far above the data, only its name is shown."""
+"""Draw the bounds of a panel as named lines on a logarithmic axis of rates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from matplotlib.axes import Axes
 
-from bench.figures._style import GREY, SMALL_TEXT
-from bench.results.curves import BoundCurve, bound_curves
-from bench.results.document import Summary
+from bench.figures import _style
+from bench.results.curves import BoundCurve, CurvePoint, bound_curves
 
-# A bound that exceeds the data by more than this factor would flatten the curves, so it is named but not drawn.
-_IN_VIEW = 2.5
+_TEXT_SHARE = 0.068  # height of a line of text, as a share of a panel's height
+
+_MOST_NAMED = 6  # bounds in a panel; more, of very different worlds, would hide the data
+_LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
-def draw(axes: Axes, rows: Iterable[Summary]) -> None:
-    """Draw each bound of these rows as a named line: hard bounds solid, references dashed.
+def draw(axes: Axes, points: Iterable[CurvePoint]) -> None:
+    """Draw each bound of these points as a named line: hard bounds solid, references and traffic dashed.
 
-    Call this after the data are drawn, because it fixes the y axis (GB/s, linear, from zero).
+    Call this after the data are drawn, because it sets the y axis (GB/s, logarithmic).
     """
-    drawn = list(rows)
-    highest = max((row.busbw_bytes_per_s or 0.0 for row in drawn), default=0.0) / 1e9
-    curves = list({str(curve): curve for curve in bound_curves(drawn)}.values())
-    inside = [curve for curve in curves if min(curve.rates) <= _IN_VIEW * highest]
-    levels = [min(max(curve.rates), _IN_VIEW * highest) for curve in inside]
-    top = max([highest, *levels]) or 1.0
-    axes.set_ylim(0, 1.16 * top)
-    corner = [f"{curve}, above this axis" for curve in curves if curve not in inside]
-    for curve in inside:
-        dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"
-        if curve.flat:
-            axes.axhline(max(curve.rates), color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
-        else:
-            axes.plot(curve.sizes, curve.rates, color=GREY, linewidth=1.3, linestyle=dashes, zorder=1)
-            corner.append(f"{'- -' if dashes == '--' else '---'} {curve}")
-    corner += _name_levels(axes, [curve for curve in inside if curve.flat], 0.09 * top)
-    axes.text(
-        0.01,
-        0.99,
-        "\n".join(corner),
-        transform=axes.transAxes,
-        fontsize=SMALL_TEXT,
-        color=GREY,
-        va="top",
-        bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.5},
-        zorder=4,
-    )
-
-
-def _name_levels(axes: Axes, curves: Sequence[BoundCurve], text_height: float) -> list[str]:
-    """Write the names of flat bounds next to their lines.
-
-    If two lines are close, the lower bound has its name below its line.
-
-    Returns the names for which there is no room between the line and the x axis.
-    """
-    rates = sorted(max(curve.rates) for curve in curves)
-    unplaced = []
+    drawn = list(points)
+    rates = [(float(point.payload_bytes), point.busbw()) for point in drawn]
+    curves = list({str(curve): curve for curve in bound_curves(point.first for point in drawn)}.values())[:_MOST_NAMED]
+    low, high = _style.log_limits([*(rate for _, rate in rates), *(rate for curve in curves for rate in curve.rates)])
     for curve in curves:
-        rate = max(curve.rates)
-        below = any(0 < other - rate < text_height for other in rates)
-        if below and rate < text_height:
-            unplaced.append(f"--- {curve}")
-            continue
-        axes.annotate(
+        dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"
+        sizes: Sequence[float] = curve.sizes
+        if curve.flat:
+            axes.axhline(max(curve.rates), color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+        else:
+            axes.plot(sizes, curve.rates, color=_style.GREY, linewidth=1.3, linestyle=dashes, zorder=1)
+    places, top = _places(curves, low, high)
+    span = math.log(high / low)
+    high = low * math.exp(span * max(top, 1.0))
+    _style.rate_axis(axes, (low, high))
+    right = _is_in_the_way(rates, [place / max(top, 1.0) for place in places], low, high)
+    for curve, place in zip(curves, places, strict=True):
+        axes.text(
+            0.99 if right else 0.012,
+            place / max(top, 1.0),
             str(curve),
-            (0.01, rate),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, -3 if below else 3),
-            textcoords="offset points",
-            fontsize=SMALL_TEXT,
-            color=GREY,
-            va="top" if below else "bottom",
+            transform=axes.transAxes,
+            fontsize=_style.SMALL_TEXT,
+            color=_style.GREY,
+            ha="right" if right else "left",
+            va="bottom",
+            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 0.8},
+            zorder=4,
         )
-    return unplaced
+
+
+def _places(curves: Sequence[BoundCurve], low: float, high: float) -> tuple[list[float], float]:
+    """Return the place of each name above its line, as a share of the axis, and the share that all names need.
+
+    Names of close lines are moved up, so that they do not overlap.
+    """
+    shares = [math.log(_rate_below_name(curve) / low) / math.log(high / low) + 0.012 for curve in curves]
+    places = [0.0] * len(curves)
+    free = 0.0
+    for index in sorted(range(len(curves)), key=lambda index: shares[index]):
+        places[index] = max(shares[index], free)
+        free = places[index] + _TEXT_SHARE
+    return places, free
+
+
+def _rate_below_name(curve: BoundCurve) -> float:
+    """Return the highest rate of a bound at the sizes above which its name is written."""
+    end = curve.sizes[0] * (curve.sizes[-1] / curve.sizes[0]) ** min(_LETTER_SHARE * len(str(curve)), 1.0)
+    num_below = sum(size < end for size in curve.sizes) + 1
+    return max(curve.rates[:num_below])
+
+
+def _is_in_the_way(rates: Sequence[tuple[float, float]], places: Sequence[float], low: float, high: float) -> bool:
+    """Check whether more points of the left half than of the right half are where names are written."""
+    if not rates or not places:
+        return False
+    middle = math.sqrt(min(size for size, _ in rates) * max(size for size, _ in rates))
+    covered = {False: 0, True: 0}
+    for size, rate in rates:
+        share = math.log(rate / low) / math.log(high / low) if rate > 0 else 0.0
+        covered[size > middle] += any(place - 0.02 < share < place + _TEXT_SHARE for place in places)
+    return covered[False] > covered[True]

@@ -15,10 +15,12 @@ from bench.diagnose.fleet_page import short_names
 from bench.diagnose.host_evidence import FleetVerdict
 from bench.diagnose.localise import Accused
 from bench.diagnose.places import Array, Places
-from bench.figures import _style
+from bench.figures import _origin, _style
+from bench.figures._origin import FigureOrigin
 from bench.figures.pairs import PairMap, annotate, draw_map, frame
 from bench.results.document import Summary
 
+_LOST_COLOUR = "#D55E00"
 _MOST_LABELLED = 24
 _MOST_NAMED = 6
 
@@ -45,7 +47,14 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     places = Places(fleet.hosts, (None,) * len(number))
     figure, [panel] = _style.panels(1, height_in=6.2)
     order = range(len(number))
-    shown = PairMap("lowest of all groups", "% of usual", "viridis", [], _no_value, symmetric=True)
+    shown = PairMap(
+        "lowest rate of each pair in all groups",
+        "% of usual",
+        "viridis",
+        [],
+        _no_value,
+        symmetric=True,
+    )
     draw_map(figure, panel, places, order, grid, shown)
     _mark_lost(panel, lost)
     if len(number) <= _MOST_LABELLED:
@@ -62,7 +71,9 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
         framed = [host.host for host in verdict.named]
         more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""
         remarks.append(f"framed, at fault or suspected: {', '.join(framed[:_MOST_NAMED])}{more}")
-    _style.finish(figure, f"Pairs of {len(number)} hosts, from other tools' logs", [], (), remarks)
+    _style.finish(figure, f"Pairs of {len(number)} hosts", "IMPORTED from other tools' logs", [], remarks)
+    logs = len({run.source for run in fleet.runs})
+    _style.sign(figure, FigureOrigin(f"{len(number)} hosts, {logs} logs", date=_origin.dates([])))
     return figure
 
 
@@ -72,7 +83,7 @@ def _no_value(row: Summary) -> float:
 
 def _mark_lost(panel: Axes, lost: Array) -> None:
     """Draw a white cell with the number of lost runs for each pair that has lost runs."""
-    colour = _style.COLOURS[1]
+    colour = _LOST_COLOUR
     for src, dst in np.argwhere(lost):
         panel.add_patch(Rectangle((dst - 0.5, src - 0.5), 1, 1, facecolor="white", edgecolor="#dddddd"))
         words = f"x{lost[src, dst]}"

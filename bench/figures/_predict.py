@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from math import isnan, nan
 from typing import Any
 
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bench.figures import _style
+from bench.figures._origin import FigureOrigin
 from bench.predict.predict import busbw
 from bench.results.curves import world as ranks_and_nodes
 
@@ -23,7 +25,7 @@ def curves(
 ) -> Figure:
     """Draw one panel for each pattern and world. `measured`: (basis, pattern, nodes, GPUs per node, bytes, seconds)."""
     worlds = list(dict.fromkeys(_world(row) for row in rows))[:_MOST_PANELS]
-    looks = _style.looks(dict.fromkeys(str(row["algorithm"]) for row in rows))
+    looks = _style.looks_of_kinds(str(row["algorithm"]) for row in rows)
     figure, axes = _style.panels(len(worlds))
     for panel, world in zip(axes, worlds, strict=True):
         pattern, nodes, per_node = world
@@ -37,18 +39,24 @@ def curves(
             f"{pattern}, {ranks_and_nodes(nodes * per_node, nodes).replace('rank', 'GPU')}", fontsize=_style.TEXT
         )
         _style.size_axis(panel, [row["payload_bytes"] for row in own])
-        panel.set_ylim(bottom=0)
-        panel.set_ylabel("bus bandwidth (GB/s)", fontsize=_style.TEXT)
+        ends = [row[f"busbw{end}_bytes_per_s"] for row in own for end in ("_low", "", "_high")]
+        _style.rate_axis(panel, _style.log_limits([*rates, *(end / 1e9 for end in ends if end)]))
         panel.text(
             0.02, 0.97, "PREDICTED", transform=panel.transAxes, fontsize=_style.SMALL_TEXT, color=_style.GREY, va="top"
         )
-    handles = [Line2D([], [], color=look.colour, linestyle=look.dashes, label=name) for name, look in looks.items()]
+    with_times = {row["algorithm"] for row in rows if row["high_s"] is not None}  # of others, only the bound is drawn
+    handles = [
+        Line2D([], [], color=look.colour, linestyle=look.dashes if name in with_times else ":", label=name)
+        for name, look in looks.items()
+    ]
     if measured:
         basis = " and ".join(dict.fromkeys(each[0] for each in measured))
         handles.append(
             Line2D([], [], color="black", marker="o", linestyle="", markersize=4, label=f"your rows, {basis}")
         )
-    _style.finish(figure, f"Predicted, not measured: {machine}", handles, (), [_REMARK + "dotted: bound by the links"])
+    title = f"Predicted bus bandwidth by size: {machine}"
+    _style.finish(figure, title, "PREDICTED, not measured", handles, [_REMARK + "dotted: bound by the links"])
+    _style.sign(figure, FigureOrigin(machine, date=f"computed {datetime.now(UTC).date()}"))
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The figure of `linkbench select`: parts of the step, cost against time, and both against model size and nodes."""
+"""The figure of `linkbench select`: cost, time and ratios of machines, the parts of a step, model sizes and nodes."""
 
 from __future__ import annotations
 
@@ -13,52 +13,151 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
-from bench.predict import crossover
+from bench.figures._origin import FigureOrigin
+from bench.predict import crossover, select_page
 from bench.predict.candidate import Candidate
 from bench.predict.crossover import CrossoverLine
+from bench.predict.draws import DrawnRange
 from bench.predict.predict import CONFIDENCE
 from bench.predict.select import Selection
 
 _MILLION = 1e6
 _PALE = 0.4
+_LONG_RUN_S = 7200.0  # if a million samples take longer, their times are shown in hours instead of minutes
 _LONG_S = 10.0  # if a step can take longer, times are shown in seconds instead of milliseconds
-_MOST = 6  # machines in a figure, limited by the distinct colours
+_MOST = 8  # machines in a figure
+_MOST_LINES = 4  # machines in a panel of lines; the bands of more cannot be told apart
+_MOST_SIZES = 6  # labels of model sizes
+_MOST_LINEAR = 12.0  # an axis of bars is logarithmic if its ends differ by more than this factor
+_LETTER_SHARE = 0.021  # width of a letter of the ranges, as a share of a panel's width
 _PARTS = (
-    ("compute_s", "compute", "#0072B2", ""),
-    ("bubble_s", "pipeline bubble", "#56B4E9", ".."),
+    ("compute_s", "compute", "#777777", ""),
+    ("bubble_s", "pipeline bubble", "#AAAAAA", ".."),
     ("exposed_s", "exposed communication", "#D55E00", "//"),
-    ("feed_s", "host-to-device feed", "#E69F00", "xx"),
+    ("feed_s", "host-to-device feed", "#BBBBBB", "xx"),
 )
+
+_UNDECIDED = ", UNDECIDED"
+
+_Looks = Callable[[str], _style.Look]
 
 
 def draw(selection: Selection) -> Figure:
-    """Draw four panels that show the best machines with their intervals."""
+    """Draw the best machines with their intervals: cost, time, ratios, parts of the step, model sizes and nodes."""
     shown = selection.candidates[:_MOST]
-    figure, axes = _style.panels(4, height_in=3.9)
-    looks = _style.looks(each.instance.name for each in shown)
-    _stacked(axes[0], shown)
-    _cost_against_time(axes[1], shown, looks.__getitem__)
+    figure, axes = _style.panels(6, height_in=max(3.2, 1.3 + 0.32 * len(shown)))
+    looks = _style.looks_of_machines(each.instance.name for each in shown)
+    look = looks.__getitem__
+    costs = [each.usd(int(_MILLION)) for each in shown]
+    _ranges(axes[0], shown, costs, look, "cost of a million samples", "$")
+    times, unit = _times([each.samples_per_s for each in shown])
+    _ranges(axes[1], shown, times, look, "time of a million samples", unit)
+    _ratios(axes[2], selection, shown, look)
+    _stacked(axes[3], shown)
     by_cost = all(each.sample_usd is not None for each in shown)
     question = selection.question
-    _lines(axes[2], crossover.against_size(question, _first_of_each(shown)), looks.__getitem__, by_cost, _parameters)
-    _lines(axes[3], crossover.against_nodes(question, shown), looks.__getitem__, by_cost, str)
-    axes[2].set_title("by model size", fontsize=_style.TEXT)
-    axes[2].set_xlabel("parameters (layers added or removed)", fontsize=_style.TEXT)
-    axes[3].set_title("by number of nodes", fontsize=_style.TEXT)
-    axes[3].set_xlabel("nodes (same samples per GPU)", fontsize=_style.TEXT)
-    for each in axes:
+    types = _first_of_each(shown)[:_MOST_LINES]
+    _lines(axes[4], crossover.against_size(question, types), look, by_cost, _parameters)
+    _lines(axes[5], crossover.against_nodes(question, types), look, by_cost, str)
+    first = f", the first {len(types)}" if len(types) < len(looks) else ""
+    axes[4].set_title(f"by model size{first}", fontsize=_style.TEXT)
+    axes[4].set_xlabel("parameters, by number of layers (logarithmic)", fontsize=_style.TEXT)
+    axes[5].set_title(f"by number of nodes{first}", fontsize=_style.TEXT)
+    axes[5].set_xlabel("nodes, same samples per GPU (logarithmic)", fontsize=_style.TEXT)
+    names = [each.name for each in shown]
+    for number, each in enumerate(axes):
         _style.watermark(each)
+        if number < 4:
+            _machine_axis(each, names, is_left=number % 2 == 0)
     handles = [
+        *(Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()),
         *(
             Patch(facecolor=fill, hatch=hatch, edgecolor="white", label=words)
             for part, words, fill, hatch in _PARTS
             if any(machine.range(part).middle > 0 for machine in shown)
         ),
-        *(Line2D([], [], color=look.colour, marker=look.marker, label=name) for name, look in looks.items()),
     ]
-    title = f"{question.workload.name}: selected machines - modelled, not measured"
-    _style.finish(figure, title, handles, (), _remarks(selection, shown))
+    title = f"{question.workload.name}: {select_page.headline(selection)}"
+    _style.finish(figure, title, "MODELLED, not measured", handles, _remarks(selection, shown))
+    machines = f"workload {question.workload.name} on {len(selection.candidates)} machines"
+    _style.sign(figure, FigureOrigin(machines, date=f"computed {question.today}"))
     return figure
+
+
+def _times(samples_per_s: Sequence[DrawnRange]) -> tuple[list[DrawnRange], str]:
+    """Return the times of a million samples, and their unit."""
+    seconds = [DrawnRange(_MILLION / each.high, _MILLION / each.middle, _MILLION / each.low) for each in samples_per_s]
+    scale, unit = (3600, "hours") if max(each.middle for each in seconds) > _LONG_RUN_S else (60, "minutes")
+    return [DrawnRange(each.low / scale, each.middle / scale, each.high / scale) for each in seconds], unit
+
+
+def _ranges(
+    axes: Axes, shown: Sequence[Candidate], ranges: Sequence[DrawnRange | None], look: _Looks, title: str, unit: str
+) -> None:
+    """Draw one range bar for each machine, with its middle, and write the range beside it."""
+    for row, (machine, found) in enumerate(zip(shown, ranges, strict=True)):
+        if found is None:
+            axes.text(0.02, row, "no price", transform=axes.get_yaxis_transform(), va="center")
+            continue
+        _bar(axes, row, found, look(machine.instance.name), machine.has_middle)
+        axes.text(found.high, row, f" {found.text()}", va="center", fontsize=_style.SMALL_TEXT)
+    words = _range_axis(axes, [each for each in ranges if each])
+    axes.set_title(title, fontsize=_style.TEXT)
+    axes.set_xlabel(f"{unit}, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
+
+
+def _range_axis(axes: Axes, ranges: Sequence[DrawnRange], more_letters: int = 0) -> str:
+    """Set the axis of range bars from zero, or logarithmic if the largest range would hide the others.
+
+    Returns the words that say so. The axis has room for the range beside the longest bar. `more_letters`: letters that
+    may follow a range.
+    """
+    letters = max((len(each.text()) for each in ranges), default=0) + 2 + more_letters
+    room = 1 / (1 - _LETTER_SHARE * letters)
+    low, high = min((each.low for each in ranges), default=0.1), max((each.high for each in ranges), default=1.0)
+    if high < _MOST_LINEAR * low:
+        axes.set_xlim(0, room * high)
+        return ""
+    axes.set_xscale("log")
+    axes.set_xlim(0.8 * low, high * (1.25 * high / low) ** (room - 1))
+    _plain(axes.xaxis)
+    return ", logarithmic"
+
+
+def _bar(axes: Axes, row: int, found: DrawnRange, look: _style.Look, has_middle: bool) -> None:
+    """Draw a range; without a middle it is pale."""
+    width = found.high - found.low
+    axes.barh([row], [width], left=found.low, color=look.colour, height=0.45, alpha=0.9 if has_middle else _PALE)
+    if has_middle:
+        axes.plot([found.middle], [row], color="black", marker="|", markersize=13, markeredgewidth=2, linestyle="")
+
+
+def _machine_axis(axes: Axes, names: Sequence[str], is_left: bool) -> None:
+    """Set the axis of machines. The names beside the left panel are those of the right panel, too."""
+    axes.set_yticks(range(len(names)), [_style.shown(name) if is_left else "" for name in names])
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(False, axis="y")
+
+
+def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: _Looks) -> None:
+    """Draw the range of each machine's ratio to the best machine. A range that contains 1 decides nothing."""
+    decisions = {each.other.name: each for each in selection.verdicts if each.by == selection.by}
+    drawn = [DrawnRange(1.0, 1.0, 1.0)]
+    for row, machine in enumerate(shown):
+        decision = decisions.get(machine.name)
+        if decision is None:
+            axes.text(1.0, row, " the best" if row == 0 else " no price", va="center", fontsize=_style.SMALL_TEXT)
+            continue
+        ratio = decision.ratio
+        found = DrawnRange(1 / ratio.high, 1 / ratio.middle, 1 / ratio.low)
+        _bar(axes, row, found, look(machine.instance.name), machine.has_middle)
+        words = f" {found.text()}" + ("" if decision.decided else _UNDECIDED)
+        axes.text(found.high, row, words, va="center", fontsize=_style.SMALL_TEXT)
+        drawn.append(found)
+    axes.axvline(1.0, color="black", linewidth=1.0)
+    words = _range_axis(axes, drawn, len(_UNDECIDED))
+    axes.set_title(f"{selection.by}, relative to {shown[0].name}", fontsize=_style.TEXT)
+    axes.set_xlabel(f"ratio, {100 * CONFIDENCE:.0f} % interval{words}", fontsize=_style.TEXT)
 
 
 def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
@@ -93,42 +192,15 @@ def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
         axes.plot(
             [whole.low * scale, whole.high * scale], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
-    axes.set_yticks(range(len(shown)), [_style.shown(each.name) for each in shown])
-    axes.invert_yaxis()
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.05 * longest * scale)
     axes.set_xlabel(f"step time ({unit}), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
     axes.set_title("parts of the step (medians)", fontsize=_style.TEXT)
-
-
-def _cost_against_time(axes: Axes, shown: Sequence[Candidate], look: Callable[[str], _style.Look]) -> None:
-    for number, each in enumerate(shown):
-        hours = each.samples_per_s
-        usd = each.usd(int(_MILLION))
-        if usd is None:
-            continue
-        x, y = _MILLION / hours.middle / 3600, usd.middle
-        low, high = _MILLION / hours.high / 3600, _MILLION / hours.low / 3600
-        style = look(each.instance.name)
-        # Cost is time x price: both rise together, so one slanted line shows both intervals.
-        axes.plot([low, high], [usd.low, usd.high], color=style.colour, linewidth=2.2, alpha=0.75)
-        if each.has_middle:
-            axes.plot([x], [y], color=style.colour, marker=style.marker, markersize=8, linestyle="")
-        if len({machine.layout.num_nodes for machine in shown}) > 1:
-            words = f"x {each.layout.num_nodes}"
-            end, aside = ((high, usd.high), (3, 2)) if number % 2 == 0 else ((low, usd.low), (-18, -10))
-            axes.annotate(words, end, aside, textcoords="offset points", fontsize=_style.SMALL_TEXT)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    _plain(axes.xaxis, axes.yaxis)
-    axes.set_xlabel("hours for a million samples", fontsize=_style.TEXT)
-    axes.set_ylabel("$ for a million samples", fontsize=_style.TEXT)
-    axes.set_title("cost against time: lower left is better", fontsize=_style.TEXT)
 
 
 def _lines(
     axes: Axes,
     lines: Sequence[CrossoverLine],
-    look: Callable[[str], _style.Look],
+    look: _Looks,
     by_cost: bool,
     words: Callable[[int], str],
 ) -> None:
@@ -142,14 +214,18 @@ def _lines(
         )
         if line.has_middle:
             axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
-        axes.fill_between(x, low, high, color=style.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
+        for end in (low, high):
+            axes.plot(x, end, color=style.colour, linestyle="--", linewidth=0.9)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(sorted({x for line in lines for x, _ in line.points})))
+    labelled = sorted({x for line in lines for x, _ in line.points})
+    axes.xaxis.set_major_locator(FixedLocator(labelled[:: -(-len(labelled) // _MOST_SIZES)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(round(value))))
     _plain(axes.yaxis)
-    axes.set_ylabel("$ for a million samples" if by_cost else "hours for a million samples", fontsize=_style.TEXT)
+    unit = "$" if by_cost else "hours"
+    axes.set_ylabel(f"{unit} for a million samples (logarithmic)", fontsize=_style.TEXT)
 
 
 def _plain(*each: Axis) -> None:
@@ -184,15 +260,21 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         for each in _first_of_each(shown)
         if each.priced.price is not None
     )
+    bases: dict[str, list[str]] = {}
+    for each in shown:
+        bases.setdefault(each.basis, []).append(each.name)
     vague = [each.name for each in shown if not each.has_middle]
     left = len(selection.candidates) - len(shown)
     remarks = [
-        f"intervals of {100 * CONFIDENCE:.0f} %; the step time is based on "
-        + "; ".join(f"{each.name}: {each.basis.replace('+', ' and ')}" for each in shown)
+        f"intervals of {100 * CONFIDENCE:.0f} %; step times are based on figures that are "
+        + "; ".join(f"{basis.replace('+', ' and ')} ({', '.join(names)})" for basis, names in bases.items())
     ]
     remarks += (
         [f"pale bars and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
     )
     remarks += [f"prices: {dated}"] if dated else []
-    remarks.append("compare machines by their ratio (bench select), not by their intervals, which share assumptions")
+    remarks.append(
+        "compare machines by their ratio, not by their intervals, which share assumptions; a ratio whose interval "
+        "contains 1 is undecided"
+    )
     return remarks + ([f"not drawn: {left} more"] if left else [])

@@ -1,80 +1,116 @@
-"""The common look of figures: a palette for colour-blind readers, panels, size axes, the word `modelled`, saving.
+"""The common look of figures: colours, panels, axes, the heading with the origin, the legend, files.
 
-Figures are drawn without pyplot: there is no global state and no display is needed. They are 10 inches wide at 100 dots
+Figures are drawn without pyplot: there is no global state and no display is needed. They are 10 inches wide at 200 dots
 per inch, with no text below 9 points, so they are readable at 1000 pixels.
 """
 
 from __future__ import annotations
 
+import html
+import io
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from bench.core.printable import printable
-from bench.core.record import Flag
-from bench.core.units import format_size
-from bench.results.curves import COLOURS as COLOURS
-from bench.results.curves import MARKERS as MARKERS
-from bench.results.document import Summary
+from bench.core.units import format_duration, format_size
+from bench.figures._origin import FigureOrigin
+from bench.results import looks as colours
+from bench.results.curves import CurvePoint
 
 WIDTH_IN = 10.0
-DPI = 100
+DPI = 200
 TEXT = 10
 SMALL_TEXT = 9
-GREY = "#444444"
+GREY = colours.GREY
+USUAL_FORMATS = ("png", "svg")
 _NUM_SIZE_LABELS = 8
 _DOLLAR = re.compile(r"(?<!\\)\$")
-_LINE, _HANDLE = 125, 10  # in letters: the width of the figure, and of the line before a label in the legend
+# Inches: heights of the heading and of lines below the panels, and the space around them.
+_HEADING, _LINE_IN, _ENTRY_IN, _MARGIN = 0.40, 0.155, 0.205, 0.08
+_TITLE_IN, _TITLE_LETTERS = 0.2, 92
+_PANEL_GAP = 0.08  # inches above and below a panel
+_LETTERS = 138  # of a line of small text
+_LEGEND_LETTERS, _HANDLE = 122, 9  # of a line of the legend, and the width of the line before a label
+_MOST_COLUMNS = 4
+MOST_SERIES = 16  # in a figure; more cannot be told apart
+_MOST_ORIGIN_LINES = 2
+_SPAN = 10.0  # a logarithmic axis shows at least this factor, so that noise looks as small as it is
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The colour, marker and dashes of one series, which are the same in every panel.
-
-    Modelled series are dash-dotted.
-    """
+    """The colour, marker and dashes of one series, which are the same in every panel."""
 
     label: str
     colour: str
     marker: str
-    dashes: Literal["-", "--", "-."]
+    dashes: colours.Dashes = "-"
 
     def handle(self) -> Line2D:
         """Return the legend entry of the series."""
         return Line2D([], [], color=self.colour, marker=self.marker, linestyle=self.dashes, label=self.label)
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return the looks of series, by label. After seven series the colours repeat with other dashes."""
+def looks(series: Mapping[str, str]) -> dict[str, Look]:
+    """Return the looks of series by label. `series`: the transport of each label.
+
+    A transport has its own colour and marker. Series that share a transport differ in tone and dashes.
+    """
     found: dict[str, Look] = {}
-    for index, name in enumerate(dict.fromkeys(names)):
-        again = index // len(COLOURS) % 2 == 1
-        dashes: Literal["-", "--", "-."] = "-." if "(modelled)" in name else "--" if again else "-"
-        found[name] = Look(name, COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], dashes)
+    num_series: dict[tuple[str, str], int] = {}
+    for label, transport in series.items():
+        colour, marker = colours.of_transport(transport)
+        number = num_series.get((colour, marker), 0)
+        num_series[colour, marker] = number + 1
+        dashes = colours.DASHES[number % len(colours.DASHES)]
+        found[label] = Look(label, colours.tone(colour, number), marker, dashes)
     return found
 
 
-def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]:
-    """Return a figure with equal panels in two columns, and its axes. `height_in`: height of one row in inches."""
-    columns = min(num_panels, 2)
+def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
+    """Return the looks of instance types by name."""
+    return {name: Look(name, *colours.of_machine(name)) for name in names}
+
+
+def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
+    """Return looks of things that are neither transports nor machines, such as algorithms.
+
+    After seven, the colours repeat in other tones, with other markers and dashes.
+    """
+    found = {}
+    for index, name in enumerate(dict.fromkeys(names)):
+        turn, place = divmod(index, len(colours.COLOURS))
+        marker = colours.MARKERS[(index + turn) % len(colours.MARKERS)]
+        found[name] = Look(
+            name, colours.tone(colours.COLOURS[place], 3 * turn), marker, colours.DASHES[turn % len(colours.DASHES)]
+        )
+    return found
+
+
+def panels(num_panels: int, height_in: float = 3.6, columns: int = 2) -> tuple[Figure, list[Axes]]:
+    """Return a figure with equal panels in columns, and its axes. `height_in`: height of one row in inches."""
+    columns = min(num_panels, columns)
     rows = -(-num_panels // columns)
-    figure = Figure(figsize=(WIDTH_IN, height_in * rows + 0.9), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, height_in * rows), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, index + 1) for index in range(num_panels)]
     for each in axes:
-        each.tick_params(labelsize=SMALL_TEXT)
+        each.tick_params(which="both", labelsize=SMALL_TEXT)
+        each.tick_params(axis="x", which="minor", pad=5)  # labels of short ticks are level with those of long ones
         each.grid(True, color="#dddddd", linewidth=0.6)
         each.set_axisbelow(True)
         for side in ("top", "right"):
@@ -82,48 +118,85 @@ def panels(num_panels: int, height_in: float = 3.6) -> tuple[Figure, list[Axes]]
     return figure, axes
 
 
-def finish(figure: Figure, title: str, handles: Sequence[Any], rows: Iterable[Summary], remarks: Sequence[str]) -> None:
-    """Add the title above the panels, and the legend and the remarks below them.
+# -- heading, legend and remarks
 
-    The title says whether rows are modelled or imported. `rows`: the rows that the figure shows.
+
+def finish(
+    figure: Figure,
+    title: str,
+    kind: str,
+    handles: Sequence[Any],
+    remarks: Sequence[str],
+    points: Iterable[CurvePoint] = (),
+) -> None:
+    """Make room above the panels for the title and the origin, and below them for the legend and the remarks.
+
+    `kind`: the first words of the origin, such as MEASURED; `sign` adds the rest. `points`: the points that the figure
+    shows; if one did not converge, the legend explains hollow markers.
     """
-    drawn = list(rows)
-    modelled = [row.modelled for row in drawn]
-    if any(modelled):
-        title += " - modelled, not measured" if all(modelled) else " - partly modelled"
-    imported = [row.imported for row in drawn]
-    if any(imported):
-        title += " - imported from other tools' logs" if all(imported) else " - partly imported"
-    figure.suptitle(title, fontsize=12, fontweight="bold")
-    if any(Flag.NOT_CONVERGED in row.flags for row in drawn):
+    if not all(point.converged for point in points):
         hollow = Line2D([], [], color=GREY, marker="o", markerfacecolor="white", linestyle="", label="not converged")
         handles = [*handles, hollow]
-    remark = "\n".join(textwrap.fill(line, 130) for line in remarks)
+    lines = [line for remark in remarks for line in textwrap.wrap(remark, _LETTERS, subsequent_indent="   ")]
+    columns = _columns([len(str(handle.get_label())) for handle in handles])
+    legend_in = _ENTRY_IN * -(-len(handles) // columns) + 0.05 * bool(handles)
+    remarks_in = _LINE_IN * len(lines)
+    below = _MARGIN + remarks_in + legend_in + _MARGIN
+    heading = [line.replace("\0", " ") for line in textwrap.wrap(title.replace(" x ", "\0x\0"), _TITLE_LETTERS)]
+    heading_in = _HEADING + _TITLE_IN * (len(heading) - 1)
+    above = heading_in + _LINE_IN * _MOST_ORIGIN_LINES
+    height = figure.get_figheight() + above + below
+    figure.set_figheight(height)
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(h_pad=_PANEL_GAP, rect=(0.006, below / height, 0.988, 1 - (above + below) / height))  # type: ignore[call-arg]
+    figure.set_label(title)
+    left = 0.01
+    figure.text(left, 1 - 0.08 / height, "\n".join(heading), fontsize=12, fontweight="bold", va="top")
+    figure.text(left, 1 - (heading_in - 0.08) / height, kind, fontsize=SMALL_TEXT, color=GREY, va="top", gid="origin")
+    if lines:
+        words = "\n".join(lines)
+        figure.text(left, _MARGIN / height, words, fontsize=SMALL_TEXT, color=GREY, va="bottom", linespacing=1.15)
     if handles:
-        # The remarks are the legend's title, so the layout keeps both clear of the panels.
-        longest = max(len(str(handle.get_label())) for handle in handles)
-        columns = max(1, min(len(handles), 3, _LINE // (longest + _HANDLE)))
-        legend = figure.legend(
+        figure.legend(
             handles=handles,
-            loc="outside lower center",
+            loc="lower left",
+            bbox_to_anchor=(left, (_MARGIN + remarks_in) / height),
             ncols=columns,
             fontsize=TEXT,
             frameon=False,
             handlelength=3,
-            title=remark,
-            title_fontsize=SMALL_TEXT,
+            labelspacing=0.3,
+            borderpad=0.1,
+            borderaxespad=0.1,
         )
-        legend.get_title().set_color(GREY)
-    else:
-        figure.supxlabel(remark, fontsize=SMALL_TEXT, color=GREY)
 
 
-def watermark(axes: Axes) -> None:
+def _columns(lengths: Sequence[int]) -> int:
+    """Return the largest number of columns in which the labels of a legend fit. Labels fill column after column."""
+    for columns in range(min(len(lengths), _MOST_COLUMNS), 1, -1):
+        rows = -(-len(lengths) // columns)
+        widths = [max(lengths[at : at + rows]) + _HANDLE for at in range(0, len(lengths), rows)]
+        if sum(widths) <= _LEGEND_LETTERS:
+            return columns
+    return 1
+
+
+def sign(figure: Figure, origin: FigureOrigin) -> None:
+    """Write the machine, cluster, run and date of a figure below its title."""
+    for text in figure.texts:
+        if text.get_gid() == "origin":
+            whole = f"{text.get_text()} | {origin}".replace(" ", "\0").replace("\0|\0", "\0| ")
+            words = textwrap.wrap(whole, _LETTERS, max_lines=_MOST_ORIGIN_LINES)
+            text.set_text("\n".join(words).replace("\0", " "))
+
+
+def watermark(axes: Axes, words: str = "MODELLED") -> None:
     """Write `MODELLED` across a panel, because a panel may be copied without the title."""
     axes.text(
         0.5,
         0.5,
-        "MODELLED",
+        words,
         transform=axes.transAxes,
         fontsize=30,
         color="#999999",
@@ -132,27 +205,35 @@ def watermark(axes: Axes) -> None:
         ha="center",
         va="center",
         zorder=0,
+        gid="watermark",
     )
 
 
-def points(
+# -- series and axes
+
+
+def curve(
     axes: Axes,
     look: Look,
-    rows: Sequence[Summary],
+    points: Sequence[CurvePoint],
     x: Sequence[float],
-    y: Sequence[float],
-    errors: Sequence[tuple[float, float]] | None = None,
+    values: Sequence[tuple[float, float, float]],
+    bands: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draw a series as points and a line. The markers of rows that did not converge are hollow.
+    """Draw a series as points with intervals, a line and a band.
 
-    The line joins neighbouring points only if they have the same algorithm. `errors`: how far the interval of each
-    point reaches below and above the point.
+    The markers of points that did not converge are hollow. The line joins neighbouring points only if they have the
+    same algorithm. `values`: the lower end, the middle and the upper end of each point. `bands`: the ends of the band
+    at each point.
     """
-    if errors is not None:
-        axes.errorbar(
-            x, y, yerr=list(zip(*errors, strict=True)), fmt="none", ecolor=look.colour, elinewidth=1, capsize=2.5
-        )
-    for _, piece in groupby(range(len(rows)), key=lambda index: rows[index].algorithm):
+    y = [middle for _, middle, _ in values]
+    if bands:
+        low, high = zip(*bands, strict=True)
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.18, linewidth=0)
+    if any(low < middle or middle < high for low, middle, high in values):
+        errors = [[middle - low for low, middle, _ in values], [high - middle for _, middle, high in values]]
+        axes.errorbar(x, y, yerr=errors, fmt="none", ecolor=look.colour, elinewidth=1, capsize=2.5)
+    for _, piece in groupby(range(len(points)), key=lambda index: points[index].first.algorithm):
         line = list(piece)
         axes.plot(
             [x[index] for index in line],
@@ -162,7 +243,7 @@ def points(
             linewidth=1.6,
         )
     for hollow in (False, True):
-        chosen = [index for index, row in enumerate(rows) if (Flag.NOT_CONVERGED in row.flags) is hollow]
+        chosen = [index for index, point in enumerate(points) if point.converged is not hollow]
         axes.plot(
             [x[index] for index in chosen],
             [y[index] for index in chosen],
@@ -181,7 +262,7 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     """
     present = sorted(set(sizes), reverse=True)
     axes.set_xscale("log", base=2)
-    room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 4))
+    room = max(present[0] / present[-1], 2) ** (1 / (_NUM_SIZE_LABELS + 1))
     labelled = present[:1]
     for size in present[1:]:
         if labelled[-1] / size >= room:
@@ -189,7 +270,40 @@ def size_axis(axes: Axes, sizes: Iterable[int]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(labelled[::-1]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_size(round(value))))
-    axes.set_xlabel("size (bytes, binary units)", fontsize=TEXT)
+    axes.set_xlabel("size (bytes, binary units; logarithmic)", fontsize=TEXT)
+
+
+def log_limits(values: Iterable[float]) -> tuple[float, float]:
+    """Return the limits of a logarithmic axis of these values: a little wider, and at least a factor of 10."""
+    positive = [value for value in values if value > 0] or [1.0]
+    low, high = min(positive) / 1.4, max(positive) * 1.4
+    missing = max(_SPAN / (high / low), 1.0) ** 0.5
+    return low / missing, high * missing
+
+
+def rate_axis(axes: Axes, limits: tuple[float, float], words: str = "busbw (GB/s, logarithmic)") -> None:
+    """Set a logarithmic y axis of rates, labelled 0.1, 1, 10, ..., and in between if it spans few powers of ten."""
+    axes.set_yscale("log")
+    axes.set_ylim(limits)
+    axes.set_ylabel(words, fontsize=TEXT)
+    few = limits[1] / limits[0] < 300
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=20))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}" if rate >= 1e-4 else f"{rate:.0e}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def time_axis(axes: Axes, limits: tuple[float, float]) -> None:
+    """Set a logarithmic y axis of times (10 us, 1 ms, ...). If it spans little, also label multiples by 2 and 5."""
+    axes.set_yscale("log")
+    axes.set_ylim(limits)
+    axes.set_ylabel("time (logarithmic)", fontsize=TEXT)
+    few = limits[1] / limits[0] < 300
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=20))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_duration(seconds)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+# -- files
 
 
 def shown(text: str) -> str:
@@ -207,21 +321,43 @@ def _tick_labels(axis: Axis) -> list[Text]:
     return [label for tick in (*axis.majorTicks, *axis.minorTicks) for label in (tick.label1, tick.label2)]
 
 
-def save(figure: Figure, path: Path | str) -> tuple[Path, Path]:
-    """Write `path`.png and `path`.svg, and create their folder. Returns both paths."""
+def save(figure: Figure, path: Path | str, formats: Sequence[str] = USUAL_FORMATS) -> list[Path]:
+    """Write `path`.png, `path`.svg or others, and create their folder. Returns their paths."""
     base = Path(path)
     base.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = base.with_name(base.name + ".png"), base.with_name(base.name + ".svg")
-    write(figure, png)
-    write(figure, svg)
-    return png, svg
+    files = [base.with_name(f"{base.name}.{each}") for each in formats]
+    for file in files:
+        write(figure, file)
+    return files
 
 
 def write(figure: Figure, path: Path) -> None:
-    """Write one file in the format of its suffix. Raises OSError."""
+    """Write one file in the format of its suffix. An SVG has real text, a title and a description. Raises OSError."""
     labels = {id(label) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in _tick_labels(axis)}
     for text in figure.findobj(Text):
         safe = "\n".join(map(shown, text.get_text().split("\n")))
         if id(text) not in labels and safe != text.get_text():
             text.set_text(safe)
-    figure.savefig(path, dpi=DPI, facecolor="white")
+    if path.suffix != ".svg":
+        figure.savefig(path, dpi=DPI, facecolor="white")
+        return
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "linkbench"}), io.StringIO() as drawn:
+        figure.savefig(drawn, format="svg", facecolor="white", metadata={"Date": None})
+        path.write_text(_described(drawn.getvalue(), figure), encoding="utf-8")
+
+
+def _described(svg: str, figure: Figure) -> str:
+    """Return an SVG with a title and a description, which screen readers read."""
+    title, description = (html.escape(words) for words in (str(figure.get_label()), describe(figure)))
+    root, end, rest = svg.partition("<metadata>")
+    root = root.replace("<svg ", '<svg role="img" aria-labelledby="title desc" ', 1)
+    return f'{root}<title id="title">{title}</title>\n <desc id="desc">{description}</desc>\n {end}{rest}'
+
+
+def describe(figure: Figure) -> str:
+    """Return what a figure shows, in words: its origin, panels and series, and the remarks below them."""
+    texts = [text.get_text().replace("\n", " ") for text in figure.texts[1:]]
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    series = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    parts = [*texts[:1], f"Panels: {'; '.join(titles)}" * bool(titles), f"Series: {'; '.join(series)}" * bool(series)]
+    return ". ".join(filter(None, (*parts, *texts[1:])))

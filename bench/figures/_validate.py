@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.figures import _style
+from bench.figures._origin import FigureOrigin
 from bench.predict.validate import LARGE_BYTES, HeldOutRow, link_level
 
 _RATIOS = (0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0)
@@ -21,7 +23,7 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
     The left panel shows all rows by size, the right one large sizes by class.
     """
     classes = list(dict.fromkeys(sorted(link_level(row) for row in rows)))
-    looks = {name: _look(index, name) for index, name in enumerate(classes)}
+    looks = _style.looks_of_kinds(classes)
     figure, (left, right) = _style.panels(2, height_in=4.2)
     for index, name in enumerate(classes):
         own = [row for row in rows if link_level(row) == name]
@@ -30,12 +32,12 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
         _points(right, looks[name], large, _positions(index, len(large)))
     for panel in (left, right):
         panel.set_yscale("log")
-        panel.set_ylim(_RATIOS[0], _RATIOS[-1])
+        panel.set_ylim(0.9 * _RATIOS[0], 1.1 * _RATIOS[-1])
         panel.yaxis.set_major_locator(FixedLocator(_RATIOS))
         panel.yaxis.set_minor_locator(NullLocator())
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         panel.axhline(1.0, color="black", linewidth=0.8)
-        panel.set_ylabel("predicted / measured time", fontsize=_style.TEXT)
+        panel.set_ylabel("predicted / measured time (logarithmic)", fontsize=_style.TEXT)
     _style.size_axis(left, [row.payload_bytes for row in rows if row.payload_bytes])
     left.set_title("all sizes", fontsize=_style.TEXT)
     right.set_title("64 MiB and above", fontsize=_style.TEXT)
@@ -59,17 +61,15 @@ def errors(rows: Sequence[HeldOutRow]) -> Figure:
     _style.finish(
         figure,
         "Published rows, predicted without their own system",
+        "PREDICTED and MEASURED",
         handles,
-        (),
         ["without a middle: drawn at the geometric middle of the interval; ratios beyond 10: drawn at the edge"],
     )
+    systems = len({row.system for row in rows})
+    _style.sign(
+        figure, FigureOrigin(f"{systems} systems, {len(rows)} rows", date=f"computed {datetime.now(UTC).date()}")
+    )
     return figure
-
-
-def _look(index: int, name: str) -> _style.Look:
-    """Return the look of a class. Once all colours are used, they repeat with other markers."""
-    marker = _style.MARKERS[(index + index // len(_style.COLOURS)) % len(_style.MARKERS)]
-    return _style.Look(name, _style.COLOURS[index % len(_style.COLOURS)], marker, "-")
 
 
 def _points(panel: Axes, look: _style.Look, rows: Sequence[HeldOutRow], x: Sequence[float]) -> None:

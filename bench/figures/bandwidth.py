@@ -5,8 +5,9 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.figures import _bounds, _style
+from bench.figures import _bounds, _origin, _style
 from bench.results import curves
+from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
 
 
@@ -23,47 +24,58 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     rows = _chosen(document)
     if not rows:
         return []
-    labels = curves.labels(document)
-    looks = _style.looks(curves.label_of(labels, row) for row in rows)
+    rows, not_drawn = curves.first_curves(document, rows, _style.MOST_SERIES)
+    looks = _style.looks(curves.transports(document, rows))
     patterns = curves.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
+    drawn: list[CurvePoint] = []
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
-        drawn = {
-            line: curves.slowest_groups(of_line)
-            for line, of_line in curves.by(of_pattern, lambda row: (row.job, curves.label_of(labels, row))).items()
-        }
-        for (_, name), line in drawn.items():
-            _draw_line(panel, looks[name], line)
-        _bounds.draw(panel, (row for line in drawn.values() for row in line))
+        points: list[CurvePoint] = []
+        for label, line in curves.lines(document, of_pattern).items():
+            draw_curve(panel, looks[label], line)
+            points += line
+        _bounds.draw(panel, points)
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
-        panel.set_ylabel("busbw (GB/s)", fontsize=_style.TEXT)
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
-    handles = [look.handle() for look in looks.values()]
-    remarks = curves.interval_remark(rows) + curves.algorithm_remark(rows)
+        drawn += points
+    remarks = curves.interval_remark(drawn) + _bound_remark(drawn) + curves.algorithm_remark(rows)
     remarks += curves.invalid_remark(document, "pipelined")
-    _style.finish(figure, "Bus bandwidth, operations back to back", handles, rows, remarks)
+    remarks += not_drawn
+    handles = [look.handle() for look in looks.values()]
+    title = "Bus bandwidth by size, operations back to back"
+    _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("bandwidth", figure)]
 
 
 def _chosen(document: Document) -> list[Summary]:
     rows = curves.valid(document, "pipelined")
-    return [row for row in rows if row.busbw_bytes_per_s is not None and row.payload_bytes > 0]
+    return [row for row in rows if row.busbw_bytes_per_s and row.payload_bytes > 0]
 
 
-def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
-    sizes = [float(row.payload_bytes) for row in rows]
-    rates = [(row.busbw_bytes_per_s or 0.0) / 1e9 for row in rows]
-    errors = [_error(row, rate) for row, rate in zip(rows, rates, strict=True)]
-    _style.points(panel, look, rows, sizes, rates, errors)
+def draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
+    """Draw the rates of a curve, with their intervals and the band of the launches."""
+    sizes = [float(point.payload_bytes) for point in line]
+    ends = [point.interval or (point.seconds, point.seconds) for point in line]
+    values = [
+        (point.busbw(high), point.busbw(), point.busbw(low)) for point, (low, high) in zip(line, ends, strict=True)
+    ]
+    bands = []
+    if any(point.spread for point in line):
+        for point in line:
+            fastest, slowest = point.spread or (point.seconds, point.seconds)
+            bands.append((point.busbw(slowest), point.busbw(fastest)))
+    _style.curve(panel, look, line, sizes, values, bands)
 
 
-def _error(row: Summary, rate: float) -> tuple[float, float]:
-    """Return how far the interval of a rate reaches below and above the rate.
-
-    Both are computed from the interval of the time.
-    """
-    if not row.median_s or not row.ci_low_s or not row.ci_high_s:
-        return 0.0, 0.0
-    return rate * (1 - row.median_s / row.ci_high_s), rate * (row.median_s / row.ci_low_s - 1)
+def _bound_remark(points: list[CurvePoint]) -> list[str]:
+    kinds = {point.first.bound_kind for point in points if point.first.bound_name}
+    words = []
+    if "hard" in kinds:
+        words.append("solid grey: hard bound of the links")
+    if "traffic" in kinds:
+        words.append("dashed grey, traffic: what the algorithm's messages leave of the links")
+    if "reference" in kinds:
+        words.append("dashed grey, reference: a measured rate to compare with, not a limit")
+    return ["; ".join(words)] if words else []

@@ -10,18 +10,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.core.units import format_bytes, format_duration, format_rate
-from bench.figures import _style
+from bench.figures import _origin, _style
 from bench.results import curves, model
 from bench.results.document import Document, Fit, Segment
 
 _TITLES = {
-    "isolated": "Model of one operation at a time",
-    "pipelined": "Model of operations back to back, per operation",
+    "isolated": "Fitted model, latency + size / bandwidth: one operation at a time",
+    "pipelined": "Fitted model, latency + size / bandwidth: operations back to back, per operation",
 }
 _HALF: dict[str, Any] = {"linestyle": "", "marker": "|", "markersize": 16, "markeredgewidth": 1.8, "zorder": 4}
+
+_HEADLINE_SHARE = 0.09  # of the time axis, above the data, for each headline
 
 Points = Mapping[tuple[str, str, str], Sequence[model.Point]]  # by job, mode and group
 
@@ -45,7 +46,7 @@ def _figure(document: Document, mode: str) -> Figure:
     fits = [fit for fit in document.fits if fit.mode == mode]
     cases = {fit.job: model.header_of(headers, fit.job) for fit in fits}
     labels = curves.labels(replace(document, headers=cases))
-    looks = _style.looks(labels[fit.job] for fit in fits)
+    looks = _style.looks({labels[fit.job]: fit.transport for fit in fits})
     patterns = list(dict.fromkeys(fit.pattern for fit in fits))
     most = max(sum(fit.pattern == pattern for fit in fits) for pattern in patterns)
     figure, axes = _style.panels(len(patterns), height_in=3.6 + 0.2 * min(max(most - 3, 0), 12))
@@ -57,14 +58,10 @@ def _figure(document: Document, mode: str) -> Figure:
         panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
-    # No point is hollow here. Without flags, `finish` does not explain hollow points in the legend.
-    rows = [
-        replace(row, flags=())
-        for row in document.summaries
-        if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases
-    ]
+    rows = [row for row in document.summaries if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases]
     remarks = _remarks(fits, [point for fit in fits for point in points[_key(fit)]])
-    _style.finish(figure, _TITLES.get(mode, f"Model, {mode}"), _handles(looks.values(), fits), rows, remarks)
+    title = _TITLES.get(mode, f"Model, {mode}")
+    _style.finish(figure, title, _origin.kind_of(rows), _handles(looks.values(), fits), remarks)
     return figure
 
 
@@ -81,13 +78,16 @@ def _slowest_groups(fits: Sequence[Fit], points: Points) -> list[Fit]:
 
 
 def _draw_panel(panel: Axes, drawn: Sequence[tuple[_style.Look, Fit, Sequence[model.Point]]]) -> None:
-    panel.set_yscale("log")
+    ends: list[float] = []
     for look, fit, points in drawn:
         _draw_points(panel, look, points)
         for segment in fit.segments:
             _draw_segment(panel, look, segment, fit.fits)
+            ends += [model.predicted(segment, size) for size in (segment.first_bytes, segment.last_bytes)]
+        ends += [end for point in points for end in (point.seconds, point.low_s, point.high_s) if end]
     _style.size_axis(panel, (point.payload_bytes for _, _, points in drawn for point in points))
-    _time_axis(panel, len(drawn))
+    low, high = _style.log_limits(ends)
+    _style.time_axis(panel, (low, high * (high / low) ** (_HEADLINE_SHARE * len(drawn))))
     handles = [replace(look, label=_headline(fit)).handle() for look, fit, _ in drawn]
     panel.legend(
         handles=handles,
@@ -151,16 +151,6 @@ def _headline(fit: Fit) -> str:
 def _latency(segment: Segment) -> float:
     """Return the latency to draw, in seconds. It is the upper end of the interval if the interval contains zero."""
     return segment.latency_s if segment.latency_low_s else segment.latency_high_s or segment.latency_s
-
-
-def _time_axis(panel: Axes, num_lines: int) -> None:
-    """Label powers of ten (10 us, 1 ms, ...), and leave empty space above the data for the headlines."""
-    low, high = panel.get_ylim()
-    panel.set_ylim(low, high * (high / low) ** (0.04 * num_lines))
-    panel.set_ylabel("time", fontsize=_style.TEXT)
-    panel.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_duration(seconds)))
-    panel.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _handles(looks: Iterable[_style.Look], fits: Sequence[Fit]) -> list[Line2D]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from bench.core.units import format_duration
-from bench.figures import _style
+from bench.figures import _origin, _style
 from bench.results import curves
+from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
 
 
@@ -28,28 +28,29 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     rows = _chosen(document)
     if not rows:
         return []
-    labels = curves.labels(document)
-    looks = _style.looks(curves.label_of(labels, row) for row in rows)
+    rows, not_drawn = curves.first_curves(document, rows, _style.MOST_SERIES)
+    looks = _style.looks(curves.transports(document, rows))
     patterns = curves.by(rows, lambda row: row.pattern)
     figure, axes = _style.panels(len(patterns))
+    drawn: list[CurvePoint] = []
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
-        for (_, name), line in curves.by(of_pattern, lambda row: (row.job, curves.label_of(labels, row))).items():
-            _draw_line(panel, looks[name], curves.slowest_groups(line))
+        points: list[CurvePoint] = []
+        for label, line in curves.lines(document, of_pattern).items():
+            _draw_curve(panel, looks[label], line)
+            points += line
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
-        _time_axis(panel)
+        ends = [end for point in points for end in (*_band(point), point.seconds, point.first.floor_s or point.seconds)]
+        _style.time_axis(panel, _style.log_limits(ends))
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
-    handles = [look.handle() for look in looks.values()]
-    if any(row.floor_s for row in rows):
-        names = {row.floor_name for row in rows if row.floor_s}
-        pings = any(name and name.startswith("ping-pong") for name in names)
-        label = "ping-pong x least steps (reference)" if pings else "floor: latencies of the links"
-        handles.append(Line2D([], [], color=_style.GREY, linestyle="--", label=label))
-    remarks = ["median of the slowest rank's times with its 95 % interval; band: fastest sample to p95 if known"]
-    remarks += curves.algorithm_remark(rows)
-    remarks += [*_sizeless(document, labels), *curves.invalid_remark(document, "isolated")]
-    _style.finish(figure, "Time of one operation at a time", handles, rows, remarks)
+        drawn += points
+    remarks = [*_remarks(drawn), *curves.algorithm_remark(rows), *_sizeless(document)]
+    remarks += curves.invalid_remark(document, "isolated")
+    remarks += not_drawn
+    handles = [look.handle() for look in looks.values()] + _floor_handle(rows)
+    title = "Time of one operation at a time, by size"
+    _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("latency", figure)]
 
 
@@ -57,53 +58,58 @@ def _chosen(document: Document) -> list[Summary]:
     return [row for row in curves.valid(document, "isolated") if row.payload_bytes > 0]
 
 
-def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary]) -> None:
-    sizes = [float(row.payload_bytes) for row in rows]
-    times = [curves.seconds(row) for row in rows]
-    bands = [_band(row) for row in rows]
-    panel.fill_between(
-        sizes, [low for low, _ in bands], [high for _, high in bands], color=look.colour, alpha=0.18, linewidth=0
-    )
-    _style.points(panel, look, rows, sizes, times, [_error(row) for row in rows])
-    floors = [(size, row.floor_s) for size, row in zip(sizes, rows, strict=True) if row.floor_s]
-    panel.plot(
-        [size for size, _ in floors],
-        [floor for _, floor in floors],
-        color=_style.GREY,
-        linestyle="--",
-        linewidth=1.2,
-        zorder=1,
-    )
+def _draw_curve(panel: Axes, look: _style.Look, line: list[CurvePoint]) -> None:
+    sizes = [float(point.payload_bytes) for point in line]
+    values = []
+    for point in line:
+        low, high = point.interval or (point.seconds, point.seconds)
+        values.append((low, point.seconds, high))
+    _style.curve(panel, look, line, sizes, values, [_band(point) for point in line])
+    floors = [(point.payload_bytes, point.first.floor_s) for point in line if point.first.floor_s]
+    if floors:
+        x, y = zip(*floors, strict=True)
+        panel.plot(x, y, color=look.colour, linestyle=":", linewidth=1.4, zorder=1)
 
 
-def _time_axis(panel: Axes) -> None:
-    """Label powers of ten (10 us, 1 ms, ...). If there are few of them, also label their multiples by 2 and 5."""
-    panel.set_yscale("log")
-    panel.set_ylabel("time", fontsize=_style.TEXT)
-    low, high = panel.get_ylim()
-    panel.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > 300 else (1.0, 2.0, 5.0)))
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_duration(seconds)))
-    panel.yaxis.set_minor_formatter(NullFormatter())
+def _band(point: CurvePoint) -> tuple[float, float]:
+    """Return the ends of a point's band in seconds: the fastest and the slowest launch.
 
-
-def _band(row: Summary) -> tuple[float, float]:
-    """Return the ends of a row's band in seconds: the fastest sample and p95.
-
-    If these are unknown, return the ends of the median's interval, or the median twice.
+    Of one launch, they are its fastest sample and its p95. If these are unknown, the band has no height.
     """
-    median = curves.seconds(row)
+    if point.spread:
+        return point.spread
+    row = point.first
     if row.p95_s is not None and row.min_s is not None:
         return row.min_s, row.p95_s
-    return row.ci_low_s or median, row.ci_high_s or median
+    return point.interval or (point.seconds, point.seconds)
 
 
-def _error(row: Summary) -> tuple[float, float]:
-    """Return how far the median's interval reaches below and above the median, in seconds."""
-    median = curves.seconds(row)
-    return median - (row.ci_low_s or median), (row.ci_high_s or median) - median
+def _remarks(points: list[CurvePoint]) -> list[str]:
+    remarks = curves.interval_remark(points)
+    single = [point for point in points if not point.spread and point.first.p95_s is not None]
+    if single and not any(point.first.modelled for point in single):
+        remarks.append("times of the slowest rank; band of a single launch: fastest sample to p95")
+    return remarks
 
 
-def _sizeless(document: Document, labels: dict[str, str]) -> list[str]:
+def _floor_handle(rows: list[Summary]) -> list[Line2D]:
+    """Return the legend entry of the floors, if there are any."""
+    names = {row.floor_name for row in rows if row.floor_s}
+    if not names:
+        return []
+    pings = any(name and name.startswith("ping-pong") for name in names)
+    label = (
+        "in the curve's colour: ping-pong time x least steps (reference)"
+        if pings
+        else "in the curve's colour: floor of the links' latencies"
+    )
+    return [Line2D([], [], color=_style.GREY, linestyle=":", label=label)]
+
+
+def _sizeless(document: Document) -> list[str]:
     rows = [row for row in curves.valid(document, "isolated") if row.payload_bytes == 0 and row.group == "world"]
-    texts = [f"{row.pattern} over {labels[row.job]}: {format_duration(curves.seconds(row))}" for row in rows]
+    texts = []
+    for pattern, of_pattern in curves.by(rows, lambda row: row.pattern).items():
+        for label, [point] in curves.lines(document, of_pattern).items():
+            texts.append(f"{pattern} over {label}: {format_duration(point.seconds)}")
     return ["; ".join(texts)] if texts else []

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter
 from bench.core.record import Flag, Header, known
 from bench.diagnose import pair_evidence
 from bench.diagnose.localise import Accused, Places
-from bench.figures import _style
+from bench.figures import _origin, _style
 from bench.results import curves
 from bench.results.document import Document, Summary
 
@@ -86,7 +86,7 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     remarks = ["darker is worse; white lines separate the nodes" if parted else "darker is worse"]
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
-    remarks += ["grey: not measured in this direction"] if blank else []
+    remarks += ["grey: not measured"] if blank else []
     remarks += curves.through_host_remark(rows)
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
@@ -94,7 +94,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
         remarks += [f"framed, below 0.9 of its peers: {', '.join(named[:_MOST_NAMED])}{more}"]
     remarks += curves.invalid_remark(document, "pipelined") + curves.invalid_remark(document, "isolated")
     title = f"{header.pattern} over {header.transport}, {curves.world(header.num_ranks, header.num_nodes)}"
-    _style.finish(figure, title, [], [row for each in maps for row in each.rows], remarks)
+    drawn = [row for each in maps for row in each.rows]
+    _style.finish(figure, title, _origin.kind_of(drawn), [], remarks)
     return figure
 
 
@@ -187,6 +188,7 @@ def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], s
                         fill=False,
                         edgecolor=_FRAME,
                         linewidth=2.5,
+                        clip_on=False,
                         zorder=4,
                     )
                 )
@@ -217,7 +219,8 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
     panel.set_title(shown.title, fontsize=_style.TEXT)
     panel.set_facecolor("#dddddd")
     image = panel.imshow(grid, cmap=shown.colours, norm=norm)
-    bar = figure.colorbar(image, ax=panel, shrink=0.9, label=shown.unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
+    unit = shown.unit + ", logarithmic" * isinstance(norm, LogNorm)
+    bar = figure.colorbar(image, ax=panel, shrink=0.9, label=unit, format=FuncFormatter(lambda x, _: f"{x:.3g}"))
     bar.ax.tick_params(which="both", labelsize=_style.SMALL_TEXT)
     panel.grid(False)
     panel.set_xlabel("to rank", fontsize=_style.TEXT)

@@ -11,11 +11,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from bench.core.record import known
-from bench.figures import _style
+from bench.figures import _origin, _style
 from bench.results import curves
+from bench.results.curves import CurvePoint
 from bench.results.document import Document, Scaling, Summary
 
-_Series = dict[str, list[Summary]]  # label -> one row for each number of ranks, increasing
+_Series = dict[str, list[CurvePoint]]  # label -> one point for each number of ranks, increasing
 
 
 def applies(document: Document) -> bool:
@@ -33,26 +34,29 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
 
 
 def _bandwidths(panels: dict[str, _Series]) -> Figure:
-    looks = _style.looks(label for series in panels.values() for label in series)
+    points = [point for series in panels.values() for of_label in series.values() for point in of_label]
+    looks = _style.looks({_label(point.first): point.first.transport for point in points})
     figure, axes = _style.panels(len(panels))
     for panel, (pattern, series) in zip(axes, panels.items(), strict=True):
-        size = next(iter(series.values()))[0].payload_bytes
-        rated = all(row.busbw_bytes_per_s is not None for rows in series.values() for row in rows)
+        of_pattern = [point for of_label in series.values() for point in of_label]
+        size = of_pattern[0].payload_bytes
+        rated = all(point.first.busbw_bytes_per_s is not None for point in of_pattern)
         panel.set_title(f"{pattern}, {curves.size_words(size)}" if size else pattern, fontsize=_style.TEXT)
         panel.set_ylabel("busbw (GB/s)" if rated else "time (us)", fontsize=_style.TEXT)
-        for label, rows in series.items():
-            _draw_line(panel, looks[label], rows, rated)
-        _ranks_axis(panel, {known(row.num_ranks): known(row.num_nodes) for rows in series.values() for row in rows})
+        for label, line in series.items():
+            _draw_line(panel, looks[label], line, rated)
+        _ranks_axis(panel, {known(point.first.num_ranks): known(point.first.num_nodes) for point in of_pattern})
         panel.set_ylim(bottom=0)
-        if any(row.modelled for rows in series.values() for row in rows):
+        if any(point.first.modelled for point in of_pattern):
             _style.watermark(panel)
-    rows = [row for series in panels.values() for of_label in series.values() for row in of_label]
+    rows = [point.first for point in points]
     handles = [look.handle() for look in looks.values()]
     handles.append(Line2D([], [], color=_style.GREY, linestyle=":", label="ideal: same as the fewest ranks"))
     if any(row.bound_bytes_per_s for row in rows):
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="bound"))
-    remarks = curves.interval_remark(rows) + curves.algorithm_remark(rows)
-    _style.finish(figure, "Scaling with the number of ranks", handles, rows, remarks)
+    remarks = curves.interval_remark(points) + curves.algorithm_remark(rows)
+    title = "Scaling with the number of ranks"
+    _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, points)
     return figure
 
 
@@ -67,7 +71,7 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
         patterns.setdefault(one.pattern, []).append(one)
     if not patterns:
         return []
-    looks = _style.looks(map(_curve, rated))
+    looks = _style.looks({_curve(one): one.transport for one in rated})
     figure, axes = _style.panels(len(patterns))
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         size = max(one.payload_bytes for one in of_pattern)
@@ -86,7 +90,8 @@ def _efficiencies(document: Document) -> list[tuple[str, Figure]]:
         handles.append(Line2D([], [], color=_style.GREY, marker="_", markersize=14, linestyle="", label="of own bound"))
     rows = [row for row in document.summaries if row.pattern in patterns and row.mode == "pipelined"]
     remark = ["bus bandwidth divided by that of the fewest ranks (inside one node) or the fewest nodes (between nodes)"]
-    _style.finish(figure, "Efficiency of more ranks and more nodes", handles, rows, remark)
+    title = "Efficiency of more ranks and more nodes"
+    _style.finish(figure, title, _origin.kind_of(rows), handles, remark)
     return [("scaling-efficiency", figure)]
 
 
@@ -140,7 +145,7 @@ def _panels(document: Document) -> dict[str, _Series]:
         }
         size = _largest_common(worlds)
         if size is not None:
-            panels[pattern] = {label: _slowest(of_label, size) for label, of_label in worlds.items()}
+            panels[pattern] = {label: _slowest(document, of_label, size) for label, of_label in worlds.items()}
     return panels
 
 
@@ -163,7 +168,7 @@ def _label(row: Summary) -> str:
     return f"{row.transport} (modelled)" if row.modelled else row.transport
 
 
-def _largest_common(worlds: _Series) -> int | None:
+def _largest_common(worlds: dict[str, list[Summary]]) -> int | None:
     """Return the largest size that every series requested for every number of ranks."""
     sizes = [
         {row.requested_bytes for row in of_world}
@@ -174,45 +179,39 @@ def _largest_common(worlds: _Series) -> int | None:
     return max(common, default=None)
 
 
-def _slowest(rows: list[Summary], size: int) -> list[Summary]:
-    """Return the slowest row of this size for each number of ranks."""
+def _slowest(document: Document, rows: list[Summary], size: int) -> list[CurvePoint]:
+    """Return the point of the slowest case at this size for each number of ranks."""
     worlds = curves.by((row for row in rows if row.requested_bytes == size), lambda row: row.num_ranks)
-    return [max(worlds[num_ranks], key=curves.seconds) for num_ranks in sorted(worlds)]
+    return [
+        max(curves.points_of_cases(document, worlds[num]), key=lambda point: point.seconds) for num in sorted(worlds)
+    ]
 
 
-def _draw_line(panel: Axes, look: _style.Look, rows: list[Summary], rated: bool) -> None:
-    ranks = [float(known(row.num_ranks)) for row in rows]
-    values = [_value(row, curves.seconds(row), rated) for row in rows]
-    ends = [sorted((_value(row, row.ci_low_s, rated), _value(row, row.ci_high_s, rated))) for row in rows]
-    errors = [(value - low, high - value) for value, (low, high) in zip(values, ends, strict=True)]
-    panel.axhline(values[0], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
-    _style.points(panel, look, rows, ranks, values, errors)
-    if rated:
-        bounds = [
-            (num, row.bound_bytes_per_s / 1e9) for num, row in zip(ranks, rows, strict=True) if row.bound_bytes_per_s
-        ]
-        panel.plot(
-            [num for num, _ in bounds],
-            [rate for _, rate in bounds],
-            color=_style.GREY,
-            marker="_",
-            markersize=14,
-            linestyle="",
-            zorder=1,
-        )
+def _draw_line(panel: Axes, look: _style.Look, line: list[CurvePoint], rated: bool) -> None:
+    ranks = [float(known(point.first.num_ranks)) for point in line]
+    values = [_values(point, point.interval, rated) for point in line]
+    bands = []
+    if any(point.spread for point in line):
+        bands = [(low, high) for low, _, high in (_values(point, point.spread, rated) for point in line)]
+    panel.axhline(values[0][1], color=look.colour, linestyle=":", linewidth=1.2, zorder=1)
+    _style.curve(panel, look, line, ranks, values, bands)
+    bounds = [(num, point.first.bound_bytes_per_s) for num, point in zip(ranks, line, strict=True)]
+    drawn = [(num, rate / 1e9) for num, rate in bounds if rate and rated]
+    if drawn:
+        x, y = zip(*drawn, strict=True)
+        panel.plot(x, y, color=_style.GREY, marker="_", markersize=14, linestyle="", zorder=1)
 
 
-def _value(row: Summary, seconds: float | None, rated: bool) -> float:
-    """Return the value to draw for a time.
+def _values(point: CurvePoint, ends: tuple[float, float] | None, rated: bool) -> tuple[float, float, float]:
+    """Return the value of a point between the values of two times, the lower first.
 
-    `seconds`: the time; if it is None or 0, the row's median is used. `rated`: whether the value is the busbw in GB/s
+    `ends`: the times in seconds; None if only the median is known. `rated`: whether the value is the busbw in GB/s
     rather than a time in microseconds.
     """
-    median = curves.seconds(row)
-    seconds = seconds or median
-    if not rated:
-        return seconds * 1e6
-    return (row.busbw_bytes_per_s or 0.0) / 1e9 * median / seconds
+    low, high = ends or (point.seconds, point.seconds)
+    if rated:
+        return point.busbw(high), point.busbw(), point.busbw(low)
+    return low * 1e6, point.seconds * 1e6, high * 1e6
 
 
 def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
@@ -221,7 +220,7 @@ def _ranks_axis(panel: Axes, nodes: dict[int, int]) -> None:
     panel.xaxis.set_major_locator(FixedLocator(sorted(nodes)))
     panel.xaxis.set_minor_locator(NullLocator())
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _world(round(value), nodes.get(round(value), 1))))
-    panel.set_xlabel("number of ranks", fontsize=_style.TEXT)
+    panel.set_xlabel("number of ranks (logarithmic)", fontsize=_style.TEXT)
 
 
 def _world(num_ranks: int, num_nodes: int) -> str:

@@ -39,8 +39,8 @@ class GraphChange:
     """What is different in a replay.
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
-    index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower) median
-    of the other ranks. compute_factor: how many times as long the ranks' compute takes.
+    index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower)
+    median of the other ranks. compute_factor: how many times as long the ranks' compute takes.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))

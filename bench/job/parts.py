@@ -31,8 +31,8 @@ _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02  # between two stalls of one w
 class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
-    releases: the indices in `TracedJob.collectives` of those that end it. last_arrival_s: when the last rank of them arrived,
-    on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the rank went
+    releases: the indices in `TracedJob.collectives` of those that end it. last_arrival_s: when the last rank of them
+    arrived, on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the rank went
     on; if not, they were only running, and something else ended the stall.
     """
 

@@ -134,8 +134,8 @@ def _nothing(_: int, transfer_s: float) -> float:
 class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
-    indices: in `TracedJob.collectives`, in the order in which they were issued. transfer_s: the time in which at least one of
-    them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than the
+    indices: in `TracedJob.collectives`, in the order in which they were issued. transfer_s: the time in which at least
+    one of them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than the
     job can rely on. exposed_s: from the last arrival to the last end.
     """
 

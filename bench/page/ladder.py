@@ -16,7 +16,7 @@ from bench.core.units import format_size
 from bench.page import blocks
 from bench.page.markup import Markup, element
 from bench.page.messages import PageCode
-from bench.results import curves, text
+from bench.results import curves, looks, text
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
 
@@ -134,7 +134,7 @@ def _picture(found: Sequence[Rung]) -> Markup:
 def _bar(rung: Rung, top: float, first: bool, at: Callable[[float], float]) -> Iterable[Markup]:
     row, middle = rung.row, top + _ROW / 2
     rate = (row.busbw_bytes_per_s or 0.0) / 1e9
-    colour, _ = curves.colour_and_marker(row.transport)
+    colour, _ = looks.of_transport(row.transport)
     ink = "currentColor" if colour == "#000000" else colour
     if first:
         yield element("text", rung.kind, x=0, y=middle + 4, class_="strong")

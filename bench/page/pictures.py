@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.core.record import Flag
 from bench.core.units import format_duration, format_size
 from bench.page import blocks, plot
 from bench.page.markup import Markup, element, joined
-from bench.results import curves, text
+from bench.results import curves, looks, text
+from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
 from bench.results.table import Column, Table
 
@@ -32,7 +32,7 @@ def bandwidths(document: Document) -> Markup:
         Column("of bound", lambda one: text.percent(one.row.bound_fraction), unit="(%)", optional=True),
         Column("name of the bound", lambda one: one.row.bound_name or "", right=False, optional=True),
     ]
-    remarks = curves.interval_remark(rows) + curves.invalid_remark(document, "pipelined")
+    remarks = curves.invalid_remark(document, "pipelined")
     words = ("bus bandwidth", "busbw (GB/s)")
     return _pictures(document, rows, "bandwidth", words, (_rate, _gigabytes), columns, remarks)
 
@@ -47,7 +47,7 @@ def latencies(document: Document) -> Markup:
         Column("p95", lambda one: text.microseconds(one.row.p95_s), unit="(us)", optional=True),
         Column("floor", lambda one: text.microseconds(one.row.floor_s), unit="(us)", optional=True),
     ]
-    remarks = curves.interval_remark(rows) + curves.invalid_remark(document, "isolated")
+    remarks = curves.invalid_remark(document, "isolated")
     words = ("time of one operation", "time")
     return _pictures(document, rows, "latency", words, (_time, format_duration), columns, remarks)
 
@@ -64,19 +64,19 @@ def _pictures(
     rows: Sequence[Summary],
     name: str,
     words: tuple[str, str],
-    values: tuple[Callable[[Summary], plot.PlotPoint], Callable[[float], str]],
+    values: tuple[Callable[[CurvePoint], plot.PlotPoint], Callable[[float], str]],
     columns: Sequence[Column],
     remarks: Sequence[str],
 ) -> Markup:
     if not rows:
         return Markup()
-    labels = curves.labels(document)
-    figures = []
+    figures: list[Markup] = []
+    points: list[CurvePoint] = []
     for number, (pattern, of_pattern) in enumerate(curves.by(rows, lambda row: row.pattern).items()):
-        lines = curves.by(of_pattern, lambda row: (row.job, curves.label_of(labels, row)))
-        slowest = {key: curves.slowest_groups(line) for key, line in lines.items()}
-        drawn = _curves({label: line for (_, label), line in slowest.items()}, values[0])
-        bounds = _bounds(name, [row for line in slowest.values() for row in line])
+        lines = curves.lines(document, of_pattern)
+        points += [point for line in lines.values() for point in line]
+        drawn = _curves(lines, values[0])
+        bounds = _bounds(name, [point.first for line in lines.values() for point in line])
         what, axis = words
         picture = plot.Picture(
             title=f"{pattern}: {what} by size",
@@ -89,7 +89,7 @@ def _pictures(
             lines=bounds,
             watermark="MODELLED" if any(row.modelled for row in of_pattern) else "",
         )
-        shown = [_Labelled(label, row) for (_, label), line in slowest.items() for row in line]
+        shown = [_Labelled(label, row) for label, line in lines.items() for point in line for row in point.rows]
         shown.sort(key=lambda one: one.row.payload_bytes)
         figures.append(
             element(
@@ -101,17 +101,17 @@ def _pictures(
                 blocks.details("Values", blocks.table(Table(columns, shown), f"{pattern}: {what}")),
             )
         )
-    notes = [element("li", remark) for remark in remarks]
+    notes = [element("li", remark) for remark in (*curves.interval_remark(points), *remarks)]
     return joined(element("div", *figures, class_="figures"), element("ul", *notes, class_="remarks") if notes else "")
 
 
-def _curves(lines: dict[str, list[Summary]], point: Callable[[Summary], plot.PlotPoint]) -> list[plot.PlotCurve]:
+def _curves(lines: dict[str, list[CurvePoint]], point: Callable[[CurvePoint], plot.PlotPoint]) -> list[plot.PlotCurve]:
     """Return the curves. A transport has one colour and marker; its curves differ in their dashes."""
     found: list[plot.PlotCurve] = []
-    for label, rows in lines.items():
-        colour, marker = curves.colour_and_marker(rows[0].transport)
+    for label, points in lines.items():
+        colour, marker = looks.of_transport(points[0].first.transport)
         number = sum(curve.colour == colour for curve in found)
-        found.append(plot.PlotCurve(label, colour, marker, [point(row) for row in rows], number))
+        found.append(plot.PlotCurve(label, colour, marker, [point(each) for each in points], number))
     return found
 
 
@@ -139,19 +139,17 @@ def _bound_names(lines: Sequence[plot.PlotLine]) -> Markup:
     return element("ul", *names, class_="bounds") if names else Markup()
 
 
-def _rate(row: Summary) -> plot.PlotPoint:
+def _rate(point: CurvePoint) -> plot.PlotPoint:
     """Return the rate; its interval follows from the interval of the time."""
-    rate = (row.busbw_bytes_per_s or 0.0) / 1e9
-    hollow = Flag.NOT_CONVERGED in row.flags
-    if not row.median_s or not row.ci_low_s or not row.ci_high_s:
-        return plot.PlotPoint(row.payload_bytes, rate, hollow=hollow)
-    low, high = rate * row.median_s / row.ci_high_s, rate * row.median_s / row.ci_low_s
-    return plot.PlotPoint(row.payload_bytes, rate, low, high, hollow)
+    low, high = point.interval or point.spread or (None, None)
+    if low is None:
+        return plot.PlotPoint(point.payload_bytes, point.busbw(), hollow=not point.converged)
+    return plot.PlotPoint(point.payload_bytes, point.busbw(), point.busbw(high), point.busbw(low), not point.converged)
 
 
-def _time(row: Summary) -> plot.PlotPoint:
-    hollow = Flag.NOT_CONVERGED in row.flags
-    return plot.PlotPoint(row.payload_bytes, curves.seconds(row), row.ci_low_s, row.ci_high_s, hollow)
+def _time(point: CurvePoint) -> plot.PlotPoint:
+    low, high = point.interval or point.spread or (None, None)
+    return plot.PlotPoint(point.payload_bytes, point.seconds, low, high, not point.converged)
 
 
 def _gigabytes(value: float) -> str:

@@ -186,6 +186,23 @@ def _verdicts(selection: Selection) -> list[str]:
     return lines
 
 
+def headline(selection: Selection) -> str:
+    """Return the answer in one sentence: the best machine, its cost or time, and what is undecided."""
+    best = selection.candidates[0]
+    usd = best.usd(_MILLION)
+    hours = best.samples_per_s
+    by = "time" if selection.by == "time" or usd is None else "cost"
+    if by == "cost" and usd is not None:
+        first = f"{best.name} costs least, {usd.text()} $ for a million samples"
+    else:
+        first = f"{best.name} is fastest, {hours.text()} samples/s"
+    undecided = [each.other.name for each in selection.verdicts if each.by == by and not each.decided]
+    if not undecided:
+        return first
+    more = f" and {len(undecided) - _FEW} more" if len(undecided) > _FEW else ""
+    return f"{first}; UNDECIDED against {', '.join(undecided[:_FEW])}{more}"
+
+
 def _left_out(refused: Sequence[Refused]) -> list[str]:
     """Return a line for each machine that was left out, with the reason.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from statistics import median
@@ -104,12 +104,19 @@ class CompareReport(Report):
 
         The heading says what was measured, and the factors in which this row differs from other rows.
         """
+        return f"{row.place.pattern} over {self._settings(row, _IN_COLUMNS)}"
+
+    def label(self, row: Compared) -> str:
+        """Return the label of a row's curve in a figure, for example `mpi, 2 ranks on 1 node`."""
+        return self._settings(row, ())
+
+    def _settings(self, row: Compared, elsewhere: Sequence[str]) -> str:
+        """Return the settings of a row without its pattern, mode, group and size, and without those named elsewhere."""
         ranks, nodes = _both(row, "num_ranks"), _both(row, "num_nodes")
-        words = (
-            f"{row.place.pattern} over {_both(row, 'transport')}, {ranks} ranks on {nodes} node{'s' * (nodes != '1')}"
-        )
-        elsewhere = {"transport", "num_ranks", "num_nodes", *_IN_COLUMNS}
-        return ", ".join([words, *(f"{name} {_both(row, name)}" for name in self._varied if name not in elsewhere)])
+        words = [_both(row, "transport"), f"{ranks} ranks on {nodes} node{'s' * (nodes != '1')}"]
+        named = {"transport", "num_ranks", "num_nodes", *elsewhere}
+        words += [f"{name} {_both(row, name)}" for name in self._varied if name not in named]
+        return ", ".join(words)
 
     def _columns(self) -> list[Column]:
         groups = {row.place.group for row in self.comparison.rows}
@@ -178,8 +185,7 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
     If no row has a verdict, the line names the command that measures often enough for verdicts.
     """
     counts = comparison.counts
-    words = [f"{number} {verdict}" for verdict, number in counts.items() if number]
-    line = f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}{_together(comparison)}"
+    line = counted(comparison)
     slower = [row for row in comparison.rows if row.verdict == "slower"]
     if slower:
         worst = max(slower, key=lambda row: row.ratio or 0)
@@ -191,6 +197,12 @@ def conclusion(comparison: Comparison, sides: Sides) -> str:
             f"for verdicts run: {sides.command}"
         )
     return line
+
+
+def counted(comparison: Comparison) -> str:
+    """Return the number of rows with each verdict, and the verdict on all rows together."""
+    words = [f"{number} {verdict}" for verdict, number in comparison.counts.items() if number]
+    return f"{text.count(len(comparison.rows), 'row')}: {', '.join(words)}{_together(comparison)}"
 
 
 def _together(comparison: Comparison) -> str:

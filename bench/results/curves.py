@@ -6,20 +6,19 @@ The figures (figures/) and the page of a run (page/) draw them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from bench.core.case import FACTORS
 from bench.core.record import Flag, Header
-from bench.core.traits import traits
 from bench.core.units import format_size
+from bench.results import launches
 from bench.results.document import Document, Summary
+from bench.results.model import case_of
 
 _MOST_STAGED = 6
-# Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
@@ -47,13 +46,75 @@ def by(rows: Iterable[Summary], key: Callable[[Summary], Any]) -> dict[Any, list
     return found
 
 
-def slowest_groups(rows: Iterable[Summary]) -> list[Summary]:
-    """Return the row of the slowest group for each size, in order of rising size."""
-    return [max(of_size, key=seconds) for _, of_size in sorted(by(rows, _payload).items())]
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One size of a curve: the slowest group's row in each launch of the case. Times are in seconds.
+
+    `seconds`: the median of the launches' medians. `interval`: its 95 % interval, within the launch if there is only
+    one, else over launches; None if it is unknown. `spread`: the fastest and the slowest launch; None for one launch.
+    """
+
+    rows: tuple[Summary, ...]
+    seconds: float
+    interval: tuple[float, float] | None
+    spread: tuple[float, float] | None
+
+    @property
+    def first(self) -> Summary:
+        """The row of the first launch. The launches' sizes, bounds, floors and algorithms are equal."""
+        return self.rows[0]
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of the point."""
+        return self.first.payload_bytes
+
+    @property
+    def converged(self) -> bool:
+        """Whether more than half of the launches converged."""
+        return 2 * sum(Flag.NOT_CONVERGED in row.flags for row in self.rows) < len(self.rows)
+
+    def busbw(self, at_seconds: float | None = None) -> float:
+        """Return the bus bandwidth in GB/s if an operation takes this time (None: the median); 0 if it has none."""
+        return (self.first.busbw_bytes_per_s or 0.0) / 1e9 * seconds(self.first) / (at_seconds or self.seconds)
 
 
-def _payload(row: Summary) -> int:
-    return row.payload_bytes
+def curve_points(rows: Iterable[Summary]) -> list[CurvePoint]:
+    """Return the points of one curve by rising size. `rows`: of all groups and launches of one case."""
+    points = []
+    for _, of_size in sorted(by(rows, lambda row: row.payload_bytes).items()):
+        groups = [_merged(of_group) for of_group in by(of_size, lambda row: row.group).values()]
+        points.append(max(groups, key=lambda point: point.seconds))
+    return points
+
+
+def _merged(rows: Iterable[Summary]) -> CurvePoint:
+    """Merge the rows of one group and size. A later attempt of a launch replaces an earlier attempt."""
+    of_launch: dict[str, Summary] = {}
+    for row in rows:
+        launch = row.job.partition("#")[0]
+        before = of_launch.get(launch)
+        if before is None or before.job != row.job or seconds(before) < seconds(row):
+            of_launch[launch] = row
+    times = [seconds(row) for row in of_launch.values()]
+    first = next(iter(of_launch.values()))
+    interval = launches.interval(times)
+    if len(times) == 1 and first.ci_low_s and first.ci_high_s:
+        interval = first.ci_low_s, first.ci_high_s
+    spread = (min(times), max(times)) if len(times) > 1 else None
+    return CurvePoint(tuple(of_launch.values()), median(times), interval, spread)
+
+
+def points_of_cases(document: Document, rows: Iterable[Summary]) -> list[CurvePoint]:
+    """Return the points of rows of several cases, each with all launches of its case."""
+    cases = by(rows, lambda row: case_of(row.job, document.headers[row.job]))
+    return [point for of_case in cases.values() for point in curve_points(of_case)]
+
+
+def lines(document: Document, rows: Iterable[Summary]) -> dict[str, list[CurvePoint]]:
+    """Return the curves of these rows by label. The launches of one case make one curve."""
+    names = labels(document)
+    return {label: curve_points(own) for label, own in by(rows, lambda row: label_of(names, row)).items()}
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
@@ -66,11 +127,17 @@ def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
 
 
 def labels(document: Document) -> dict[str, str]:
-    """Labels by job: the fewest settings that distinguish a job from the other jobs of its pattern.
+    """Labels by job: the fewest settings that distinguish a job's case from the other cases of its pattern.
 
-    Jobs of different patterns with equal settings share a label.
+    The launches of a case share a label, and so do jobs of different patterns with equal settings.
     """
-    headers = document.headers
+    case_names = {job: case_of(job, header) for job, header in document.headers.items()}
+    headers = {case: document.headers[job] for job, case in reversed(case_names.items())}
+    named = _case_labels(dict(reversed(headers.items())))
+    return {job: named[case] for job, case in case_names.items()}
+
+
+def _case_labels(headers: Mapping[str, Header]) -> dict[str, str]:
     settings = {job: _settings(header) for job, header in headers.items()}
     of_pattern: dict[str, list[tuple[str, ...]]] = {}
     for job, header in headers.items():
@@ -87,9 +154,15 @@ def labels(document: Document) -> dict[str, str]:
     for job, header in headers.items():
         named[job] = found[job]
         if any(lines[header.pattern, found[job], mode] > 1 for mode in _modes(header)):
-            named[job] += f" [{job.removeprefix(header.pattern + '-')}]"
+            named[job] += f" [{_own_name(job, header)}]"
         named[job] += " (modelled)" * header.modelled + " (imported)" * bool(header.imported)
     return named
+
+
+def _own_name(case: str, header: Header) -> str:
+    """Return the part of a case's name that distinguishes it, without its pattern; of a log, the name of the log."""
+    pattern = header.pattern
+    return case.replace(f"-{pattern}", "", 1) if header.imported else case.removeprefix(f"{pattern}-")
 
 
 def _settings(header: Header) -> tuple[str, ...]:
@@ -128,6 +201,21 @@ def label_of(labels: Mapping[str, str], row: Summary) -> str:
     return labels[row.job] + ", through the host" * (Flag.THROUGH_HOST in row.flags)
 
 
+def first_curves(document: Document, rows: Sequence[Summary], most: int) -> tuple[list[Summary], list[str]]:
+    """Return the rows of the first `most` curves, and a remark with the number of the other curves."""
+    names = labels(document)
+    shown = set(list(dict.fromkeys(label_of(names, row) for row in rows))[:most])
+    left = len({label_of(names, row) for row in rows} - shown)
+    remark = [f"not drawn: {left} more curves, which linkbench report shows"] if left else []
+    return [row for row in rows if label_of(names, row) in shown], remark
+
+
+def transports(document: Document, rows: Iterable[Summary]) -> dict[str, str]:
+    """Return the transport of each curve of these rows, by label, in the order of the rows."""
+    names = labels(document)
+    return {label_of(names, row): row.transport for row in rows}
+
+
 def through_host_remark(rows: Iterable[Summary]) -> list[str]:
     """Return a remark that names the pairs copied through host memory."""
     pairs = [f"{row.src}-{row.dst}" for row in rows if Flag.THROUGH_HOST in row.flags]
@@ -142,15 +230,20 @@ def invalid_remark(document: Document, mode: str) -> list[str]:
     return [f"INVALID: {number} rows received wrong data and are not drawn"] if number else []
 
 
-def interval_remark(rows: Iterable[Summary]) -> list[str]:
-    """Return a remark that explains points and bars, because modelled rows have only points."""
-    rows = list(rows)
-    words = []
-    if any(not (row.modelled or row.imported) for row in rows):
-        words.append("median and its 95 % interval within one launch")
-    if any(row.imported for row in rows):
-        words.append("imported: the mean of one launch, as printed by the tool")
-    return words
+def interval_remark(points: Iterable[CurvePoint]) -> list[str]:
+    """Return remarks that explain points, bars and bands. Modelled rows have only points."""
+    points = list(points)
+    measured = [point for point in points if not (point.first.modelled or point.first.imported)]
+    most = max((len(point.rows) for point in measured), default=0)
+    remarks = []
+    if most == 1:
+        remarks.append("median and its 95 % interval within one launch")
+    elif most > 1:
+        bars = "; bars: its 95 % interval over launches" if most >= launches.LEAST_FOR_INTERVAL else ""
+        remarks.append(f"median of up to {most} launches{bars}; band: fastest to slowest launch")
+    if any(point.first.imported for point in points):
+        remarks.append("imported: the mean of one launch, as printed by the tool")
+    return remarks
 
 
 def algorithm_remark(rows: Iterable[Summary]) -> list[str]:
@@ -164,12 +257,6 @@ def size_words(num_bytes: int) -> str:
     """Return a size for a sentence: `8 B`, `256 MiB`."""
     text = format_size(num_bytes)
     return f"{text[:-1]} {text[-1]}iB" if text[-1].isalpha() else f"{text} B"
-
-
-def colour_and_marker(transport: str) -> tuple[str, str]:
-    """Return the colour and the marker that a transport has in every picture; those of tools for an unknown one."""
-    index = traits(transport).look
-    return COLOURS[index], MARKERS[index]
 
 
 def world(num_ranks: int | None, num_nodes: int | None) -> str:

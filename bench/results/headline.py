@@ -56,25 +56,37 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
 # -- what was measured
 
 
+def machine_words(headers: Sequence[Header]) -> str:
+    """Return the nodes, CPUs, GPUs and ranks of jobs: `1 node: 2 CPUs (AMD EPYC), no GPU; 2 ranks`."""
+    facts = _machine_facts(headers)
+    if not facts["num_nodes"]:
+        return ", ".join(filter(None, (facts["instance"], facts["ranks"], "machine not stated")))
+    return Coded.of(HeadlineCode.MACHINE, **{**facts, "modelled": False, "imported": False}).text
+
+
 def _machine(headers: Sequence[Header]) -> Coded:
     """Return the line about nodes, CPUs, GPUs and ranks."""
+    return Coded.of(HeadlineCode.MACHINE, **_machine_facts(headers))
+
+
+def _machine_facts(headers: Sequence[Header]) -> dict[str, Any]:
     nodes: dict[str, Any] = {}
     for header in headers:
         nodes |= header.nodes
     types = sorted({header.instance for header in headers if header.instance})
     ranks = sorted({header.num_ranks for header in headers if header.num_ranks})
-    num_nodes = max([header.num_nodes or 0 for header in headers])
+    num_nodes = max([header.num_nodes or 0 for header in headers], default=0)
     modelled = all(header.modelled for header in headers)
     shown = Counter(filter(None, (_node_words(node) for node in nodes.values() if not modelled)))
-    return Coded.of(
-        HeadlineCode.MACHINE,
-        modelled=modelled,
-        imported=all(header.imported for header in headers),
-        num_nodes=num_nodes or None,
-        instance=", ".join(types) or None,
-        each="; ".join(f"{words}" if len(shown) == 1 else f"{num} x {words}" for words, num in shown.items()) or None,
-        ranks=_range(ranks),
-    )
+    each = [words if len(shown) == 1 else f"{num} x {words}" for words, num in shown.items()]
+    return {
+        "modelled": modelled,
+        "imported": all(header.imported for header in headers),
+        "num_nodes": num_nodes or None,
+        "instance": ", ".join(types) or None,
+        "each": "; ".join(each) or None,
+        "ranks": _range(ranks),
+    }
 
 
 def _node_words(node: Any) -> str:

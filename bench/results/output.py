@@ -15,6 +15,7 @@ from bench.results import colours, run_table
 from bench.results.document import DOCUMENT_SCHEMA, Document
 from bench.results.table import Report
 
+FIGURE_FORMATS = ("png", "svg", "pdf")
 MOST_LINES = 200  # the largest number of lines of a table on the terminal without `--all`
 
 # For commands that write a format of their own instead of showing a Report.
@@ -51,6 +52,12 @@ def add_table_arguments(parser: argparse.ArgumentParser) -> None:
     words = f"all rows on the terminal; a table of more than {MOST_LINES} lines is cut to one screen, in a file never"
     parser.add_argument("--all", action="store_true", help=words)
     parser.add_argument("--notes", action="store_true", help="all notes below the tables instead of the urgent ones")
+
+
+def add_figure_format(parser: argparse.ArgumentParser) -> None:
+    """Declare `--figure-format`, which may be given several times."""
+    words = "draw figures in this format (repeatable; default png and svg)"
+    parser.add_argument("--figure-format", action="append", choices=FIGURE_FORMATS, default=[], help=words)
 
 
 def most_lines(args: argparse.Namespace) -> int | None:
@@ -137,7 +144,7 @@ def emit_failure(error: BaseException, args: argparse.Namespace) -> None:
 def drawing(word: str) -> Path:
     """Check the path of `--plot` before anything is computed. Raises UsageError."""
     path = Path(word)
-    if path.suffix not in (".png", ".svg", ".pdf"):
+    if path.suffix.removeprefix(".") not in FIGURE_FORMATS:
         raise UsageError(f"--plot {path}: the name must end in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--plot {path} cannot be written: there is no folder {path.parent}")

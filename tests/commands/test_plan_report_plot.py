@@ -100,10 +100,10 @@ def test_a_file_alone_can_be_reported_and_plotted(capsys: Out, tmp_path: Path) -
     file = str(REFERENCE / "pingpong-mpi-1x2.jsonl")
     assert main(["report", file]) == 0
     assert holds(capsys.readouterr().out, "pingpong", "mpi", "2 ranks", "1 node")
-    assert main(["plot", file, "--plots", str(tmp_path)]) == 0
+    assert main(["plot", file, "--plots", str(tmp_path), "--figure-format", "pdf", "--figure-format", "svg"]) == 0
     drawn = [Path(line) for line in capsys.readouterr().out.splitlines()]
     names = ("bandwidth", "fit-isolated", "fit-pipelined", "latency")
-    assert {path.name for path in drawn} == {f"{name}.{form}" for name in names for form in ("png", "svg")}
+    assert {path.name for path in drawn} == {f"{name}.{form}" for name in names for form in ("pdf", "svg")}
     assert all(path.stat().st_size > 5000 for path in drawn)
 
 

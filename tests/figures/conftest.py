@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
+from bench.core import plugins
 from bench.core.record import Header, known
+from bench.figures import _origin, _style
+from bench.results import model
 from bench.results.document import Document, Summary
+from bench.results.headline import NamedRun
 
 GB = 1e9
-SIZES = tuple(1 << power for power in range(3, 31))
+SIZES = tuple(1 << power for power in range(4, 31, 4))
 FACTORS: dict[str, Callable[[int], float | None]] = {
     "allreduce": lambda n: 2 * (n - 1) / n,
     "allgather": lambda n: (n - 1) / n,
@@ -22,6 +29,11 @@ FACTORS: dict[str, Callable[[int], float | None]] = {
     "pairs": lambda n: 1.0,
     "barrier": lambda n: None,
 }
+
+
+def launch_name(job: str, launch: int) -> str:
+    """The name of a launch of a job, as a run gives it."""
+    return f"{job}-launch{launch}" if launch > 1 else job
 
 
 def header(job: str, pattern: str, transport: str, **overrides: Any) -> Header:
@@ -142,9 +154,9 @@ NVLINK = (300 * GB, "NVLink port", "hard")
 
 
 def two_libraries() -> Document:
-    """Four patterns and a barrier over two libraries, 16 ranks on 2 nodes."""
+    """Two patterns and a barrier over two libraries, 16 ranks on 2 nodes."""
     runs = []
-    for pattern, slow in (("allreduce", 1.0), ("allgather", 0.9), ("alltoall", 0.55), ("broadcast", 0.7)):
+    for pattern, slow in (("allreduce", 1.0), ("alltoall", 0.55)):
         for transport, alpha, rate in (("nccl", 28e-6, 80 * GB), ("mpi_cuda", 14e-6, 41 * GB)):
             of = header(f"{pattern}-{transport}", pattern, transport)
             runs.append((of, sweep(of, alpha=alpha, rate=rate * slow, bound=NIC, floor=9e-6)))
@@ -205,7 +217,7 @@ def scaling() -> Document:
     runs = []
     for pattern in ("allreduce", "alltoall"):
         for transport, rate in (("nccl", 230 * GB), ("gloo", 9 * GB)):
-            for ranks in (2, 4, 8, 16):
+            for ranks in (2, 8, 16):
                 nodes = max(ranks // 8, 1)
                 of = header(f"{pattern}-{transport}-{ranks}", pattern, transport, num_ranks=ranks, num_nodes=nodes)
                 real = min(rate, 82 * GB) if nodes > 1 else rate * (1 - 0.03 * math.log2(ranks))
@@ -224,15 +236,42 @@ DOCUMENTS: dict[str, Callable[[], Document]] = {
 }
 
 
-LONG = ("modelled_p4d", "pairs_of_8")  # their kinds of rows are in other documents, too
+@dataclass(frozen=True)
+class Drawn:
+    """A synthetic document with its fits, and its figures by kind and name, drawn once for all tests."""
+
+    document: Document
+    figures: dict[str, dict[str, Figure]]
 
 
-@pytest.fixture(
-    params=[pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in sorted(DOCUMENTS)]
-)
-def a_document(request: pytest.FixtureRequest) -> Document:
-    """Each synthetic document in turn."""
-    return DOCUMENTS[request.param]()
+ONLY = {"scaling": ["scaling"], "pairs_of_8": ["pairs"]}  # other documents have figures of the other kinds
+
+DrawnDocument = Callable[[str], Drawn]
+
+
+@cache
+def _drawn(name: str) -> Drawn:
+    document = DOCUMENTS[name]()
+    document = replace(document, fits=model.fits(document.headers, document.summaries))
+    figures = {}
+    for kind in ONLY.get(name, plugins.names("figure")):
+        figures[kind] = dict(plugins.load("figure", kind).draw(document))
+        for figure in figures[kind].values():
+            _style.sign(figure, _origin.of_document(document, NamedRun("results/a-run", cluster="a-cluster")))
+            figure.draw_without_rendering()
+    return Drawn(document, figures)
+
+
+@pytest.fixture(params=sorted(DOCUMENTS))
+def drawn(request: pytest.FixtureRequest) -> Drawn:
+    """Each synthetic document in turn, with its figures."""
+    return _drawn(request.param)
+
+
+@pytest.fixture
+def drawn_document() -> DrawnDocument:
+    """The synthetic document of a name with its figures, which a test does not change."""
+    return _drawn
 
 
 @pytest.fixture

@@ -6,29 +6,27 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from bench.core import plugins
 from bench.core.record import Header, known
 from bench.figures import _style, bandwidth, latency, pairs, scaling
+from bench.hardware import catalogue
 from bench.results import curves
+from bench.results import looks as looks_table
 from bench.results.document import Document, Scaling, Summary
 from tests.facts import holds
+from tests.figures.conftest import SIZES, Drawn, DrawnDocument, launch_name
+from tests.figures.layout import all_texts, clipped, overlapping, series
 
 Documents = dict[str, Callable[[], Document]]
-
-
-def texts(figure: Figure) -> list[str]:
-    """Every piece of text in a figure."""
-    from matplotlib.text import Text
-
-    return [found.get_text() for found in figure.findobj(Text) if isinstance(found, Text) and found.get_text()]
 
 
 def cells(axes: Axes) -> Any:
@@ -37,43 +35,125 @@ def cells(axes: Axes) -> Any:
     return np.ma.filled(values, np.nan)
 
 
-@pytest.mark.parametrize("name", plugins.names("figure"))
 @pytest.mark.filterwarnings("error")
-def test_every_figure_draws_what_it_says_applies(name: str, a_document: Document, tmp_path: Path) -> None:
-    module = plugins.load("figure", name)
-    drawn = module.draw(a_document)
-    assert bool(drawn) is module.applies(a_document)
-    for file_name, figure in drawn:
-        png, svg = _style.save(figure, tmp_path / "plots" / file_name)
-        assert imread(png).shape[1] == 1000 and float(np.ptp(imread(png))) > 0
-        assert svg.read_text(encoding="utf-8").lstrip().startswith("<?xml")
+def test_every_figure_draws_what_it_says_applies(drawn: Drawn) -> None:
+    for kind, figures in drawn.figures.items():
+        assert bool(figures) is plugins.load("figure", kind).applies(drawn.document)
 
 
-@pytest.mark.parametrize("name", plugins.names("figure"))
-def test_no_text_is_smaller_than_nine_points(name: str, a_document: Document) -> None:
-    from matplotlib.text import Text
-
-    for _, figure in plugins.load("figure", name).draw(a_document):
-        figure.draw_without_rendering()
-        shown = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text()]
-        assert all(float(text.get_fontsize()) >= 9 for text in shown)
-        assert not any("^" in text.get_text() for text in shown)  # exponents are set smaller than their base
+def test_texts_have_nine_points_and_neither_overlap_nor_leave_the_figure(drawn: Drawn) -> None:
+    for figures in drawn.figures.values():
+        for name, figure in figures.items():
+            shown = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text()]
+            assert all(float(text.get_fontsize()) >= 9 for text in shown)
+            assert not any("^" in text.get_text() for text in shown)  # exponents are set smaller than their base
+            assert (name, overlapping(figure), clipped(figure)) == (name, [], [])
 
 
-def test_bandwidth_begins_at_zero_and_names_each_bound_with_its_kind(documents: Documents) -> None:
-    [(name, figure)] = bandwidth.draw(documents["modelled_p4d"]())
-    assert name == "bandwidth"
-    assert all(axes.get_ylim()[0] == 0 for axes in figure.axes)
+def test_a_figure_names_its_kind_machine_cluster_run_and_date(drawn: Drawn) -> None:
+    modelled = all(header.modelled for header in drawn.document.headers.values())
+    for figures in drawn.figures.values():
+        for figure in figures.values():
+            [origin] = [text.get_text() for text in figure.texts if text.get_gid() == "origin"]
+            assert origin.startswith("MODELLED, not measured | " if modelled else "MEASURED | ")
+            assert holds(origin, "ranks", "cluster a-cluster", "run a-run", "2026-01-02")
+
+
+def test_a_logarithmic_axis_says_so(drawn: Drawn) -> None:
+    for figures in drawn.figures.values():
+        for axes in (axes for figure in figures.values() for axes in figure.axes):
+            for axis in (axes.xaxis, axes.yaxis):
+                if axis.get_scale() == "log":
+                    assert "logarithmic" in axis.get_label_text()
+
+
+def test_a_series_has_a_look_of_its_own_which_is_the_same_in_every_figure(drawn: Drawn) -> None:
+    looks: dict[str, tuple[str, str, str]] = {}
+    for kind, figures in drawn.figures.items():
+        for figure in figures.values():
+            shown = {label: look for label, look in series(figure).items() if look[0] != looks_table.GREY}
+            assert len(set(shown.values())) == len(shown)
+            if kind in ("bandwidth", "latency", "fit"):
+                assert {**looks, **shown} == {**shown, **looks}
+                looks |= shown
+
+
+def test_a_transport_has_one_colour_and_marker_that_no_machine_has() -> None:
+    transports = {looks_table.of_transport(name)[0] for name in plugins.names("transport")}
+    machines = {name: looks_table.of_machine(name) for name in catalogue.instances()}
+    assert not transports & {colour for colour, _ in machines.values()}
+    of_gpu: dict[str, list[tuple[str, str]]] = {}
+    for name, look in machines.items():
+        of_gpu.setdefault(catalogue.instance(name).gpu, []).append(look)
+    assert all(len(set(looks)) == len(looks) for looks in of_gpu.values() if len(looks) <= 8)
+
+
+def test_files_have_200_dots_per_inch_real_text_and_a_description(
+    drawn_document: DrawnDocument, tmp_path: Path
+) -> None:
+    figure = drawn_document("modelled_p4d").figures["latency"]["latency"]
+    png, svg, pdf = _style.save(figure, tmp_path / "plots" / "latency", ["png", "svg", "pdf"])
+    pixels = imread(png)
+    assert pixels.shape[1] == 2000 and float(np.ptp(pixels)) > 0
+    assert pdf.read_bytes().startswith(b"%PDF")
+    root = ElementTree.parse(svg).getroot()
+    name = "{http://www.w3.org/2000/svg}"
+    words = ["".join(each.itertext()) for each in root.iter(f"{name}text")]
+    assert "Time of one operation at a time, by size" in words and "time (logarithmic)" in words
+    assert root.get("role") == "img" and root.get("aria-labelledby") == "title desc"
+    title, description = root.find(f"{name}title"), root.find(f"{name}desc")
+    assert title is not None and title.text == "Time of one operation at a time, by size"
+    assert description is not None and holds(description.text or "", "MODELLED", "run a-run", "allreduce", "model")
+
+
+def test_bandwidth_is_log_log_and_names_each_bound_with_its_kind(drawn_document: DrawnDocument) -> None:
+    figure = drawn_document("modelled_p4d").figures["bandwidth"]["bandwidth"]
+    assert all((axes.get_xscale(), axes.get_yscale()) == ("log", "log") for axes in figure.axes)
     for words in ("NVLink port: 300 GB/s (hard)", "NIC, 4 x 100 Gbit/s: 93.75 GB/s (hard)"):
-        assert texts(figure).count(words) == 2
+        assert all_texts(figure).count(words) == 2
 
 
-def test_a_bound_far_above_the_data_is_named_instead_of_drawn(documents: Documents) -> None:
+def test_a_bound_far_above_the_data_is_inside_the_panel(documents: Documents) -> None:
     document = documents["two_libraries"]()
-    slow = [replace(row, busbw_bytes_per_s=1e8) for row in document.summaries if row.busbw_bytes_per_s]
+    slow = [replace(row, busbw_bytes_per_s=1e6) for row in document.summaries if row.busbw_bytes_per_s]
     [(_, figure)] = bandwidth.draw(replace(document, summaries=tuple(slow)))
-    assert all(axes.get_ylim()[1] < 1 for axes in figure.axes)
-    assert any(holds(text, "93.75 GB/s", "hard", "above") for text in texts(figure))
+    assert all(axes.get_ylim()[0] < 1e-3 and axes.get_ylim()[1] > 93.75 for axes in figure.axes)
+
+
+def test_launches_are_merged_into_their_median_interval_and_spread(documents: Documents) -> None:
+    document = documents["two_libraries"]()
+    of = document.headers["allreduce-nccl"]
+    factors = (1.0, 1.1, 1.3, 0.9, 1.2)
+    names = {at: launch_name(of.job, at) for at in range(1, 6)}
+    headers = {name: replace(of, job=name, launch=at) for at, name in names.items()}
+    own = [row for row in document.summaries if row.job == of.job]
+    rows = tuple(
+        replace(row, job=job, median_s=(row.median_s or 0) * factor)
+        for job, factor in zip(headers, factors, strict=True)
+        for row in own
+    )
+    merged = replace(document, headers=headers, summaries=rows)
+    [line] = curves.lines(merged, curves.valid(merged, "isolated")).values()
+    [point] = [point for point in line if point.payload_bytes == SIZES[0]]
+    once = own[0].median_s or 0
+    assert point.seconds == pytest.approx(1.1 * once)
+    assert point.spread == pytest.approx((0.9 * once, 1.3 * once))
+    for module in (latency, bandwidth):
+        [(_, figure)] = module.draw(merged)
+        [panel] = figure.axes
+        assert len(panel.collections) >= 1 and next(iter(series(figure))) == "nccl"
+        assert any(holds(text, "median of up to 5 launches", "slowest launch") for text in all_texts(figure))
+
+
+def test_what_others_published_is_beside_the_rows_with_its_source(drawn_document: DrawnDocument) -> None:
+    figure = drawn_document("two_libraries").figures["published"]["published"]
+    looks = series(figure)
+    of_others = {label: look for label, look in looks.items() if label.endswith(", published")}
+    assert of_others and all(
+        look[:2] == looks_table.of_machine(label.removesuffix(", published")) for label, look in of_others.items()
+    )
+    assert looks["nccl"][:2] == looks_table.of_transport("nccl")
+    assert any(text.startswith("dotted, hollow:") and "sources: " in text for text in all_texts(figure))
 
 
 def test_a_bound_that_changes_with_size_is_one_curve_with_one_name(documents: Documents) -> None:
@@ -83,23 +163,24 @@ def test_a_bound_that_changes_with_size_is_one_curve_with_one_name(documents: Do
         for index, row in enumerate(row for row in document.summaries if row.job == "allreduce-nccl")
     )
     [(_, figure)] = bandwidth.draw(replace(document, summaries=rows))
-    [named] = [text for text in texts(figure) if "memory copy" in text]
-    assert named.startswith("- - ") and holds(named, "61 to 115 GB/s", "reference")
-    assert [len(np.asarray(line.get_xdata())) for line in figure.axes[0].lines if line.get_linestyle() == "--"] == [28]
+    [named] = [text for text in all_texts(figure) if "memory copy" in text]
+    assert holds(named, "61 to 73 GB/s", "reference")
+    dashed = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [len(np.asarray(line.get_xdata())) for line in dashed] == [len(SIZES)]
 
 
 @pytest.mark.parametrize("module", [bandwidth, latency, scaling])
 def test_what_is_modelled_says_so_in_title_legend_and_panels(module: object, documents: Documents) -> None:
     [(_, figure)] = module.draw(documents["modelled_p4d"]())  # type: ignore[attr-defined]
-    words = texts(figure)
+    words = all_texts(figure)
     assert words.count("MODELLED") == 2
-    assert any(holds(text, "modelled", "not measured") for text in words)
+    assert any(text.startswith("MODELLED, not measured") for text in words)
     assert any(text.startswith("model") and text.endswith("(modelled)") for text in words)
 
 
 def test_what_is_measured_does_not_say_modelled(documents: Documents) -> None:
     [(_, figure)] = bandwidth.draw(documents["two_libraries"]())
-    assert not any("modelled" in text.lower() for text in texts(figure))
+    assert not any("modelled" in text.lower() for text in all_texts(figure))
 
 
 def test_rows_that_did_not_converge_are_hollow(documents: Documents) -> None:
@@ -110,7 +191,7 @@ def test_rows_that_did_not_converge_are_hollow(documents: Documents) -> None:
         circles = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "o"]
         drawn = [line for line in circles if np.size(line.get_xdata())]
         assert drawn and all((line.get_markerfacecolor() == "white") is hollow for line in drawn)
-        assert ("not converged" in texts(figure)) is hollow
+        assert ("not converged" in all_texts(figure)) is hollow
 
 
 def test_wrong_data_are_not_drawn_but_counted(documents: Documents) -> None:
@@ -118,7 +199,7 @@ def test_wrong_data_are_not_drawn_but_counted(documents: Documents) -> None:
     wrong = replace(document.summaries[-3], verified=False, busbw_bytes_per_s=None, flags=("invalid",))
     rows = (*document.summaries, replace(wrong, mode="pipelined"))
     [(_, figure)] = bandwidth.draw(replace(document, summaries=rows))
-    assert any("INVALID: 1 rows" in text for text in texts(figure))
+    assert any("INVALID: 1 rows" in text for text in all_texts(figure))
     slow = replace(wrong, mode="isolated", median_s=1e6)
     [(_, figure)] = latency.draw(replace(document, summaries=(*document.summaries, slow)))
     assert all(axes.get_ylim()[1] < 10 for axes in figure.axes)
@@ -126,8 +207,8 @@ def test_wrong_data_are_not_drawn_but_counted(documents: Documents) -> None:
 
 def test_a_pattern_without_a_size_is_said_below_the_latencies(documents: Documents) -> None:
     [(_, figure)] = latency.draw(documents["two_libraries"]())
-    assert any(holds(text, "barrier", "nccl:") for text in texts(figure))
-    assert "barrier" not in texts(figure)
+    assert any(holds(text, "barrier", "nccl:") for text in all_texts(figure))
+    assert "barrier" not in all_texts(figure)
 
 
 def test_one_way_pairs_leave_the_other_direction_grey_and_two_way_pairs_fill_it(documents: Documents) -> None:
@@ -138,12 +219,12 @@ def test_one_way_pairs_leave_the_other_direction_grey_and_two_way_pairs_fill_it(
     assert name == "pairs-pairs-nccl"
     assert np.isnan(rates[5, 0]) and not np.isnan(rates[0, 5])
     assert times[5, 0] == times[0, 5]  # half a round trip holds for both
-    assert any(holds(text, "grey:", "measured") for text in texts(figure))
+    assert any(holds(text, "grey:", "measured") for text in all_texts(figure))
     two_way = tuple(replace(row, direction="two-way") for row in one_way)
     [(_, figure)] = pairs.draw(replace(document, summaries=two_way))
     rates = cells(figure.axes[0])
     assert rates[5, 0] == rates[0, 5]
-    assert not any("grey" in text for text in texts(figure))
+    assert not any("grey" in text for text in all_texts(figure))
 
 
 def test_pairs_of_a_thousand_ranks_share_cells_in_which_the_worst_pair_shows(documents: Documents) -> None:
@@ -159,7 +240,7 @@ def test_pairs_of_a_thousand_ranks_share_cells_in_which_the_worst_pair_shows(doc
         rates, times = (cells(axes) for axes in figure.axes[:2])
         assert rates.shape == times.shape == (512, 512)
         assert (rates[2, 350], times[2, 350]) == pytest.approx((1.0, 100.0))
-        assert any(holds(text, "cell", "worst", "2 x 2") for text in texts(figure))
+        assert any(holds(text, "cell", "worst", "2 x 2") for text in all_texts(figure))
 
 
 def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
@@ -189,7 +270,7 @@ def test_what_is_slow_is_framed_and_named(documents: Documents) -> None:
     [(_, figure)] = pairs.draw(replace(document, headers=headers, summaries=tuple(both)))
     frames = [patch for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
     assert sorted((patch.get_y(), patch.get_height()) for patch in frames) == [(-0.5, 8), (5.5, 1)]
-    assert any(holds(text, "framed", "0.9", "h6") for text in texts(figure))
+    assert any(holds(text, "framed", "0.9", "h6") for text in all_texts(figure))
 
 
 def test_pairs_write_their_values_where_cells_have_room(documents: Documents) -> None:
@@ -228,16 +309,16 @@ def test_a_gap_in_a_line_is_explained(documents: Documents) -> None:
     )
     for figures in (latency, bandwidth):
         [(_, plain)], [(_, broken)] = (figures.draw(each) for each in (document, replace(document, summaries=mixed)))
-        assert any(holds(text, "algorithm changes") for text in texts(broken))
-        assert not any(holds(text, "algorithm changes") for text in texts(plain))
+        assert any(holds(text, "algorithm changes") for text in all_texts(broken))
+        assert not any(holds(text, "algorithm changes") for text in all_texts(plain))
 
 
 def test_scaling_takes_the_largest_size_that_all_worlds_have(documents: Documents) -> None:
     document = documents["scaling"]()
     rows = tuple(row for row in document.summaries if known(row.num_ranks) < 16 or row.payload_bytes <= 1 << 20)
     [(_, figure)] = scaling.draw(replace(document, summaries=rows))
-    assert "allreduce, 1 MiB" in texts(figure)
-    assert any(holds(text, "ideal:", "fewest") for text in texts(figure))
+    assert "allreduce, 1 MiB" in all_texts(figure)
+    assert any(holds(text, "ideal:", "fewest") for text in all_texts(figure))
 
 
 def test_scaling_needs_more_than_one_world(documents: Documents) -> None:
@@ -277,7 +358,7 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
     for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("own bound",)):
-        assert any(holds(text, *facts) for text in texts(figure)), facts
+        assert any(holds(text, *facts) for text in all_texts(figure)), facts
 
 
 def staged(row: Summary, *pairs: tuple[int, int]) -> Summary:
@@ -292,11 +373,11 @@ def test_copies_through_the_host_stand_on_no_map_and_no_line_of_peer_links(docum
     [(_, figure)] = pairs.draw(told)
     rates = cells(figure.axes[0])
     assert np.isnan(rates[0, 5]) and np.isnan(rates[5, 0]) and not np.isnan(rates[0, 4])
-    assert any(": 0-5, 5-0" in text for text in texts(figure))
+    assert any(": 0-5, 5-0" in text for text in all_texts(figure))
     [(_, figure)] = bandwidth.draw(told)
-    assert any(text.endswith("the host") for text in texts(figure))
+    assert any(text.endswith("the host") for text in all_texts(figure))
     [(_, figure)] = bandwidth.draw(document)
-    assert not any("the host" in text for text in texts(figure))
+    assert not any("the host" in text for text in all_texts(figure))
 
 
 def test_labels_tell_kinds_of_copies_apart(documents: Documents) -> None:

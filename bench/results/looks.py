@@ -1,0 +1,67 @@
+"""The colours and markers of every picture: one table, so that a transport or a machine looks the same everywhere.
+
+A transport has its place in the table by its trait `look`. A machine has the hue of its GPU; machines with the same GPU
+differ in tone and marker. Bounds and floors are grey. No hue of a transport is the hue of a machine.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from typing import Literal
+
+from bench.core.traits import traits
+from bench.hardware import catalogue
+
+# Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white; markers differ as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+Dashes = Literal["-", "--", "-.", ":", ""]
+DASHES: tuple[Dashes, ...] = ("-", "--", "-.", ":")
+GREY = "#444444"  # bounds, floors, ideal lines
+
+# The hue of a machine, by the beginning of its GPU's name. The first match counts.
+_GPU_HUES = (
+    ("A100-SXM4-40GB", "#332288"),
+    ("A100", "#AA4499"),
+    ("H100", "#117733"),
+    ("H200", "#44AA99"),
+    ("B200", "#882255"),
+    ("B300", "#CC6677"),
+    ("GB", "#6B4E9B"),
+    ("MI", "#8C6D31"),
+    ("V100", "#8B4513"),
+)
+_OTHER_HUE = "#7F7F00"
+_MACHINE_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "h")
+# Shares of white (above 0) and of black (below 0) that are mixed into a hue. The first is the hue itself.
+_TONES = (0.0, 0.4, -0.35, 0.6, -0.5, 0.2, -0.2, 0.5)
+
+
+def of_transport(name: str) -> tuple[str, str]:
+    """Return the colour and the marker of a transport. Tools whose logs are imported have those of an unknown one."""
+    index = traits(name).look
+    return COLOURS[index], MARKERS[index]
+
+
+@cache
+def of_machine(name: str) -> tuple[str, str]:
+    """Return the colour and the marker of an instance type or a GPU. A type of the user has those of its name."""
+    gpu_of = {each: catalogue.instance(each).gpu for each in catalogue.instances()}
+    gpu_of |= {each: each for each in catalogue.gpus()}
+    hue = _hue(gpu_of.get(name, name))
+    same = [each for each, gpu in gpu_of.items() if _hue(gpu) == hue]
+    place = same.index(name) if name in same else len(same) + zlib.crc32(name.encode())
+    return tone(hue, place), _MACHINE_MARKERS[place % len(_MACHINE_MARKERS)]
+
+
+def tone(colour: str, number: int) -> str:
+    """Return a lighter or darker tone of a colour, for series that share their transport. Number 0 is the colour."""
+    share = _TONES[number % len(_TONES)]
+    towards = 255 if share > 0 or colour == "#000000" else 0  # black has no darker tone
+    parts = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(part + (towards - part) * abs(share)):02X}" for part in parts)
+
+
+def _hue(gpu: str) -> str:
+    return next((hue for beginning, hue in _GPU_HUES if gpu.startswith(beginning)), _OTHER_HUE)
