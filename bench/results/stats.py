@@ -96,6 +96,8 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
     values = _checked(seconds)
+    if interval_rank(values.size) is None:  # the effective size is not larger
+        return None
     return _interval(np.sort(values), effective_size(values))
 
 
