@@ -24,7 +24,7 @@ _SAME_WORK = 0.01
 
 
 def added(document: Document) -> Document:
-    """Add to each modelled row of a document an expectation, or the code of why it has none. Return the document."""
+    """Add to each modelled row of this document an expectation, or the code of why it has none. Return the document."""
     modelled: dict[str, list[Summary]] = {}
     for row in document.summaries:
         if row.modelled:
@@ -33,7 +33,7 @@ def added(document: Document) -> Document:
         header = document.headers[job]
         of_job = _of_job(header, rows)
         for row in rows:
-            row.not_expected = _add(row, header, of_job)
+            row.not_expected = _set(row, header, of_job)
     return document
 
 
@@ -57,10 +57,13 @@ def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] |
         return NoExpectationCode.WORLD
 
 
-def _add(
+def _set(
     row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode
 ) -> NoExpectationCode | None:
-    """Add its expectation to a modelled row, or return why it has none."""
+    """Set the expectation of a modelled row, or return why it has none."""
+    row.expected_s = row.expected_low_s = row.expected_high_s = row.expected_basis = None
+    row.expected_busbw_bytes_per_s = None
+    row.expected_busbw_low_bytes_per_s = row.expected_busbw_high_bytes_per_s = None
     if isinstance(of_job, NoExpectationCode):
         return of_job
     if row.num_ranks != header.num_ranks:
