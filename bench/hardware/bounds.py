@@ -55,9 +55,8 @@ COPY_DIRECTIONS = (
 )
 
 _MOST_KNOWN = 4096
-# What the bounds depend on -> (the traffic, its bounds). Keeping the traffic prevents that an id in the key is used
-# again.
-_known: dict[tuple[Any, ...], tuple[RecordTraffic, tuple[Bound, ...]]] = {}
+# What the bounds depend on -> (header, links, bounds). Keeping header and links prevents that their ids are used again.
+_known: dict[tuple[Any, ...], tuple[Header, NodeLinks, tuple[Bound, ...]]] = {}
 
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
@@ -97,8 +96,8 @@ def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
         found = (*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic))
-        _known[key] = (traffic, found)
-    return _known[key][1]
+        _known[key] = (traffic.header, traffic.links, found)
+    return _known[key][2]
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:
