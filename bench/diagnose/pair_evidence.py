@@ -18,7 +18,7 @@ from bench.diagnose.localise import STAGES, Accused, Diagnosis, PairSamples, Sus
 from bench.diagnose.places import Places
 from bench.results.document import Summary
 
-_GROUP = re.compile(r"(?:([a-z]+)(\d+):)?(\d+)-(\d+)")
+_GROUP = re.compile(r"(?:([a-z]+)(\d{1,9}):)?(\d{1,9})-(\d{1,9})")
 _FIRST_STAGES = [STAGES.index(name) for name in ("screen", "node")]
 _COPY_OPTIONS = ("--engine", "--access", "--via", "--graph", "--share-gpu")
 Row = tuple[int, int, float, int, int]  # a row as PairSamples.of takes it
@@ -129,6 +129,8 @@ def _diagnosed(
     where = places(headers[jobs[0]])
     largest = max(row["payload_bytes"] for row in rows)
     evidence = _evidence([row for row in rows if row["payload_bytes"] == largest], direction)
+    if len(evidence) and (last := max(evidence.src.max(), evidence.dst.max())) >= len(where.hosts):
+        raise UsageError(f"a row of job {jobs[0]} names rank {last}, and the run has {len(where.hosts)} ranks")
     rounds = {step for step in evidence.step.tolist() if step} if schedule == "ladder" else None
     verdict = localise(evidence, where)
     if schedule == "ladder":

@@ -292,7 +292,7 @@ _FIGURE = keys(("name", "unit", "where", "status", "line"), name=text, unit=text
 _CLOCKS = values(values(nullable(signed)))
 _FREE: dict[str, Shape] = {  # a header's mappings: their annotations do not say what is in them
     "nodes": values(_NODE),
-    "ranks": each(keys(host=text, local_rank=whole(0), process=whole(0), cpus=each(whole(0)), nic=text)),
+    "ranks": each(keys(("host",), host=text, local_rank=whole(0), process=whole(0), cpus=each(whole(0)), nic=text)),
     "links": links,
     "settings": keys(
         **dict.fromkeys(("sync", "cache", "data", "launcher", "binding", "ci_method", "iteration_reduction"), text),

@@ -86,6 +86,7 @@ def test_a_good_file_is_read(bases: dict[str, list[bytes]], tmp_path: Path, name
         (0, "calibration", {"software_s": {}}),
         (0, "links", {"instance": "x", "gpus": 2, "peer": "no such link"}),
         (0, "imported", {"line": "x"}),
+        (0, "ranks", [{"local_rank": 0}]),
         (0, "remarks", [{"code": 3}]),
         (0, "notes", 5),
         (0, "settings", {"binding": []}),
@@ -112,3 +113,15 @@ def test_deep_nesting_is_refused(bases: dict[str, list[bytes]], tmp_path: Path, 
     with pytest.raises(UsageError) as error:
         jsonl.read(path)
     assert f"{path}:{len(bases['kinds']) + 1}:" in str(error.value)
+
+
+@pytest.mark.parametrize("group", ["0-9", f"0-{1 << 70}"])
+def test_a_pair_of_ranks_that_the_run_does_not_have_is_no_evidence(
+    bases: dict[str, list[bytes]], tmp_path: Path, group: str
+) -> None:
+    lines = [json.loads(line) for line in bases["pairs"]]
+    for line in lines[1:]:
+        if "group" in line:
+            line["group"] = group
+    text = [json.dumps(line).encode() for line in lines]
+    assert mutations.run_commands(text, tmp_path / "bad.jsonl", tmp_path / "bad.jsonl", random.Random(1), True) == []
