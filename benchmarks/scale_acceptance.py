@@ -5,8 +5,8 @@
 Runs `run acceptance --model` on p4d.24xlarge and spreads the modelled times by 2 %: equal rows share a line. Then it
 starts diagnose, report, gate and the certificate on the run, and prints the summary of a run of `--megabytes` in files
 of 4 MB (0: none). Each line has the CPU seconds of one process and its children, the same as a multiple of a loop of
-5,000,000 additions (which takes longer on a shared core, as the command does), and the peak memory. `--folder` keeps the
-run and uses it again.
+5,000,000 additions (which takes longer on a shared core, as the command does), and the peak memory. `--folder` keeps
+the run and uses it again.
 """
 
 from __future__ import annotations
