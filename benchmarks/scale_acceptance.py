@@ -3,8 +3,10 @@
     python -m benchmarks.scale_acceptance [--hosts 512] [--folder DIR] [--megabytes 2000]
 
 Runs `run acceptance --model` on p4d.24xlarge and spreads the modelled times by 2 %: equal rows share a line. Then it
-starts diagnose, report, gate and the certificate on the run, and reports a results file of `--megabytes` (0: none).
-Each line has the user CPU seconds and the peak memory of one process. `--folder` keeps the run and uses it again.
+starts diagnose, report, gate and the certificate on the run, and prints the summary of a run of `--megabytes` in files
+of 4 MB (0: none). Each line has the CPU seconds of one process and its children, the same as a multiple of a loop of
+5,000,000 additions (which takes longer on a shared core, as the command does), and the peak memory. `--folder` keeps
+the run and uses it again.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from benchmarks.report_large import write
 
 ROOT = Path(__file__).resolve().parent.parent
-_ROW_BYTES = 2 * 10_000 * 13  # of two ranks with 10,000 samples, about
+_ROWS_OF_A_FILE = 19
+_FILE_MB = 4.1  # two ranks, 10,000 samples each
 
 
 def main() -> None:
@@ -42,9 +46,10 @@ def main() -> None:
         measured("gate", "gate", run, "--rules", "acceptance")
         measured("certificate", "report", run, "--certificate", "acceptance")
         if args.megabytes:
-            path = Path(temporary) / "large.jsonl"
-            write(path, args.megabytes * 1_000_000 // _ROW_BYTES, 10_000)
-            measured(f"report of {path.stat().st_size / 1e6:.0f} MB", "report", str(path))
+            large = Path(temporary) / "large"
+            copied(large, max(1, round(args.megabytes / _FILE_MB)))
+            megabytes = sum(path.stat().st_size for path in large.iterdir()) / 1e6
+            measured(f"report --summary of {megabytes:.0f} MB", "report", str(large), "--summary")
 
 
 def modelled(folder: Path, hosts: int) -> None:
@@ -67,13 +72,32 @@ def modelled(folder: Path, hosts: int) -> None:
         path.write_text("".join(lines))
 
 
+def copied(folder: Path, num_files: int) -> None:
+    """Write a run of equal results files."""
+    folder.mkdir()
+    first = folder / "large-0.jsonl"
+    write(first, _ROWS_OF_A_FILE, 10_000)
+    for number in range(1, num_files):
+        (folder / f"large-{number}.jsonl").write_bytes(first.read_bytes())
+
+
+def loop_s() -> float:
+    """Return the CPU seconds of a fixed loop: other programs on the same cores change them as they change a command."""
+    began, total = time.process_time(), 0
+    for number in range(5_000_000):
+        total += number * number % 7
+    return time.process_time() - began
+
+
 def measured(what: str, *words: str) -> None:
     """Print CPU and memory of one command. Its output goes nowhere."""
+    before_s = loop_s()
     command = [sys.executable, "-m", "bench", *words]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    cpu = f"{usage.ru_utime:.1f} s user, {usage.ru_stime:.1f} s system"
+    cpu_s, unit_s = usage.ru_utime + usage.ru_stime, (before_s + loop_s()) / 2
+    cpu = f"{cpu_s:.1f} s, {cpu_s / unit_s:.1f} loops"
     print(f"{what}: {cpu}, {usage.ru_maxrss / 1024:.0f} MiB, exit {process.returncode}", flush=True)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from bench.commands._say import say
 from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.gate import of_folder
 from bench.page import embedded, page, pdf, redact
 from bench.page.content import PageContent, of_run
 from bench.predict import expected
@@ -45,6 +44,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the run's tables or its certificate, or write its page."""
     if args.certificate is not None:
+        from bench.gate import of_folder  # the rules and their messages need 0.2 s to load
+
         return of_folder.certificate(args)
     path = path_of(args)
     if args.html is not None or args.pdf is not None:

@@ -60,7 +60,7 @@ class StopReason(StrEnum):
 LIMIT_REACHED = frozenset({StopReason.MAX_SAMPLES, StopReason.MAX_TIME})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Record
 class Samples:
     """Raw seconds per operation. `seconds[i]` is the time of the slowest rank in sample i.
 
@@ -84,8 +84,8 @@ class Samples:
     def __post_init__(self) -> None:
         """Pack the seconds: ten million of them take 80 MB as an array and 320 MB as a tuple."""
         for name in ("seconds", "warmup", "host_s", "enqueue_s"):
-            object.__setattr__(self, name, array("d", getattr(self, name)))
-        object.__setattr__(self, "by_rank", tuple(array("d", own) for own in self.by_rank))
+            setattr(self, name, array("d", getattr(self, name)))
+        self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Failure:
         return cls(code.words(facts), rank, host, code, facts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # a run has tens of thousands: a frozen one takes five times as long to make
 class Record:
     """The result for one payload, mode and group of a case. Exactly one of samples, reported, skipped, failed is set.
 
@@ -226,8 +226,7 @@ class Record:
 
     def __post_init__(self) -> None:
         """Check that exactly one of samples, reported, skipped and failed is set."""
-        given = [x for x in (self.samples, self.reported, self.skipped, self.failed) if x is not None]
-        if len(given) != 1:
+        if (self.samples, self.reported, self.skipped, self.failed).count(None) != 3:
             raise ValueError("a record is exactly one of samples, reported, skipped, failed")
 
 

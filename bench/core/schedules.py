@@ -8,8 +8,9 @@ members of each node, S: the payload, which is the larger of one rank's send and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from bench.core.errors import UsageError
 from bench.core.fabric import SWITCH, Flow
@@ -135,11 +136,12 @@ def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: 
     return tuple(
         (source, target, share * num_bytes)
         for ranks in groups
-        for (source, target), share in _ring_shares(ranks, ranks_per_node).items()
+        for (source, target), share in _ring_shares(tuple(ranks), ranks_per_node).items()
     )
 
 
-def _ring_shares(ranks: Sequence[int], ranks_per_node: int) -> dict[tuple[int, int], float]:
+@lru_cache(maxsize=1024)  # the groups of a round, for all sizes and for all algorithms with rings
+def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int) -> Mapping[tuple[int, int], float]:
     """Return the share of the data that each edge of a ring carries.
 
     The ring visits nodes in the order of members. With L consecutive members on a node there are L rings

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, log
+from typing import Any
 
 from bench.core.links import NVLINK_PEERS, Bound, Limit, NodeLinks
 from bench.core.record import Flag, Header, Record
@@ -53,6 +54,10 @@ COPY_DIRECTIONS = (
     "calls",
 )
 
+_MOST_KNOWN = 4096
+# What the bounds depend on -> (header, links, bounds). Keeping header and links prevents that their ids are used again.
+_known: dict[tuple[Any, ...], tuple[Header, NodeLinks, tuple[Bound, ...]]] = {}
+
 
 def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
     """Return all known bounds on the bus bandwidth of a record, the tightest first.
@@ -77,9 +82,22 @@ def bounds_of(header: Header, record: Record) -> tuple[Bound, ...]:
         traffic = RecordTraffic(
             header, record, _of_row(header, record, links), record.num_ranks, record.num_nodes, useful_bytes
         )
-        found += [*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic)]
+        found += _link_bounds(traffic)
         found += _traffic_bound(traffic, found)
     return tuple(sorted(found, key=lambda bound: (bound.bytes_per_s, bound.kind)))
+
+
+def _link_bounds(traffic: RecordTraffic) -> Sequence[Bound]:
+    """Return the bounds by the bytes through ports and NICs. Rows of a header with the same bytes share them."""
+    record = traffic.record
+    sizes = (record.payload_bytes, record.bus_factor, record.rank_bytes, record.node_bytes)
+    key = (id(traffic.header), id(traffic.links), traffic.num_ranks, traffic.num_nodes, *sizes)
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        found = (*_port_bounds(traffic), *network_bounds(traffic), *own_nic_bound(traffic))
+        _known[key] = (traffic.header, traffic.links, found)
+    return _known[key][2]
 
 
 def _traffic_bound(traffic: RecordTraffic, others: Sequence[Bound]) -> Iterator[Bound]:

@@ -7,7 +7,6 @@ belong side by side. Nothing here is measured, and nothing is stored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bench.core.case import from_argv
@@ -25,18 +24,17 @@ _SAME_WORK = 0.01
 
 
 def added(document: Document) -> Document:
-    """Return the document with an expectation in each modelled row, or with the code of why the row has none."""
+    """Add to each modelled row of this document an expectation, or the code of why it has none. Return the document."""
     modelled: dict[str, list[Summary]] = {}
     for row in document.summaries:
         if row.modelled:
             modelled.setdefault(row.job, []).append(row)
-    if not modelled:
-        return document
-    of_job = {job: _of_job(document.headers[job], rows) for job, rows in modelled.items()}
-    rows = [
-        _beside(row, document.headers[row.job], of_job[row.job]) if row.modelled else row for row in document.summaries
-    ]
-    return replace(document, summaries=tuple(rows))
+    for job, rows in modelled.items():
+        header = document.headers[job]
+        of_job = _of_job(header, rows)
+        for row in rows:
+            row.not_expected = _set(row, header, of_job)
+    return document
 
 
 def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] | NoExpectationCode:
@@ -59,28 +57,28 @@ def _of_job(header: Header, rows: list[Summary]) -> Mapping[float, Prediction] |
         return NoExpectationCode.WORLD
 
 
-def _beside(row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode) -> Summary:
-    """Return a modelled row with its expectation."""
+def _set(
+    row: Summary, header: Header, of_job: Mapping[float, Prediction] | NoExpectationCode
+) -> NoExpectationCode | None:
+    """Set the expectation of a modelled row, or return why it has none."""
+    row.expected_s = row.expected_low_s = row.expected_high_s = row.expected_basis = None
+    row.expected_busbw_bytes_per_s = None
+    row.expected_busbw_low_bytes_per_s = row.expected_busbw_high_bytes_per_s = None
     if isinstance(of_job, NoExpectationCode):
-        return replace(row, not_expected=of_job)
+        return of_job
     if row.num_ranks != header.num_ranks:
-        return replace(row, not_expected=NoExpectationCode.PART)
+        return NoExpectationCode.PART
     found = of_job[row.payload_bytes]
     if found.basis == "bound":
-        return replace(row, not_expected=NoExpectationCode.EVIDENCE)
+        return NoExpectationCode.EVIDENCE
     if row.median_s is None or abs(row.median_s - found.ideal_s) > _SAME_WORK * found.ideal_s:
-        return replace(row, not_expected=NoExpectationCode.OTHER_WORK)
-    low, middle, high = (
-        None if seconds is None or row.busbw_bytes_per_s is None else row.busbw_bytes_per_s * row.median_s / seconds
-        for seconds in (found.high_s, found.middle_s, found.low_s)
-    )
-    return replace(
-        row,
-        expected_s=found.middle_s,
-        expected_low_s=found.low_s,
-        expected_high_s=found.high_s,
-        expected_busbw_bytes_per_s=middle,
-        expected_busbw_low_bytes_per_s=low,
-        expected_busbw_high_bytes_per_s=high,
-        expected_basis=found.basis,
-    )
+        return NoExpectationCode.OTHER_WORK
+    row.expected_s, row.expected_low_s, row.expected_high_s = found.middle_s, found.low_s, found.high_s
+    row.expected_basis = found.basis
+    if row.busbw_bytes_per_s is not None:
+        useful_bytes = row.busbw_bytes_per_s * row.median_s
+        row.expected_busbw_low_bytes_per_s = useful_bytes / found.high_s
+        row.expected_busbw_high_bytes_per_s = useful_bytes / found.low_s
+        if found.middle_s is not None:
+            row.expected_busbw_bytes_per_s = useful_bytes / found.middle_s
+    return None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from bench.core.case import Case
 from bench.core.dtypes import dtype_of, undefined_reduction
-from bench.core.pattern import Pattern, Shape, traffic_of
+from bench.core.pattern import Pattern, Shape, Traffic, traffic_of
 from bench.core.program import Collective, Group, Round
 from bench.core.record import Skip
 from bench.core.skips import SkipCode
@@ -74,7 +74,11 @@ def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]
         "group": group.name,
         "src": group.src,
         "dst": group.dst,
-    } | asdict(traffic_of(pattern, shape, num_nodes if even else None))
+    } | _plain(traffic_of(pattern, shape, num_nodes if even else None))
+
+
+def _plain(found: Traffic) -> dict[str, Any]:
+    return {each.name: getattr(found, each.name) for each in fields(found)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +23,21 @@ def find(name: str, results: Path) -> Path:
 def document(path: Path) -> Document:
     """Return everything that was measured, from a run's folder or from one results file.
 
-    Raises UsageError if there is nothing to read.
+    The samples of one file at a time are in memory. Raises UsageError if there is nothing to read.
     """
-    return document_of(path, *runs.attempts(path))
+    warnings: list[str] = []
+    return document_of(path, runs.attempts_in_turn(path, warnings), warnings)
 
 
-def document_of(path: Path, attempts: Sequence[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
-    """Build the document of attempts whose files were read before. `warnings` become notes of the document."""
+def document_of(path: Path, attempts: Iterable[tuple[str, jsonl.Attempt]], warnings: Sequence[str]) -> Document:
+    """Build the document of attempts. `warnings`, complete after the last attempt, become notes of the document."""
     outcomes, doubts = _ends(path) if path.is_dir() else ({}, [])
-    runs_read = [(job, attempt.header, attempt.records) for job, attempt in attempts]
-    found = summary.document(runs_read, notes=[Coded.uncoded(text) for text in (*warnings, *doubts)])
+    headers, rows = {}, summary.DocumentBuilder()
+    for job, attempt in attempts:
+        headers[job] = attempt.header
+        for record in attempt.records:
+            rows.add(job, attempt.header, record)
+    found = rows.document(headers, [Coded.uncoded(text) for text in (*warnings, *doubts)])
     return replace(found, failures=(*found.failures, *_failures(outcomes)))
 
 

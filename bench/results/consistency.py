@@ -64,6 +64,7 @@ REPLACEMENTS = (
     Replacement("broadcast", ("scatter", "allgather"), _SYNCHRONISED, "blocks are scattered, then gathered"),
     Replacement("reduce", ("reducescatter", "gather"), _SYNCHRONISED, "blocks are reduced, then gathered on the root"),
 )
+_REPLACED = frozenset(name for rule in REPLACEMENTS for name in (rule.pattern, *rule.by))
 
 # Fields of a case that do not affect its time, or that the rules compare (pattern, mode, direction, root, operation).
 _NOT_CONDITIONS = frozenset(
@@ -93,7 +94,7 @@ class _Row:
 
     summary: Summary
     header: Header
-    conditions: tuple[Any, ...]  # all but the launch
+    conditions: int  # the number of the conditions, which are all but the launch
     window: int
 
     @property
@@ -136,7 +137,11 @@ def conflicts(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tu
     `headers`: the header of each job that a summary names.
     """
     judged_rows = [row for row in summaries if _may_be_judged(row, headers)]
-    conditions = {job: _conditions(headers[job]) for job in dict.fromkeys(row.job for row in judged_rows)}
+    numbers: dict[tuple[Any, ...], int] = {}
+    conditions = {}
+    for job in dict.fromkeys(row.job for row in judged_rows):
+        key, window = _conditions(headers[job])
+        conditions[job] = numbers.setdefault(key, len(numbers)), window
     rows = [_Row(row, headers[row.job], *conditions[row.job]) for row in judged_rows]
     comparisons: dict[tuple[Any, ...], list[_Judged]] = {}
     for judge in (_modes, _directions, _replacements):
@@ -185,8 +190,9 @@ def _modes(rows: Sequence[_Row]) -> Iterator[_Judged]:
     A one-way pair also waits for an acknowledgement after its window, for at most the time of an isolated message.
     """
     isolated = _indexed(rows, "isolated")
+    patterns = {row.summary.pattern for row in rows if row.summary.mode == "isolated"}
     for row in rows:
-        if row.summary.mode != "pipelined":
+        if row.summary.mode != "pipelined" or row.summary.pattern not in patterns:
             continue
         acknowledged = 1 / row.in_flight if row.summary.direction == "one-way" else 0.0
         for other in isolated.get((*_place(row), row.summary.pattern, row.summary.direction), ()):
@@ -203,6 +209,9 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
     In pipelined mode a one-way window ends with an acknowledgement, a two-way window does not. The acknowledgement
     takes at most the time of an isolated message.
     """
+    rows = [row for row in rows if row.summary.direction is not None]
+    if not any(row.summary.direction == "two-way" for row in rows):
+        return
     by_place = {mode: _indexed(rows, mode) for mode in _BOTH}
     for row in rows:
         summary = row.summary
@@ -222,7 +231,7 @@ def _directions(rows: Sequence[_Row]) -> Iterator[_Judged]:
 
 def _replacements(rows: Sequence[_Row]) -> Iterator[_Judged]:
     # A single rank sends nothing. Its operation does nothing if it works in place, otherwise it copies the data.
-    rows = [row for row in rows if row.summary.num_ranks != 1]
+    rows = [row for row in rows if row.summary.pattern in _REPLACED and row.summary.num_ranks != 1]
     for mode in _BOTH:
         indexed = _indexed(rows, mode)
         for row in rows:

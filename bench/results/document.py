@@ -15,7 +15,7 @@ from bench.core.host_use import HostUse
 from bench.core.record import Header
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a run has tens of thousands, and a frozen one takes four times as long to make
 class Summary:
     """Everything that is derived from one record.
 

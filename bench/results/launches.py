@@ -78,12 +78,20 @@ def cells(
     """
     names = varied_variables(headers) if variables is None else tuple(variables)
     of_job = {job: _header_factors(header) | _variables(header, names) for job, header in headers.items()}
+    starts = {job: _start(job) for job in headers}
+    # Thousands of rows share a few combinations of factors. A number of each combination is a faster key.
+    numbers: dict[tuple[tuple[str, str | None], ...], int] = {}
+    number_of: dict[tuple[Any, ...], int] = {}
     found: dict[tuple[Any, ...], dict[str, Summary]] = {}
     for row in summaries:
-        place = RowKey(row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
-        factors = of_job[row.job] | _row_factors(row, of_job[row.job]["cache"])
-        found.setdefault((place, tuple(factors.items())), {})[_start(row.job)] = row
-    return tuple(RowLaunches(place, dict(factors), rows) for (place, factors), rows in found.items())
+        varying = (row.job, row.in_place, row.cache, row.loop, Flag.THROUGH_HOST in row.flags)
+        if varying not in number_of:
+            factors = of_job[row.job] | _row_factors(row, of_job[row.job]["cache"])
+            number_of[varying] = numbers.setdefault(tuple(factors.items()), len(numbers))
+        key = (number_of[varying], row.pattern, row.mode, row.group, row.src, row.dst, row.payload_bytes)
+        found.setdefault(key, {})[starts[row.job]] = row
+    combinations = [dict(factors) for factors in numbers]
+    return tuple(RowLaunches(RowKey(*place), combinations[number], rows) for (number, *place), rows in found.items())
 
 
 def varied_variables(headers: Mapping[str, Header]) -> tuple[str, ...]:
@@ -137,11 +145,11 @@ def log_medians(rows: Sequence[tuple[Sequence[int], Sequence[float]]]) -> npt.ND
     return table
 
 
-def spreads(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Spread, ...]:
-    """Return the spread over launches of every row that was measured in at least two launches."""
+def spreads(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Spread, ...]:
+    """Return the spread over launches of every row (of `cells`) that was measured in at least two launches."""
     found = []
-    for cell in cells(headers, summaries):
-        rows = _usable(cell)
+    for cell in measured:
+        rows = _usable(cell) if len(cell.rows) > 1 else []
         if len(rows) > 1:
             found.append(_spread(cell, rows, headers[rows[0].job]))
     return tuple(found)

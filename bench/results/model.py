@@ -69,7 +69,8 @@ class Curve:
 
 def fits(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Fit, ...]:
     """Fit the model to every curve that has at least four sizes and correct data."""
-    return tuple(_fit_of(curve) for curve in curves(headers, summaries) if curve.no_fit is None)
+    long_enough = (rows for rows in _by_curve(headers, summaries) if len(rows) >= LEAST_POINTS)
+    return tuple(_fit_of(curve) for rows in long_enough if (curve := _curve(rows, headers)).no_fit is None)
 
 
 def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Curve, ...]:
@@ -77,12 +78,19 @@ def curves(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple
 
     Barriers have no curve, nor do products of matrices, whose time does not grow with their bytes.
     """
+    return tuple(_curve(rows, headers) for rows in _by_curve(headers, summaries))
+
+
+def _by_curve(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> Iterable[list[Summary]]:
+    """Return the rows of each curve, in the order of their first rows."""
+    cases = {job: (case_of(job, header), header.case) for job, header in headers.items()}
+    numbers = {case: number for number, case in enumerate(dict.fromkeys(cases.values()))}
+    number_of = {job: numbers[case] for job, case in cases.items()}  # hashing the case again for each row takes longer
     found: dict[tuple[Any, ...], list[Summary]] = {}
     for row in summaries:
         if row.payload_bytes > 0 and row.pattern != flops.PATTERN:
-            key = (case_of(row.job, headers[row.job]), headers[row.job].case, row.mode, row.group)
-            found.setdefault(key, []).append(row)
-    return tuple(_curve(rows, headers) for rows in found.values())
+            found.setdefault((number_of[row.job], row.mode, row.group), []).append(row)
+    return found.values()
 
 
 def case_of(job: str, header: Header) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.core.record import Header, known
 from bench.results.document import Scaling, Summary
-from bench.results.launches import RowLaunches, cells, launch_medians
+from bench.results.launches import RowLaunches, launch_medians
 from bench.results.paired_ratio import PairedRatio, interval_of, of_rows
 
 # These factors depend on the number of ranks; all other factors must be the same.
@@ -46,11 +46,11 @@ class _Point:
         return None if rate is None or seconds is None else rate * seconds
 
 
-def scalings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Scaling, ...]:
+def scalings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Scaling, ...]:
     """Return a comparison for every row that has a reference and for the references themselves, in the order of the
-    rows.
+    rows. `measured`: the rows as `cells` returns them.
     """
-    points = [point for cell in cells(headers, summaries) for point in _points(cell, headers)]
+    points = [point for cell in measured for point in _points(cell, headers)]
     found = []
     for curve in _curves(points):
         by_size = sorted(curve, key=lambda point: known(point.first.num_ranks))
@@ -67,11 +67,10 @@ def _points(cell: RowLaunches, headers: Mapping[str, Header]) -> list[_Point]:
 
     It can be on a curve if its data are correct and its only group is the whole world of two or more ranks.
     """
-    medians = launch_medians(cell)
     first = next((row for row in cell.rows.values() if row.median_s is not None and row.verified is not False), None)
     if first is None or first.src is not None or first.topology != "world" or (first.num_ranks or 0) < _SMALLEST:
         return []
-    header = headers[first.job]
+    medians, header = launch_medians(cell), headers[first.job]
     if None in (first.num_nodes, header.ranks_per_node):  # another tool's log may not state them
         return []
     factors = tuple((name, value) for name, value in cell.factors.items() if name not in (*_OF_THE_WORLD, "order"))

@@ -20,15 +20,17 @@ from bench.results import stats
 # waiting.
 FULLY_SYNCHRONISING = frozenset({"allreduce", "allgather", "reducescatter", "alltoall", "alltoallv", "barrier"})
 
+_NOT_KEPT = np.empty((0, 0))
+
 
 class RankShares:
     """Statistics of the times of each rank. They are empty if these times were not kept or are not valid."""
 
     def __init__(self, header: Header, record: Record, samples: Samples) -> None:
         self._header, self._record = header, record
-        by_rank = np.asarray(samples.by_rank, dtype=float)  # ranks x samples
+        by_rank = np.asarray(samples.by_rank, dtype=float) if samples.by_rank else _NOT_KEPT  # ranks x samples
         good = by_rank.ndim == 2 and by_rank.size and np.isfinite(by_rank).all() and (by_rank > 0).all()
-        self._by_rank = by_rank if good else np.empty((0, 0))
+        self._by_rank = by_rank if good else _NOT_KEPT
         self._seconds = samples.seconds
         self._counts = slowest_counts(self._by_rank) if good else samples.slowest_counts
         self._means = self._by_rank.mean(axis=1) if good else np.asarray(samples.rank_mean_s)

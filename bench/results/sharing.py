@@ -12,18 +12,18 @@ from typing import Any
 from bench.core.record import Header, known
 from bench.core.topology import IN_TURN
 from bench.results.document import Sharing, Summary
-from bench.results.launches import RowLaunches, cells, launch_medians
+from bench.results.launches import RowLaunches, launch_medians
 from bench.results.model import case_of
 from bench.results.paired_ratio import interval_of, of_rows
 
 
-def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tuple[Sharing, ...]:
+def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> tuple[Sharing, ...]:
     """Return one result for each group, mode and size that was measured both while all groups ran and alone.
 
-    The order is that of the job in which all groups ran.
+    `measured`: the rows as `cells` returns them. The order is that of the job in which all groups ran.
     """
     at_once, alone = [], {}
-    for cell in cells(headers, summaries):
+    for cell in measured:
         row = _usable(cell)
         if row is None or not cell.factors["topology"]:
             continue
@@ -31,6 +31,8 @@ def sharings(headers: Mapping[str, Header], summaries: Iterable[Summary]) -> tup
             at_once.append((cell, row))
         else:
             alone[_group_key(cell)] = (cell, row)
+    if not alone:
+        return ()
     found = []
     for cell, row in at_once:
         if _group_key(cell) in alone:

@@ -40,14 +40,17 @@ _DRIFT_Z = 2.5758  # two-sided p < 0.01
 _MSER_BATCH = 5
 _Z95 = 1.959963984540054  # two-sided 95 % of a normal distribution
 _EXACT_RANKS_TO = 1000  # above this number, the normal approximation gives an interval that is at most two ranks wider
+_FEW_SAMPLES = 16
 _FEW_LAGS = 64  # computed one by one; if the correlation lasts longer, a Fourier transform computes all lags at once
 _RESIDUE_DIFFERENCE = 0.05
 
 
 def usable(seconds: Sequence[float]) -> bool:
     """Check whether there is at least one sample and all are finite times above zero."""
+    if len(seconds) <= _FEW_SAMPLES:  # numpy would need longer to start
+        return len(seconds) > 0 and all(0 < value < math.inf for value in seconds)
     values = np.asarray(seconds, dtype=float)
-    return bool(values.size and np.all(np.isfinite(values)) and np.all(values > 0))
+    return bool(np.all(np.isfinite(values)) and np.all(values > 0))
 
 
 def median(seconds: Sequence[float]) -> float:
@@ -93,6 +96,8 @@ def interval(seconds: Sequence[float]) -> tuple[float, float] | None:
     Return None if the effective size is below 6. Raises ValueError for invalid samples.
     """
     values = _checked(seconds)
+    if interval_rank(values.size) is None:  # the effective size is not larger
+        return None
     return _interval(np.sort(values), effective_size(values))
 
 
@@ -161,10 +166,10 @@ class Description:
 
 def describe(seconds: Sequence[float]) -> Description:
     """Return all statistics. The samples are sorted and ranked only once. Raises ValueError for invalid samples."""
-    values = _checked(seconds)
-    if values.size == 1:  # a modelled row; a run may have thousands, so this case must be fast
-        only_s = float(values[0])
+    if len(seconds) == 1 and usable(seconds):  # a modelled row; a run may have thousands, so this case must be fast
+        only_s = float(seconds[0])
         return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
+    values = _checked(seconds)
     ordered, ranks = np.sort(values), _ranks(values)
     effective = _effective_size_of_ranks(ranks)
     return Description(

@@ -110,6 +110,7 @@ class DocumentBuilder:
         own = {job: header for job, header in headers.items() if not header.imported}
         sampled = [row for row in self.summaries if not row.imported]
         conflicts = consistency.conflicts(own, sampled)
+        measured = launches.cells(own, sampled)
         return Document(
             schema=DOCUMENT_SCHEMA,
             headers=headers,
@@ -117,13 +118,13 @@ class DocumentBuilder:
             skipped=tuple(self.skipped),
             failures=tuple(self.failures),
             notes=tuple(notes),
-            spreads=launches.spreads(own, sampled),
+            spreads=launches.spreads(own, measured),
             fits=model.fits(own, sampled),
             conflicts=conflicts,
             parities=parity.parities(headers, self.summaries),
-            scalings=scaling.scalings(own, sampled),
+            scalings=scaling.scalings(own, measured),
             interferences=interference.interferences(self.contended),
-            sharings=sharing.sharings(own, sampled),
+            sharings=sharing.sharings(own, measured),
             overlaps=overlap.overlaps(self.overlapped),
             replays=replay.replays(self.replayed),
             standings=gpus.standings(headers, self.summaries),

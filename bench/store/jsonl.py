@@ -46,7 +46,7 @@ SCHEMA = "bench.results/6"
 _AT_ONCE = 256  # records per fsync
 _READABLE = (*(f"bench.results/{number}" for number in range(1, 6)), SCHEMA)
 _ALWAYS = ("num_ranks", "num_nodes")  # keys written even if they are unknown: a record without them is invalid
-_OF_HEADER, _OF_RECORD = (tuple(each.name for each in fields(kind)) for kind in (Header, Record))
+_OF_HEADER, _OF_RECORD = (dict.fromkeys(each.name for each in fields(kind)) for kind in (Header, Record))  # in order
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _RESOLUTION_DIGITS = 10  # 0.1 ns is finer than any clock in use, and needs half as much disk space as all digits
 _PARTS: dict[str, type] = {
@@ -56,6 +56,7 @@ _PARTS: dict[str, type] = {
     "failed": Failure,
     "first_wrong": WrongData,
 }
+_LISTS: dict[str, type] = {"starved": StarvedRank, "hosts": HostUse}
 
 GpusAtEnd = Mapping[str, Sequence[Mapping[str, Any]]]  # by host
 HostsAtEnd = Mapping[str, Mapping[str, Any]]  # by host
@@ -319,8 +320,9 @@ def _record(parsed: Mapping[str, Any], path: Path, number: int) -> Record:
     for name, kind in _PARTS.items():
         if values.get(name) is not None:
             values[name] = _made(kind, values[name])
-    values["starved"] = tuple(_made(StarvedRank, rank) for rank in values.get("starved", ()))
-    values["hosts"] = tuple(_made(HostUse, use) for use in values.get("hosts", ()))
+    for name, kind in _LISTS.items():
+        if name in values:
+            values[name] = tuple(_made(kind, each) for each in values[name])
     try:
         contention = values.get("contention")
         if contention is not None and len(contention.busy) not in (0, len(contention.rates_bytes_per_s)):

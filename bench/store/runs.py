@@ -17,7 +17,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -319,17 +319,23 @@ def jobs_in(folder: Path) -> tuple[str, ...]:
 
 def attempts(path: Path) -> tuple[tuple[tuple[str, jsonl.Attempt], ...], tuple[str, ...]]:
     """(((job, attempt), ...), warnings) of a run's folder or a results file; later attempts are called job#2, ..."""
+    warnings: list[str] = []
+    return tuple(attempts_in_turn(path, warnings)), tuple(warnings)
+
+
+def attempts_in_turn(path: Path, warnings: list[str]) -> Iterator[tuple[str, jsonl.Attempt]]:
+    """Yield the same as `attempts`, and read a file only when it is needed: samples may be larger than the memory.
+
+    Warnings are added to `warnings`.
+    """
     files = [results_file(path, job) for job in jobs_in(path)] if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path} holds no results file")
-    found: list[tuple[str, jsonl.Attempt]] = []
-    warnings: list[str] = []
     for file in files:
         results = jsonl.read(file)
         warnings += results.warnings
         for number, attempt in enumerate(results.attempts, start=1):
-            found.append((file.stem if number == 1 else f"{file.stem}#{number}", attempt))
-    return tuple(found), tuple(warnings)
+            yield file.stem if number == 1 else f"{file.stem}#{number}", attempt
 
 
 def _write_whole(path: Path, text: str) -> None:

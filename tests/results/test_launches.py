@@ -41,7 +41,7 @@ def launched(*seconds: float, **of_record: Any) -> dict[str, tuple[float, dict[s
 
 def test_launches_of_one_case_are_one_spread_with_both_kinds_of_scatter(a_run: Make) -> None:
     run = a_run(launched(1e-4, 1.1e-4, 1.2e-4, 1.3e-4, 1.4e-4))
-    [spread] = launches.spreads(run.headers, run.summaries)
+    [spread] = run.spreads
     assert spread.job == "allreduce-mpi-1x2" and spread.jobs[1:] == tuple(
         f"allreduce-mpi-1x2-launch{number}" for number in range(2, 6)
     )
@@ -57,15 +57,15 @@ def test_launches_of_one_case_are_one_spread_with_both_kinds_of_scatter(a_run: M
 
 def test_one_launch_has_no_spread_and_two_have_no_interval(a_run: Make) -> None:
     one, two = a_run(launched(1e-4)), a_run(launched(1e-4, 2e-4))
-    assert launches.spreads(one.headers, one.summaries) == ()
-    [spread] = launches.spreads(two.headers, two.summaries)
+    assert one.spreads == ()
+    [spread] = two.spreads
     assert spread.between is not None and (spread.ci_low_s, spread.ci_high_s) == (None, None)
 
 
 def test_a_job_that_was_completed_later_is_one_launch_and_the_later_row_holds(a_run: Make) -> None:
     jobs = launched(1e-4, 1.1e-4)
     run = a_run(jobs | {"allreduce-mpi-1x2#2": (3e-4, {"launch": 1, "environment": {"SLURM_CPU_BIND": "x"}}, {})})
-    [spread] = launches.spreads(run.headers, run.summaries)
+    [spread] = run.spreads
     assert spread.num_launches == 2 and spread.max_s == pytest.approx(3e-4)
     assert set(spread.jobs) == {"allreduce-mpi-1x2#2", "allreduce-mpi-1x2-launch2"}
 
@@ -77,7 +77,7 @@ def test_launches_that_got_wrong_data_or_no_times_do_not_count(a_run: Make, bad:
     jobs = launched(1e-4, 1.1e-4)
     jobs["allreduce-mpi-1x2-launch3"] = (9e-4, {"launch": 3}, bad)
     run = a_run(jobs)
-    [spread] = launches.spreads(run.headers, run.summaries)
+    [spread] = run.spreads
     assert spread.num_launches == 2 and spread.max_s < 2e-4
 
 
@@ -106,7 +106,7 @@ def test_rows_that_differ_in_a_factor_are_not_launches_of_each_other(
 ) -> None:
     run = a_run({"a": (1e-4, {}, {}), "b": (1e-4, of_header, of_record)})
     assert len(launches.cells(run.headers, run.summaries)) == 2
-    assert launches.spreads(run.headers, run.summaries) == ()
+    assert run.spreads == ()
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_copies_of_another_kind_are_not_launches_of_each_other(
             "c": (1e-4, of | {"case": (pattern,), "launch": 2}, {}),
         }
     )
-    [spread] = launches.spreads(run.headers, run.summaries)
+    [spread] = run.spreads
     assert spread.jobs == ("a", "c")
 
 
 def test_sizes_budgets_and_what_a_launcher_sets_for_itself_tell_no_rows_apart(a_run: Make) -> None:
     case = ("allreduce", "--transport", "mpi", "--sizes", "1M", "--budget", "3.0s")
     run = a_run({"a": (1e-4, {}, {}), "b": (1e-4, {"case": case, "environment": {"OMPI_ARGV": "--job b"}}, {})})
-    assert launches.spreads(run.headers, run.summaries)[0].num_launches == 2
+    assert run.spreads[0].num_launches == 2
 
 
 def test_variables_of_a_scenario_are_factors_in_every_launch(a_run: Make) -> None:
@@ -147,7 +147,7 @@ def test_variables_of_a_scenario_are_factors_in_every_launch(a_run: Make) -> Non
             jobs[f"{value}-{number}"] = (1e-4, {"launch": number, "environment": variables}, {})
     run = a_run(jobs)
     assert launches.varied_variables(run.headers) == ("NCCL_ALGO",)
-    assert [spread.jobs for spread in launches.spreads(run.headers, run.summaries)] == [
+    assert [spread.jobs for spread in run.spreads] == [
         ("Ring-1", "Ring-2"),
         ("Tree-1", "Tree-2"),
     ]
@@ -155,7 +155,7 @@ def test_variables_of_a_scenario_are_factors_in_every_launch(a_run: Make) -> Non
 
 def test_a_case_that_this_suite_did_not_write_is_no_error(a_run: Make) -> None:
     run = a_run({"a": (1e-4, {"case": ()}, {}), "b": (2e-4, {"case": ("osu_allreduce", "-x")}, {})})
-    assert launches.spreads(run.headers, run.summaries)[0].num_launches == 2
+    assert run.spreads[0].num_launches == 2
 
 
 @pytest.mark.parametrize(("num_launches", "sigma"), [(3, 0.02), (5, 0.3), (10, 0.02)])
