@@ -32,8 +32,8 @@ class Stall:
     """A time in which a rank only waits for collectives, on its own clock.
 
     releases: the indices in `TracedJob.collectives` of those that end it. last_arrival_s: when the last rank of them
-    arrived, on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the rank went
-    on; if not, they were only running, and something else ended the stall.
+    arrived, on this rank's clock; None if no other rank of them is known. is_released: whether they ended before the
+    rank went on; if not, they were only running, and something else ended the stall.
     """
 
     start_s: float

@@ -135,8 +135,8 @@ class BucketPhase:
     """The exchanges of gradients of one step and group, and the backward pass that may hide them.
 
     indices: in `TracedJob.collectives`, in the order in which they were issued. transfer_s: the time in which at least
-    one of them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than the
-    job can rely on. exposed_s: from the last arrival to the last end.
+    one of them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than
+    the job can rely on. exposed_s: from the last arrival to the last end.
     """
 
     indices: Sequence[int]
