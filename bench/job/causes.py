@@ -273,12 +273,10 @@ def _host_bound(known: Known) -> Iterator[Cause]:
     if median_low(idle) <= known.limit_s:
         return  # on few ranks: these are late
     gain = known.replays.without(CauseCode.HOST_BOUND, rest)
-    kernels = [
-        float(length) for trace in known.job.traces.values() for length in trace.compute[:, 1] - trace.compute[:, 0]
-    ]
-    if not kernels:
+    kernels = np.concatenate([trace.compute[:, 1] - trace.compute[:, 0] for trace in known.job.traces.values()])
+    if not len(kernels):
         return
-    kernel_s = median(kernels)
+    kernel_s = float(np.mean(kernels))
     num = round(len(kernels) / len(known.job.traces) / max(known.job.num_steps, 1))
     evidence = [Coded.of(EvidenceCode.LAUNCHES, num=num, mean_s=kernel_s)]
     words = Coded.of(CauseCode.HOST_BOUND, idle_s=gain.gain_s, num_launches=num, kernel_s=kernel_s)

@@ -217,4 +217,9 @@ class AnswerCode(Code):
 
     NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
     NOTHING = "nothing", "no cause returns more than {limit_s:time} a step: nothing in these traces slows this job down"
+    UNCERTAIN = (
+        "uncertain",
+        "cannot tell: `{what}` would return {gain_s:time} a step in the median, but between {low_s:time} and "
+        "{high_s:time}; record more steps",
+    )
     FIRST = "first", "{cause}; without it a step of {step_s:time} would take {gain_s:time} less ({share:percent})"

@@ -144,6 +144,10 @@ class JobReport(Report):
         explained = self.explained
         if explained.step_s is None:
             return Coded.of(AnswerCode.NO_STEPS).text
+        uncertain = next((gain for gain in explained.gains if gain.gain_s > explained.limit_s), None)
+        if not explained.causes and uncertain is not None:
+            times = {"gain_s": uncertain.gain_s, "low_s": uncertain.low_s, "high_s": uncertain.high_s}
+            return Coded.of(AnswerCode.UNCERTAIN, what=WhatIf(uncertain.name).template, **times).text
         if not explained.causes:
             return Coded.of(AnswerCode.NOTHING, limit_s=explained.limit_s).text
         first = explained.causes[0]
