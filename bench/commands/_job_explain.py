@@ -65,8 +65,9 @@ def read_job(paths: Sequence[Path]) -> tuple[TracedJob, list[Coded]]:
     from bench.logs import step_traces
 
     traces, remarks = step_traces.read(paths)
-    if not traces:
-        reasons = "; ".join(remark.text for remark in remarks[:3]) or "the folder holds no trace"
+    if not any(trace.num_events or trace.collectives for trace in traces):
+        found = [*remarks, *(remark for trace in traces for remark in trace.remarks)]
+        reasons = "; ".join(remark.text for remark in found[:3]) or "the folder holds no trace"
         raise UsageError(f"nothing to explain: {reasons}")
     return job_of(traces), remarks
 

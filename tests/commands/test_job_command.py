@@ -1,0 +1,132 @@
+"""`linkbench job explain|predict` and `linkbench why` in process, on files of a simulated job."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.__main__ import main
+from bench.job.messages import CauseCode
+from bench.job.model import StepPart, StepSegment
+from tests.job import synthetic
+from tests.job.synthetic import Late, Recording, Schedule
+
+GOLDEN = Path(__file__).parent / "golden_job.txt"
+LATE = Schedule(
+    num_steps=8, forward_us=900, backward_us=1800, num_layers=8, late=(Late(2, StepSegment.BACKWARD, 4000),)
+)
+Out = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a job whose rank 2 is late."""
+    folder = tmp_path_factory.mktemp("job") / "trace"
+    folder.mkdir()
+    synthetic.write(folder, LATE, Recording())
+    return folder
+
+
+def as_json(capsys: Out, *words: str) -> Any:
+    """Run a command and return its JSON."""
+    assert main([*words, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_page_is_the_golden_page(traces: Path, capsys: Out) -> None:
+    assert main(["job", "explain", str(traces), "--instance", "p5", "--price", "2", "--steps", "1000000"]) == 0
+    assert capsys.readouterr().out == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_json_has_the_keys_of_the_schema(traces: Path, capsys: Out) -> None:
+    found = as_json(capsys, "job", "explain", str(traces))
+    assert (found["schema"], found["num_ranks"], found["steps"]) == ("bench.job/1", 4, 8)
+    for rank in found["ranks"]:
+        assert set(rank["parts"]) == {f"{part.value}_s" for part in StepPart}
+        assert sum(rank["parts"].values()) == pytest.approx(rank["step_s"], rel=1e-3)
+    assert [(late["rank"], late["segment"]) for late in found["late_ranks"]] == [(2, "backward")]
+    [cause] = found["causes"]
+    assert (cause["code"], cause["ranks"]) == (CauseCode.LATE_RANK, [2])
+    assert cause["gain_low_s"] <= cause["gain_s"] <= cause["gain_high_s"] and 0 < cause["confidence"] <= 1
+    assert {"evidence", "command"} <= set(cause)
+    assert {"num_per_step", "transfer_s", "num_bytes"} <= set(found["collectives"][0])
+    assert {"direction", "bytes", "bytes_per_s", "pinned", "exposed_s"} == set(found["copies"][0])
+
+
+def test_page_and_figure_are_written(traces: Path, tmp_path: Path) -> None:
+    html, svg = tmp_path / "job.html", tmp_path / "job.svg"
+    assert main(["job", "explain", str(traces), "--html", str(html), "--plot", str(svg)]) == 0
+    page = html.read_text(encoding="utf-8")
+    assert "rank 2, late" in page and "http://" not in page.replace("http://www.w3.org", "")
+    document = json.loads(page.partition('type="application/json" id="job">')[2].partition("</script>")[0])
+    assert document["schema"] == "bench.job/1"
+    assert "rank 2, late" in svg.read_text(encoding="utf-8")
+
+
+def test_the_same_machine_and_compute_give_back_the_compute_of_the_step(traces: Path, capsys: Out) -> None:
+    found = as_json(capsys, "job", "predict", str(traces), "--instance", "p5", "--compute-factor", "1")
+    assert found["replayed_step_s"] == pytest.approx(found["recorded_step_s"], rel=1e-3)
+    assert found["num_predicted"] == found["num_collectives"] > 0
+    twice = as_json(capsys, "job", "predict", str(traces), "--instance", "p5", "--compute-factor", "2")
+    assert 1.7 < twice["step_s"] / found["step_s"] < 2
+
+
+def test_why_explains_traces_and_logs(traces: Path, tmp_path: Path, capsys: Out) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("node1:12:12 [0] NCCL WARN Connection closed by remote peer\n" * 3, encoding="utf-8")
+    main(["why", str(traces), str(log), "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"] == {"traces": [str(traces)], "logs": [str(log)]}
+    assert found["job"]["schema"] == "bench.job/1"
+    assert found["explain"] is not None or found["problem"]
+
+
+BAD = {
+    "rubbish": b"\x00\x01\xff" * 5000,
+    "cut": b'{"traceEvents": [{"ph": "X", "ts": 1, "dur"',
+    "empty": b"",
+    "text": b"hello\n",
+    "pickle": pickle.dumps({"a": 1}),
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_a_file_that_is_no_trace_is_one_sentence(content: bytes, tmp_path: Path, capsys: Out) -> None:
+    file = tmp_path / "rank0.json"
+    file.write_bytes(content)
+    assert main(["job", "explain", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and str(file) in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "--price", "2"],
+        ["explain", "--price", "0", "--steps", "3"],
+        ["explain", "--run", "results/x"],
+        ["explain", "--instance", "p99"],
+        ["explain", "--plot", "/nonexistent/x.png"],
+        ["predict", "--instance", "p5", "--nodes", "3"],
+        ["predict", "--instance", "p5", "--compute-factor", "0"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_options_are_refused(words: list[str], traces: Path, capsys: Out) -> None:
+    command, *options = words
+    try:
+        code = main(["job", command, str(traces), *options])
+    except SystemExit as ended:
+        code = int(str(ended.code))
+    assert code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_prediction_needs_all_ranks(tmp_path: Path, capsys: Out) -> None:
+    synthetic.write(tmp_path, LATE, Recording(ranks=(0, 2)))
+    assert main(["job", "predict", str(tmp_path), "--instance", "p5"]) == 2
+    assert "2 of 4 ranks" in capsys.readouterr().err
