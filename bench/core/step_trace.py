@@ -129,6 +129,7 @@ class RankTrace:
     steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
     source marks none. step_names: their names.
     compute: spans of work. compute_launch_s: for each, the start of its launch; NaN if unknown. Shape (n,).
+    compute_kind: for each, a number; the same for kernels of the same name and grid. None if the source does not tell.
     phases: spans of the main thread by StepPhase. remarks: what the file lacks, contradicts or lost.
     """
 
@@ -149,5 +150,6 @@ class RankTrace:
     backend: str | None = None
     epoch_s: float | None = None
     num_events: int = 0
+    compute_kind: NDArray[np.int32] | None = None
     facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     remarks: tuple[Coded, ...] = ()

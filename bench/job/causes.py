@@ -36,6 +36,8 @@ _LONG = 1.2  # a long step takes this many times the median
 _LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the link's rate
 _DEVICE_WAITS = (WaitKind.SYNC, WaitKind.ITEM, WaitKind.ALLOCATOR)
 _PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
+_LEAST_KERNELS, _BESIDE = 5, 0.9  # of a kind, alone and beside an exchange; the share of a kernel that is beside one
+_EQUAL, _SLOWED = 1.1, 1.1  # alone, kernels of a kind differ by this factor at most; beside, they are longer by this
 _CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED = 0.98, 0.5, 0.7, 0.3
 
 
@@ -319,6 +321,43 @@ def _host_waits(known: Known, kinds: set[WaitKind], code: CauseCode, confirm: Co
     yield from _cause(known, gain, words, Coded.of(confirm))
 
 
+def _costly_overlap(known: Known) -> Iterator[Cause]:
+    """Find kernels that take longer while an exchange runs. Only kernels that take equally long without one count."""
+    excess: dict[int, Spans] = {}
+    factors = []
+    for rank, trace in known.job.traces.items():
+        slowed = [*_slowed(trace)]
+        excess[rank] = spans.union(spans.of(span for spans_of_kind, _ in slowed for span in spans_of_kind))
+        factors += [factor for _, factor in slowed]
+    if not factors:
+        return
+    gain = known.replays.without(CauseCode.COSTLY_OVERLAP, excess)
+    words = Coded.of(CauseCode.COSTLY_OVERLAP, factor=median(factors))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.OVERLAP))
+
+
+def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float]]:
+    """Yield for each kind of kernel that exchanges slow down the excess at the end of each kernel, and the factor."""
+    if trace.compute_kind is None or not len(trace.compute):
+        return
+    running = spans.union(spans.of((one.start_s, one.end_s) for one in trace.collectives if one.timed))
+    lengths = trace.compute[:, 1] - trace.compute[:, 0]
+    beside = np.array([spans.total(spans.clip(running, start, end)) for start, end in trace.compute])
+    for kind in np.unique(trace.compute_kind):
+        mine = trace.compute_kind == kind
+        alone, slow = lengths[mine & (beside == 0)], mine & (beside > _BESIDE * lengths)
+        if len(alone) < _LEAST_KERNELS or slow.sum() < _LEAST_KERNELS:
+            continue
+        low, usual, high = np.quantile(alone, (0.1, 0.5, 0.9))
+        factor = float(np.median(lengths[slow]) / usual)
+        if high <= _EQUAL * low and factor > _SLOWED:
+            ends = trace.compute[slow][:, 1]
+            yield (
+                [(end - max(length - usual, 0.0), end) for end, length in zip(ends, lengths[slow], strict=True)],
+                factor,
+            )
+
+
 def _recompute(known: Known) -> Iterator[Cause]:
     """Find layers whose forward pass runs again in the backward pass."""
     again = {}
@@ -439,6 +478,7 @@ _RULES = (
     _slow_link,
     _exchange_not_hidden,
     _exchange_cannot_hide,
+    _costly_overlap,
     _host_bound,
     _sync_point,
     _allocator,

@@ -197,6 +197,7 @@ class ConfirmCode(Code):
         "DistributedDataParallel(bucket_cap_mb=...): smaller buckets, and gradients in the order of the backward pass",
     )
     LESS = "less", "accumulate gradients with no_sync, or send them as float16: the exposed exchange must halve"
+    OVERLAP = "overlap", "linkbench run overlap: products alone and beside an allreduce; fewer SMs for NCCL"
     GRAPHS = "graphs", "torch.compile or a CUDA graph: the gaps must vanish"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
     MICRO_BATCHES = "micro-batches", "twice as many micro-batches: the wait must halve"

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 
+from bench.core import spans
+from bench.core.step_trace import RankTrace, TracedCollective
 from bench.job.explain import explain
 from bench.job.messages import CauseCode, WhatIf
 from bench.job.model import Explained, StepSegment
@@ -124,3 +127,40 @@ def test_gains_have_an_interval_and_a_confidence(tmp_path: Path) -> None:
     assert cause.gain_low_s < cause.gain_s < cause.gain_high_s
     assert cause.gain_s == pytest.approx(median(3000 + 500 * step for step in range(8)) * 1e-6, rel=0.1)
     assert 0.9 < cause.confidence < 1
+
+
+def overlapped(factor: float, spread: float = 0.0) -> RankTrace:
+    """Return a rank of eight steps of 40 equal kernels. Half run beside an exchange, `factor` times as long."""
+    spans_of_work, exchanges, steps, now = [], [], [], 0.0
+    for step in range(8):
+        begin = now
+        for number in range(40):
+            length = 100e-6 * (1 + spread * (number % 5)) * (factor if number >= 20 else 1.0)
+            spans_of_work.append((now, now + length))
+            now += length
+        exchanges.append(TracedCollective("allreduce", step, spans_of_work[-20][0], now, launch_s=begin, group_size=1))
+        steps.append((begin, now))
+    work = spans.of(spans_of_work)
+    return RankTrace(
+        "file",
+        True,
+        work,
+        work[:, 0] - 1e-3,
+        tuple(exchanges),
+        steps=tuple(steps),
+        step_names=tuple(f"step {number}" for number in range(8)),
+        rank=0,
+        compute_kind=np.zeros(len(work), dtype=np.int32),
+    )
+
+
+def test_kernels_that_an_exchange_slows_down() -> None:
+    found = explain([overlapped(1.5)])
+    assert codes(found) == [CauseCode.COSTLY_OVERLAP]
+    assert found.causes[0].words.facts["factor"] == pytest.approx(1.5)
+    assert 0.8 * 20 * 50e-6 < found.causes[0].gain_s <= 20 * 50e-6  # the end of the exchange allows no more
+
+
+@pytest.mark.parametrize("trace", [overlapped(1.0), overlapped(1.5, spread=0.2)], ids=["equal", "of different lengths"])
+def test_kernels_that_differ_anyway_accuse_no_exchange(trace: RankTrace) -> None:
+    assert codes(explain([trace])) == []

@@ -62,7 +62,8 @@ class _Events:
     """The events of a file, by kind; times in microseconds as in the file."""
 
     host: list[HostRange] = field(default_factory=list)
-    compute: list[tuple[float, float, int]] = field(default_factory=list)  # start, end, correlation (-1 if unknown)
+    compute: list[tuple[float, float, int, int]] = field(default_factory=list)  # start, end, correlation (or -1), kind
+    kinds: dict[tuple[str, str], int] = field(default_factory=dict)  # name and grid of a kernel -> its number
     exchange: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
     copies: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
     launches: dict[int, tuple[float, Any]] = field(default_factory=dict)  # correlation -> start, thread
@@ -167,7 +168,8 @@ def _add_of_device(
     elif _is_exchange(name) or "Collective name" in args:
         events.exchange.append((start, end, number, name, args))
     else:
-        events.compute.append((start, end, number))
+        key = name, str(args.get("grid"))
+        events.compute.append((start, end, number, events.kinds.setdefault(key, len(events.kinds))))
 
 
 # A file repeats few names many times.
@@ -208,7 +210,7 @@ class _Reading:
         """Return the trace."""
         events, facts = self._events, {"source": self._source}
         compute = sorted(events.compute)
-        launches = [events.launches.get(number, (np.nan, None))[0] for _, _, number in compute]
+        launches = [events.launches.get(number, (np.nan, None))[0] for _, _, number, _ in compute]
         if self._on_device:
             unknown = int(np.isnan(np.array(launches, dtype=float)).sum())
             if unknown > len(compute) // 10:
@@ -223,7 +225,7 @@ class _Reading:
         phases = _host_ranges.phases(events.host, self._main)
         steps = sorted((one.start, one.end, one.name) for one in events.host if _host_ranges.STEP.match(one.name))
         if self._on_device:
-            work, launched = self._spans((start, end) for start, end, _ in compute), np.array(launches, dtype=float)
+            work, launched = self._spans((start, end) for start, end, *_ in compute), np.array(launches, dtype=float)
         else:
             work = self._operators(collectives)
             launched = np.full(len(work), np.nan)
@@ -235,6 +237,7 @@ class _Reading:
             on_device=self._on_device,
             compute=work,
             compute_launch_s=(launched - self._zero) * 1e-6 if self._on_device else launched,
+            compute_kind=np.array([kind for *_, kind in compute], dtype=np.int32) if self._on_device else None,
             collectives=collectives,
             copies=tuple(self._copies()),
             waits=tuple(self._waits()),
