@@ -225,6 +225,8 @@ def _advice(document: Document, run: NamedRun, busy: BusyRun) -> list[Coded]:
     """Return the advice on the next command. The first condition below that holds decides."""
     rows = document.summaries
     scenario, command = _command(run)
+    if document.replays:
+        scenario = ""  # it was written for this run alone: `job replay` writes it again
     unsure = busy.matters or sum(map(is_open, rows)) > MOST_OPEN * len(rows)
     applying = {
         HeadlineCode.NEXT_WRONG: any(row.verified is False for row in rows),
