@@ -116,6 +116,7 @@ def test_bad_input_of_a_replay_is_one_sentence(run: Run, mpirun: Start, tmp_path
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.slow
 @needs_corpus
 @pytest.mark.mpi
 @pytest.mark.usefixtures("mpirun")
@@ -159,6 +160,7 @@ case $1 in --*) echo "nsys: unknown option $1" >&2; exit 9;; esac
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.usefixtures("torchrun")
 @pytest.mark.parametrize("profiler", ["torch", "nsys"])
