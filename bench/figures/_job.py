@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from bench.figures import _style
+from bench.figures import _origin, _style
 from bench.job.model import StepPart
 from bench.job.page import COLOURS, TITLES, JobReport
 
-_ROW_IN, _REST_IN = 0.34, 1.7
+_ROW_IN, _REST_IN = 0.34, 0.9
 
 
 def draw(report: JobReport) -> Figure:
@@ -32,7 +35,18 @@ def draw(report: JobReport) -> Figure:
     panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
-    figure.suptitle(f"measured: {report.what()}", fontsize=_style.TEXT)
     handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in StepPart]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=_style.TEXT, frameon=False)
+    remarks = ["waits: for a rank that is late"]
+    if len(shown) < len(report.ranks):
+        remarks.append(f"the {len(shown)} ranks of {len(report.ranks)} that differ most")
+    _style.finish(figure, "Where the step goes", "MEASURED", handles, remarks)
+    _style.sign(figure, _origin_of(report))
     return figure
+
+
+def _origin_of(report: JobReport) -> _origin.FigureOrigin:
+    """Return what was traced, the folder of the traces, and the day on which they were recorded."""
+    traces = report.explained.job.traces.values()
+    folders = sorted({Path(trace.source).parent.name for trace in traces})
+    days = [datetime.fromtimestamp(trace.epoch_s, UTC).isoformat() for trace in traces if trace.epoch_s]
+    return _origin.FigureOrigin(report.what(), run=folders[0], date=_origin.dates(days))
