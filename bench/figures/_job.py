@@ -22,7 +22,7 @@ def draw(report: JobReport) -> Figure:
     figure = Figure(figsize=(_style.WIDTH_IN, _REST_IN + _ROW_IN * len(shown)), dpi=_style.DPI, layout="constrained")
     FigureCanvasAgg(figure)
     panel = figure.add_subplot()
-    accused = {rank for cause in report.explained.causes for rank in cause.ranks}
+    accused = report.accused
     left = [0.0] * len(shown)
     for part, colour in COLOURS.items():
         widths = [one.parts[part] * 1e3 for one in shown]

@@ -17,7 +17,10 @@ from bench.predict.predict import busbw
 from bench.results.curves import world as ranks_and_nodes
 
 _MOST_PANELS = 8
-_REMARK = "bands: 90 % intervals (fewer measurements are inside below 1 MiB); no line: such links were never measured; "
+_REMARK = (
+    "bands: 90 % intervals (fewer measurements are inside below 1 MiB); "
+    "no line at a size: only an interval is known there; "
+)
 
 
 def curves(

@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +173,14 @@ def finish(
 
 
 def _columns(lengths: Sequence[int]) -> int:
-    """Return the largest number of columns in which the labels of a legend fit. Labels fill column after column."""
+    """Return the largest number of columns in which the labels of a legend fit.
+
+    Labels fill column after column, and the first columns have one more, as Matplotlib arranges them.
+    """
     for columns in range(min(len(lengths), _MOST_COLUMNS), 1, -1):
-        rows = -(-len(lengths) // columns)
-        widths = [max(lengths[at : at + rows]) + _HANDLE for at in range(0, len(lengths), rows)]
+        rows, longer = divmod(len(lengths), columns)
+        ends = [rows * (column + 1) + min(column + 1, longer) for column in range(columns)]
+        widths = [max(lengths[begin:end]) + _HANDLE for begin, end in pairwise([0, *ends])]
         if sum(widths) <= _LEGEND_LETTERS:
             return columns
     return 1
@@ -187,7 +191,7 @@ def sign(figure: Figure, origin: FigureOrigin) -> None:
     for text in figure.texts:
         if text.get_gid() == "origin":
             whole = f"{text.get_text()} | {origin}".replace(" ", "\0").replace("\0|\0", "\0| ")
-            words = textwrap.wrap(whole, _LETTERS, max_lines=_MOST_ORIGIN_LINES)
+            words = textwrap.wrap(whole, _LETTERS, max_lines=_MOST_ORIGIN_LINES, break_on_hyphens=False)
             text.set_text("\n".join(words).replace("\0", " "))
 
 

@@ -156,7 +156,7 @@ def _latency(segment: Segment) -> float:
 def _handles(looks: Iterable[_style.Look], fits: Sequence[Fit]) -> list[Line2D]:
     handles = [look.handle() for look in looks]
     if any(fit.fits and _half(segment) for fit in fits for segment in fit.segments):
-        handles.append(Line2D([], [], color="black", label="n1/2 = latency x bandwidth", **_HALF))
+        handles.append(Line2D([], [], color="black", label="n1/2 = latency x bandwidth, of each piece", **_HALF))
     if not all(fit.fits for fit in fits):
         handles.append(Line2D([], [], color=_style.GREY, linestyle=":", linewidth=1, label="does not fit"))
     return handles

@@ -99,7 +99,7 @@ def _floor_handle(rows: list[Summary]) -> list[Line2D]:
         return []
     pings = any(name and name.startswith("ping-pong") for name in names)
     label = (
-        "in the curve's colour: ping-pong time x least steps (reference)"
+        "in the curve's colour: ping-pong time x least steps (reference, not a limit)"
         if pings
         else "in the curve's colour: floor of the links' latencies"
     )

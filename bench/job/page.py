@@ -97,6 +97,12 @@ class JobReport(Report):
         return found
 
     @property
+    def accused(self) -> set[int]:
+        """The ranks that are named as late."""
+        causes = self.explained.causes
+        return {rank for cause in causes if cause.code == CauseCode.LATE_RANK for rank in cause.ranks}
+
+    @property
     def shown_ranks(self) -> list[RankParts]:
         """All ranks; of many, those whose parts differ most from the median."""
         if len(self.ranks) <= _MOST_RANKS:

@@ -36,9 +36,7 @@ def _picture(report: JobReport) -> Markup:
     """Return one bar for each rank, divided into the parts of its step."""
     shown = report.shown_ranks
     longest = max(one.step_s for one in shown)
-    late = {
-        one.rank for one in report.explained.late_ranks if any(one.rank in c.ranks for c in report.explained.causes)
-    }
+    late = report.accused
     parts = [
         element("title", "The parts of each rank's step", id="parts-svg-title"),
         element("desc", "The table below has every value", id="parts-svg-desc"),
