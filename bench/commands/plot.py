@@ -9,7 +9,7 @@ from bench.commands import report
 from bench.commands.run import draw
 from bench.core import printable
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.results import collect, output
+from bench.results import output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Draw the figures and print the paths of their files."""
     path = report.path_of(args)
-    drawn = draw(collect.document(path), args.plots / path.stem, collect.named(path), args.figure_format)
+    document, run = report.read(path)
+    drawn = draw(document, args.plots / path.stem, run, args.figure_format)
     if not drawn:
         raise UsageError(f"{path} holds no row that a figure can show")
     for file in drawn:

@@ -17,15 +17,18 @@ _MOST_NAMED = 6  # bounds in a panel; more, of very different worlds, would hide
 _LETTER_SHARE = 0.0155  # width of a letter, as a share of a panel's width
 
 
-def draw(axes: Axes, points: Iterable[CurvePoint]) -> None:
+def draw(axes: Axes, points: Iterable[CurvePoint], others: Sequence[float] = ()) -> None:
     """Draw each bound of these points as a named line: hard bounds solid, references and traffic dashed.
 
-    Call this after the data are drawn, because it sets the y axis (GB/s, logarithmic).
+    Call this after the data are drawn, because it sets the y axis (GB/s, logarithmic). `others`: rates that are drawn
+    besides the points.
     """
     drawn = list(points)
     rates = [(float(point.payload_bytes), point.busbw()) for point in drawn]
     curves = list({str(curve): curve for curve in bound_curves(point.first for point in drawn)}.values())[:_MOST_NAMED]
-    low, high = _style.log_limits([*(rate for _, rate in rates), *(rate for curve in curves for rate in curve.rates)])
+    low, high = _style.log_limits(
+        [*(rate for _, rate in rates), *(rate for curve in curves for rate in curve.rates), *others]
+    )
     for curve in curves:
         dashes: Literal["-", "--"] = "-" if curve.kind == "hard" else "--"
         sizes: Sequence[float] = curve.sizes

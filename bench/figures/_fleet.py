@@ -7,7 +7,7 @@ import math
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Polygon
 
 from bench.core.errors import UsageError
 from bench.diagnose.fleet import LOST, Fleet
@@ -58,7 +58,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     draw_map(figure, panel, places, order, grid, shown)
     _mark_lost(panel, lost)
     if len(number) <= _MOST_LABELLED:
-        annotate(panel, np.where(lost > 0, math.nan, grid), "{:.0f}")
+        annotate(panel, grid, "{:.0f}", corner=lost > 0)
         names = short_names(fleet.hosts)
         panel.set_xticks(order, [_style.shown(names[host]) for host in fleet.hosts], rotation=90)
         panel.set_yticks(order, [_style.shown(names[host]) for host in fleet.hosts])
@@ -66,7 +66,7 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     panel.set_ylabel("host", fontsize=_style.TEXT)
     for host in verdict.named:
         frame(panel, Accused("host", host.host, host.confidence, (), (host.host,)), places, order, 1)
-    remarks = ["darker is slower; xN: N runs failed, without figures or missing; grey: no figure"]
+    remarks = ["darker is slower; xN: N runs of the pair failed, without figures or missing; grey: no figure"]
     if verdict.named:
         framed = [host.host for host in verdict.named]
         more = f" and {len(framed) - _MOST_NAMED} more" if len(framed) > _MOST_NAMED else ""
@@ -82,9 +82,14 @@ def _no_value(row: Summary) -> float:
 
 
 def _mark_lost(panel: Axes, lost: Array) -> None:
-    """Draw a white cell with the number of lost runs for each pair that has lost runs."""
-    colour = _LOST_COLOUR
+    """Mark each pair that has lost runs with their number, on a white corner of its cell.
+
+    The rest of the cell keeps the colour of the pair's lowest rate.
+    """
     for src, dst in np.argwhere(lost):
-        panel.add_patch(Rectangle((dst - 0.5, src - 0.5), 1, 1, facecolor="white", edgecolor="#dddddd"))
+        corner = [(dst - 0.5, src + 0.5), (dst + 0.5, src + 0.5), (dst + 0.5, src - 0.5)]
+        panel.add_patch(Polygon(corner, facecolor="white", edgecolor="none"))
         words = f"x{lost[src, dst]}"
-        panel.text(dst, src, words, ha="center", va="center", fontsize=_style.SMALL_TEXT, color=colour)
+        panel.text(
+            dst + 0.2, src + 0.24, words, ha="center", va="center", fontsize=_style.SMALL_TEXT - 1, color=_LOST_COLOUR
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -146,7 +147,9 @@ def _ratios(axes: Axes, selection: Selection, shown: Sequence[Candidate], look: 
     for row, machine in enumerate(shown):
         decision = decisions.get(machine.name)
         if decision is None:
-            axes.text(1.0, row, " the best" if row == 0 else " no price", va="center", fontsize=_style.SMALL_TEXT)
+            axes.text(
+                1.0, row, " reference (= 1)" if row == 0 else " no price", va="center", fontsize=_style.SMALL_TEXT
+            )
             continue
         ratio = decision.ratio
         found = DrawnRange(1 / ratio.high, 1 / ratio.middle, 1 / ratio.low)
@@ -168,33 +171,24 @@ def _first_of_each(shown: Sequence[Candidate]) -> list[Candidate]:
 def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
     """Draw the parts of each machine's step, and the interval of the whole step's time.
 
-    The bar of communication is pale if only a range of its time is known.
+    Only the interval is drawn if no median is known.
     """
     longest = max(each.range("total_s").high for each in shown)
     scale, unit = (1.0, "s") if longest > _LONG_S else (1e3, "ms")
     for row, each in enumerate(shown):
-        left = 0.0
-        for part, _, fill, hatch in _PARTS:
+        left, whole = 0.0, each.range("total_s")
+        for part, _, fill, hatch in _PARTS if each.has_middle else ():
             width = each.range(part).middle * scale
-            pale = part == "exposed_s" and not each.has_middle
-            axes.barh(
-                [row],
-                [width],
-                left=left,
-                color=fill,
-                hatch=hatch,
-                edgecolor="white",
-                height=0.55,
-                alpha=_PALE if pale else 1.0,
-            )
+            axes.barh([row], [width], left=left, color=fill, hatch=hatch, edgecolor="white", height=0.55)
             left += width
-        whole = each.range("total_s")
+        if not each.has_middle:
+            axes.text(whole.high * scale, row, "  medians unknown", va="center", fontsize=_style.SMALL_TEXT)
         axes.plot(
             [whole.low * scale, whole.high * scale], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
     axes.set_xlim(0, 1.05 * longest * scale)
-    axes.set_xlabel(f"step time ({unit}), bars: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
-    axes.set_title("parts of the step (medians)", fontsize=_style.TEXT)
+    axes.set_xlabel(f"step time ({unit}), black: {100 * CONFIDENCE:.0f} % interval", fontsize=_style.TEXT)
+    axes.set_title("parts of the step, as medians", fontsize=_style.TEXT)
 
 
 def _lines(
@@ -208,18 +202,16 @@ def _lines(
     scale = _MILLION if by_cost else _MILLION / 3600
     for line in lines:
         style = look(line.name.rpartition(" x ")[2])
-        x = [each for each, _ in line.points]
-        low, middle, high = (
-            [getattr(found, end) * scale for _, found in line.points] for end in ("low", "middle", "high")
-        )
-        if line.has_middle:
-            axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
+        x = [each for each, _, _ in line.points]
+        low, high = ([getattr(found, end) * scale for _, found, _ in line.points] for end in ("low", "high"))
+        middle = [found.middle * scale if has_middle else math.nan for _, found, has_middle in line.points]
+        axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
         axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
         for end in (low, high):
             axes.plot(x, end, color=style.colour, linestyle="--", linewidth=0.9)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    labelled = sorted({x for line in lines for x, _ in line.points})
+    labelled = sorted({x for line in lines for x, _, _ in line.points})
     axes.xaxis.set_major_locator(FixedLocator(labelled[:: -(-len(labelled) // _MOST_SIZES)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(round(value))))
@@ -269,9 +261,7 @@ def _remarks(selection: Selection, shown: Sequence[Candidate]) -> list[str]:
         f"intervals of {100 * CONFIDENCE:.0f} %; step times are based on figures that are "
         + "; ".join(f"{basis.replace('+', ' and ')} ({', '.join(names)})" for basis, names in bases.items())
     ]
-    remarks += (
-        [f"pale bars and bands without a line: only an interval is known for {', '.join(vague)}"] if vague else []
-    )
+    remarks += [f"pale bars: only an interval is known, not its middle, for {', '.join(vague)}"] if vague else []
     remarks += [f"prices: {dated}"] if dated else []
     remarks.append(
         "compare machines by their ratio, not by their intervals, which share assumptions; a ratio whose interval "

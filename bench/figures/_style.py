@@ -68,7 +68,7 @@ class Look:
 def looks(series: Mapping[str, str]) -> dict[str, Look]:
     """Return the looks of series by label. `series`: the transport of each label.
 
-    A transport has its own colour and marker. Series that share a transport differ in tone and dashes.
+    A transport has its own colour and marker. Further series of a transport differ in tone, marker and dashes.
     """
     found: dict[str, Look] = {}
     num_series: dict[tuple[str, str], int] = {}
@@ -77,6 +77,7 @@ def looks(series: Mapping[str, str]) -> dict[str, Look]:
         number = num_series.get((colour, marker), 0)
         num_series[colour, marker] = number + 1
         dashes = colours.DASHES[number % len(colours.DASHES)]
+        marker = marker if number == 0 else colours.MORE_MARKERS[(number - 1) % len(colours.MORE_MARKERS)]
         found[label] = Look(label, colours.tone(colour, number), marker, dashes)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.figures import _bounds, _origin, _style
+from bench.figures import _bounds, _expected, _origin, _style
 from bench.results import curves
 from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
@@ -32,10 +32,12 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         points: list[CurvePoint] = []
+        expected: list[float] = []
         for label, line in curves.lines(document, of_pattern).items():
             draw_curve(panel, looks[label], line)
+            expected += _expected.draw(panel, looks[label], line, _expected.rate)
             points += line
-        _bounds.draw(panel, points)
+        _bounds.draw(panel, points, expected)
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
@@ -43,7 +45,7 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     remarks = curves.interval_remark(drawn) + _bound_remark(drawn) + curves.algorithm_remark(rows)
     remarks += curves.invalid_remark(document, "pipelined")
     remarks += not_drawn
-    handles = [look.handle() for look in looks.values()]
+    handles = [*(look.handle() for look in looks.values()), *_expected.handle(drawn, _expected.rate)]
     title = "Bus bandwidth by size, operations back to back"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("bandwidth", figure)]

@@ -55,7 +55,7 @@ def _figure(document: Document, mode: str) -> Figure:
         drawn = [(looks[labels[fit.job]], fit, points[_key(fit)]) for fit in _slowest_groups(of_pattern, points)]
         _draw_panel(panel, drawn)
         groups = len({fit.group for fit in of_pattern})
-        panel.set_title(pattern + (f", the slowest of {groups} groups" if groups > 1 else ""), fontsize=_style.TEXT)
+        panel.set_title(pattern + (", slowest group of each size" if groups > 1 else ""), fontsize=_style.TEXT)
         if any(cases[fit.job].modelled for fit in of_pattern):
             _style.watermark(panel)
     rows = [row for row in document.summaries if row.mode == mode and model.case_of(row.job, headers[row.job]) in cases]

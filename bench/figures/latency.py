@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bench.core.units import format_duration
-from bench.figures import _origin, _style
+from bench.figures import _expected, _origin, _style
 from bench.results import curves
 from bench.results.curves import CurvePoint
 from bench.results.document import Document, Summary
@@ -36,19 +36,22 @@ def draw(document: Document) -> list[tuple[str, Figure]]:
     for panel, (pattern, of_pattern) in zip(axes, patterns.items(), strict=True):
         panel.set_title(curves.panel_title(pattern, of_pattern), fontsize=_style.TEXT)
         points: list[CurvePoint] = []
+        expected: list[float] = []
         for label, line in curves.lines(document, of_pattern).items():
             _draw_curve(panel, looks[label], line)
+            expected += _expected.draw(panel, looks[label], line, _expected.seconds)
             points += line
         _style.size_axis(panel, (row.payload_bytes for row in of_pattern))
         ends = [end for point in points for end in (*_band(point), point.seconds, point.first.floor_s or point.seconds)]
-        _style.time_axis(panel, _style.log_limits(ends))
+        _style.time_axis(panel, _style.log_limits([*ends, *expected]))
         if any(row.modelled for row in of_pattern):
             _style.watermark(panel)
         drawn += points
     remarks = [*_remarks(drawn), *curves.algorithm_remark(rows), *_sizeless(document)]
     remarks += curves.invalid_remark(document, "isolated")
     remarks += not_drawn
-    handles = [look.handle() for look in looks.values()] + _floor_handle(rows)
+    own = [look.handle() for look in looks.values()]
+    handles = [*own, *_floor_handle(rows), *_expected.handle(drawn, _expected.seconds)]
     title = "Time of one operation at a time, by size"
     _style.finish(figure, title, _origin.kind_of(rows), handles, remarks, drawn)
     return [("latency", figure)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ _MOST_CELLS = 512  # on each side; if there are more ranks, several share a cell
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
+_MOST_NUMBERED = 32  # ranks whose numbers are beside the map
+_DIFFERENT = 2.0  # if the medians of the two kinds of pairs differ by more than this factor, each has its own scale
 _FRAME = "#D55E00"
 
 
@@ -69,13 +71,20 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     annotated = known(header.num_ranks) <= (_MOST_ANNOTATED_RANKS if len(maps) == 1 else _MOST_ANNOTATED_OF_TWO)
     tall = annotated and known(header.num_ranks) > _MOST_ANNOTATED_OF_TWO
     figure, axes = _style.panels(len(maps), height_in=6.2 if tall else 4.0)
-    blank = False
+    blank, medians = False, list[str]()
     places, accused = pair_evidence.places(asdict(header)), pair_evidence.slow_parts(header, rows)
     order = sorted(range(known(header.num_ranks)), key=lambda rank: places.racks.get(places.hosts[rank], ""))
     for panel, each in zip(axes, maps, strict=True):
         grid = _grid(each, header, order)
         blank = blank or bool(np.isnan(grid[~np.eye(len(grid), dtype=bool)]).any())
-        draw_map(figure, panel, places, order, grid, each)
+        usual = _usual(grid, places, order)
+        if usual is None:
+            draw_map(figure, panel, places, order, grid, each)
+        else:
+            relative = replace(each, unit="share of the median of its kind")
+            draw_map(figure, panel, places, order, grid / usual, relative)
+            inside, between = float(usual[0, 0]), float(usual[0, -1])
+            medians.append(f"{_digits(inside)} {each.unit} within a node, {_digits(between)} {each.unit} between nodes")
         if annotated:
             annotate(panel, grid)
         for one in accused:
@@ -86,7 +95,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
     remarks = ["darker is worse; white lines separate the nodes" if parted else "darker is worse"]
     share = _ranks_of_a_cell(header)
     remarks += [f"a cell is the worst pair of {share} x {share} ranks"] if share > 1 else []
-    remarks += ["grey: not measured"] if blank else []
+    remarks += [f"each pair is compared with the median of its kind: {'; '.join(medians)}"] if medians else []
+    remarks += ["grey: not modelled" if header.modelled else "grey: not measured"] if blank else []
     remarks += curves.through_host_remark(rows)
     if accused:
         named = [f"{one.kind} {one.name}" for one in accused]
@@ -165,6 +175,24 @@ def _grid(shown: PairMap, header: Header, order: Sequence[int]) -> Any:
     return np.where(np.isnan(grid) & shown.symmetric, grid.T, grid)
 
 
+def _usual(grid: Any, places: Places, order: Sequence[int]) -> Any:
+    """Return, for each cell, the median of the pairs within a node or of those between nodes.
+
+    Return None if the map has pairs of one kind only, if their medians are alike, or if a cell has several ranks: one
+    colour scale then shows all pairs.
+    """
+    if len(grid) != len(order):
+        return None
+    hosts = np.array([places.hosts[rank] for rank in order])
+    same = hosts[:, None] == hosts[None, :]
+    if np.isnan(grid[same]).all() or np.isnan(grid[~same]).all():
+        return None
+    inside, between = float(np.nanmedian(grid[same])), float(np.nanmedian(grid[~same]))
+    if max(inside, between) < _DIFFERENT * min(inside, between):
+        return None
+    return np.where(same, inside, between)
+
+
 def frame(panel: Axes, accused: Accused, places: Places, order: Sequence[int], share: int) -> None:
     """Draw frames around the rows and columns of a host or NIC, or around the cells of a link.
 
@@ -235,6 +263,8 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
         panel.set_yticks(middles, [_style.shown(hosts[start]) for start in starts])
         panel.set_xlabel("to host", fontsize=_style.TEXT)
         panel.set_ylabel("from host", fontsize=_style.TEXT)
+        if len(starts) < len(order) == len(grid) <= _MOST_NUMBERED:
+            _number_ranks(panel, order)
     else:
         share = -(-len(order) // len(grid))
         ticks = range(0, len(grid), max(-(-len(grid) // _MOST_LABELS), 1))
@@ -247,6 +277,14 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
         panel.axvline(edge - 0.5, color="white", linewidth=width)
 
 
+def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
+    """Write the ranks' numbers beside the map, and the hosts' names farther out."""
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_ticks(range(len(order)), [str(rank) for rank in order], minor=True)
+    panel.tick_params(which="minor", length=2, pad=1, labelsize=_style.SMALL_TEXT - 2)
+    panel.tick_params(which="major", length=0, pad=16)
+
+
 def _norm(low: float, high: float) -> Normalize:
     """Return a colour scale that spans at least a factor of 2, so that noise does not look like a fault.
 
@@ -256,21 +294,26 @@ def _norm(low: float, high: float) -> Normalize:
     return LogNorm(low, high) if high / low > 5 else Normalize(low, high)
 
 
-def annotate(panel: Axes, grid: Any, form: str = "") -> None:
-    """Write the value into every cell, with three digits or in the format `form`."""
+def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None:
+    """Write the value into every cell, with three digits or in the format `form`.
+
+    `corner`: the cells whose value is written to the upper left, because something else is at their lower right.
+    """
     [image] = panel.images
+    drawn = np.asarray(image.get_array())
     for (src, dst), value in np.ndenumerate(grid):
         if not math.isnan(value):
-            red, green, blue, _ = image.cmap(image.norm(value))
+            red, green, blue, _ = image.cmap(image.norm(drawn[src, dst]))
+            moved = 0.18 if corner is not None and corner[src, dst] else 0.0
             # Perceived brightness after ITU-R BT.601: black on light cells, white on dark ones.
             light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
             panel.text(
-                dst,
-                src,
+                dst - moved,
+                src - moved,
                 form.format(value) if form else _digits(value),
                 ha="center",
                 va="center",
-                fontsize=_style.SMALL_TEXT,
+                fontsize=_style.SMALL_TEXT - (2 if moved else 0),
                 color="black" if light else "white",
             )
 

@@ -21,14 +21,12 @@ NODES = (1, 2, 4, 8, 16, 32)
 class CrossoverLine:
     """The curve of one machine.
 
-    `points`: pairs of x and value. There is no point where the machine cannot run the workload.
-
-    `has_middle`: whether every value has a middle and not only an interval.
+    `points`: x, the value, and whether the value has a middle and not only an interval. There is no point where the
+    machine cannot run the workload.
     """
 
     name: str
-    points: tuple[tuple[float, DrawnRange], ...]
-    has_middle: bool
+    points: tuple[tuple[float, DrawnRange, bool], ...]
 
 
 def against_size(question: SelectionQuestion, machines: Sequence[Candidate]) -> tuple[CrossoverLine, ...]:
@@ -65,16 +63,15 @@ def _line(
     machines: Sequence[Candidate],
 ) -> CrossoverLine:
     by_cost = all(each.sample_usd is not None for each in machines)
-    draws, points, has_middle = Draws(1000), [], True
+    draws, points = Draws(1000), []
     for x, question, nodes in questions:
         try:
             found = candidate(machine.instance, nodes, question, draws)
         except UsageError:
             continue  # no point where the machine cannot run the workload
         value = found.sample_usd if by_cost and found.sample_usd is not None else found.sample_s
-        points.append((x, range_of(value)))
-        has_middle = has_middle and found.has_middle
-    return CrossoverLine(name, tuple(points), has_middle)
+        points.append((x, range_of(value), found.has_middle))
+    return CrossoverLine(name, tuple(points))
 
 
 def _sizes(workload: Workload) -> list[Workload]:

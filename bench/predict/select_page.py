@@ -192,15 +192,15 @@ def headline(selection: Selection) -> str:
     usd = best.usd(_MILLION)
     hours = best.samples_per_s
     by = "time" if selection.by == "time" or usd is None else "cost"
-    if by == "cost" and usd is not None:
-        first = f"{best.name} costs least, {usd.text()} $ for a million samples"
-    else:
-        first = f"{best.name} is fastest, {hours.text()} samples/s"
     undecided = [each.other.name for each in selection.verdicts if each.by == by and not each.decided]
+    if by == "cost" and usd is not None:
+        verb, value = "costs least", f"{usd.text()} $ for a million samples"
+    else:
+        verb, value = "is fastest", f"{hours.text()} samples/s"
     if not undecided:
-        return first
+        return f"{best.name} {verb}, {value}"
     more = f" and {len(undecided) - _FEW} more" if len(undecided) > _FEW else ""
-    return f"{first}; UNDECIDED against {', '.join(undecided[:_FEW])}{more}"
+    return f"UNDECIDED which {verb}: {best.name} ({value}) or {', '.join(undecided[:_FEW])}{more}"
 
 
 def _left_out(refused: Sequence[Refused]) -> list[str]:

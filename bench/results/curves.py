@@ -118,12 +118,12 @@ def lines(document: Document, rows: Iterable[Summary]) -> dict[str, list[CurvePo
 
 
 def panel_title(pattern: str, rows: Iterable[Summary]) -> str:
-    """Return the name of the pattern, and the number of groups if only the slowest group is drawn."""
+    """Return the name of the pattern, and that the slowest group is drawn if there are several."""
     drawn = list(rows)
     groups = max(len({row.group for row in of_job}) for of_job in by(drawn, lambda row: row.job).values())
     if all(row.num_ranks == 1 and row.busbw_bytes_per_s is None for row in drawn):
         return f"{pattern} of one rank: call overhead, no link"
-    return pattern if groups == 1 else f"{pattern}, the slowest of {groups} groups"
+    return pattern if groups == 1 else f"{pattern}, slowest group of each size"
 
 
 def labels(document: Document) -> dict[str, str]:

@@ -1,0 +1,47 @@
+"""Draw beside a modelled curve what a real machine is expected to reach, with its 90 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from bench.figures import _style
+from bench.results.curves import CurvePoint
+from bench.results.document import Summary
+
+_HATCH = "////"
+
+Ends = tuple[float, float] | None  # of an interval
+
+
+def seconds(row: Summary) -> Ends:
+    """Return the interval of the time that is expected, in seconds; None if it is unknown."""
+    low, high = row.expected_low_s, row.expected_high_s
+    return None if low is None or high is None else (low, high)
+
+
+def rate(row: Summary) -> Ends:
+    """Return the interval of the busbw that is expected, in GB/s; None if it is unknown."""
+    low, high = row.expected_busbw_low_bytes_per_s, row.expected_busbw_high_bytes_per_s
+    return None if low is None or high is None else (low / 1e9, high / 1e9)
+
+
+def draw(panel: Axes, look: _style.Look, line: Sequence[CurvePoint], ends: Callable[[Summary], Ends]) -> list[float]:
+    """Draw the intervals of a curve as a hatched band. Returns its values, for the limits of the axis."""
+    known = [(point.payload_bytes, found) for point in line if (found := ends(point.first)) is not None]
+    if not known:
+        return []
+    sizes, intervals = zip(*known, strict=True)
+    low, high = zip(*intervals, strict=True)
+    panel.fill_between(sizes, low, high, facecolor="none", edgecolor=look.colour, hatch=_HATCH, alpha=0.35, linewidth=0)
+    return [*low, *high]
+
+
+def handle(points: Iterable[CurvePoint], ends: Callable[[Summary], Ends]) -> list[Patch]:
+    """Return the legend entry of the bands, if there are any."""
+    if all(ends(point.first) is None for point in points):
+        return []
+    label = "expected of a real machine, 90 % interval"
+    return [Patch(facecolor="none", edgecolor=_style.GREY, hatch=_HATCH, linewidth=0, label=label)]
