@@ -23,6 +23,7 @@ from bench.results.document import Summary
 _LOST_COLOUR = "#D55E00"
 _MOST_LABELLED = 24
 _MOST_NAMED = 6
+_USUAL = 95.0
 
 
 def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
@@ -58,7 +59,8 @@ def pairs(fleet: Fleet, verdict: FleetVerdict) -> Figure:
     draw_map(figure, panel, places, order, grid, shown)
     _mark_lost(panel, lost)
     if len(number) <= _MOST_LABELLED:
-        annotate(panel, grid, "{:.0f}", corner=lost > 0)
+        # A usual rate beside lost runs is left out: its colour says enough, and three digits do not fit.
+        annotate(panel, np.where((lost > 0) & (grid >= _USUAL), math.nan, grid), "{:.0f}", corner=lost > 0)
         names = short_names(fleet.hosts)
         panel.set_xticks(order, [_style.shown(names[host]) for host in fleet.hosts], rotation=90)
         panel.set_yticks(order, [_style.shown(names[host]) for host in fleet.hosts])
@@ -91,5 +93,5 @@ def _mark_lost(panel: Axes, lost: Array) -> None:
         panel.add_patch(Polygon(corner, facecolor="white", edgecolor="none"))
         words = f"x{lost[src, dst]}"
         panel.text(
-            dst + 0.2, src + 0.24, words, ha="center", va="center", fontsize=_style.SMALL_TEXT - 1, color=_LOST_COLOUR
+            dst + 0.2, src + 0.24, words, ha="center", va="center", fontsize=_style.SMALL_TEXT, color=_LOST_COLOUR
         )

@@ -182,7 +182,9 @@ def _stacked(axes: Axes, shown: Sequence[Candidate]) -> None:
             axes.barh([row], [width], left=left, color=fill, hatch=hatch, edgecolor="white", height=0.55)
             left += width
         if not each.has_middle:
-            axes.text(whole.high * scale, row, "  medians unknown", va="center", fontsize=_style.SMALL_TEXT)
+            at, side = (whole.low, "left") if whole.low < longest / 2 else (whole.high, "right")
+            words = "medians unknown"
+            axes.text(at * scale, row - 0.25, words, ha=side, va="center", fontsize=_style.SMALL_TEXT)
         axes.plot(
             [whole.low * scale, whole.high * scale], [row, row], color="black", marker="|", markersize=9, linewidth=1.2
         )
@@ -205,7 +207,8 @@ def _lines(
         x = [each for each, _, _ in line.points]
         low, high = ([getattr(found, end) * scale for _, found, _ in line.points] for end in ("low", "high"))
         middle = [found.middle * scale if has_middle else math.nan for _, found, has_middle in line.points]
-        axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
+        if not all(map(math.isnan, middle)):
+            axes.plot(x, middle, color=style.colour, marker=style.marker, linewidth=1.6)
         axes.fill_between(x, low, high, color=style.colour, alpha=0.12, linewidth=0)
         for end in (low, high):
             axes.plot(x, end, color=style.colour, linestyle="--", linewidth=0.9)

@@ -31,7 +31,6 @@ _MOST_CELLS = 512  # on each side; if there are more ranks, several share a cell
 _MOST_PARTED_NODES = 64
 _MOST_LABELS = 16
 _MOST_NAMED = 6
-_MOST_NUMBERED = 32  # ranks whose numbers are beside the map
 _DIFFERENT = 2.0  # if the medians of the two kinds of pairs differ by more than this factor, each has its own scale
 _FRAME = "#D55E00"
 
@@ -87,6 +86,8 @@ def _draw_job(document: Document, header: Header, rows: list[Summary]) -> Figure
             medians.append(f"{_digits(inside)} {each.unit} within a node, {_digits(between)} {each.unit} between nodes")
         if annotated:
             annotate(panel, grid)
+            if 1 < known(header.num_nodes) < len(grid):
+                _number_ranks(panel, order)
         for one in accused:
             frame(panel, one, places, order, _ranks_of_a_cell(header))
         if any(row.modelled for row in each.rows):
@@ -263,8 +264,6 @@ def draw_map(figure: Figure, panel: Axes, places: Places, order: Sequence[int], 
         panel.set_yticks(middles, [_style.shown(hosts[start]) for start in starts])
         panel.set_xlabel("to host", fontsize=_style.TEXT)
         panel.set_ylabel("from host", fontsize=_style.TEXT)
-        if len(starts) < len(order) == len(grid) <= _MOST_NUMBERED:
-            _number_ranks(panel, order)
     else:
         share = -(-len(order) // len(grid))
         ticks = range(0, len(grid), max(-(-len(grid) // _MOST_LABELS), 1))
@@ -281,7 +280,7 @@ def _number_ranks(panel: Axes, order: Sequence[int]) -> None:
     """Write the ranks' numbers beside the map, and the hosts' names farther out."""
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_ticks(range(len(order)), [str(rank) for rank in order], minor=True)
-    panel.tick_params(which="minor", length=2, pad=1, labelsize=_style.SMALL_TEXT - 2)
+    panel.tick_params(which="minor", length=2, pad=1, labelsize=_style.SMALL_TEXT)
     panel.tick_params(which="major", length=0, pad=16)
 
 
@@ -313,7 +312,7 @@ def annotate(panel: Axes, grid: Any, form: str = "", corner: Any = None) -> None
                 form.format(value) if form else _digits(value),
                 ha="center",
                 va="center",
-                fontsize=_style.SMALL_TEXT - (2 if moved else 0),
+                fontsize=_style.SMALL_TEXT,
                 color="black" if light else "white",
             )
 

@@ -354,7 +354,7 @@ def test_efficiencies_of_nodes_and_of_ranks_are_never_joined(documents: Document
     )
     [_, (name, figure)] = scaling.draw(replace(document, scalings=rows))
     (panel,) = figure.axes
-    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "os"}
+    drawn = {tuple(np.ravel(line.get_xdata())): line for line in panel.lines if str(line.get_marker()) in "o<"}
     assert name == "scaling-efficiency"
     assert [np.ravel(drawn[ranks].get_ydata()).tolist() for ranks in ((2, 4), (16, 32))] == [[100, 90], [100, 70]]
     for facts in (("nccl,", "one node", "modelled"), ("nccl,", "nodes of 8", "modelled"), ("own bound",)):
@@ -438,3 +438,36 @@ def test_collectives_of_one_rank_are_called_overhead(documents: Documents) -> No
     document = documents["two_libraries"]()
     rows = [replace(row, num_ranks=1, busbw_bytes_per_s=None) for row in document.summaries]
     assert holds(curves.panel_title("allreduce", rows), "allreduce", "one rank:", "overhead")
+
+
+def test_pairs_are_coloured_by_their_share_of_pairs_of_their_kind(documents: Documents) -> None:
+    document = documents["pairs_of_8"]()
+    hosts = {row.src for row in document.summaries}
+    quick = tuple(
+        replace(row, busbw_bytes_per_s=40 * row.busbw_bytes_per_s)
+        if row.busbw_bytes_per_s and (row.src or 0) // 4 == (row.dst or 0) // 4
+        else row
+        for row in document.summaries
+    )
+    [(_, figure)] = pairs.draw(replace(document, summaries=quick))
+    shares = np.asarray(figure.axes[0].images[0].get_array())
+    inside, between = shares[0:4, 0:4], shares[0:4, 4:8]
+    assert len(hosts) == 8 and 0.8 < np.nanmin(inside) < np.nanmax(inside) < 1.2, "one scale would hide the network"
+    assert 0.8 < np.nanmedian(between) < 1.2
+    [words] = [text.get_text() for text in figure.texts if "median of its kind" in text.get_text()]
+    assert "within a node" in words and "between nodes" in words
+
+
+def test_a_modelled_curve_has_a_band_of_what_is_expected(documents: Documents) -> None:
+    document = documents["modelled_p4d"]()
+    [(_, plain)] = bandwidth.draw(document)
+    rows = tuple(
+        replace(row, expected_busbw_low_bytes_per_s=1e9, expected_busbw_high_bytes_per_s=2e9)
+        for row in document.summaries
+    )
+    [(_, figure)] = bandwidth.draw(replace(document, summaries=rows))
+    for axes, before in zip(figure.axes, plain.axes, strict=True):
+        assert len(axes.collections) > len(before.collections) and axes.get_ylim()[0] < 1.0
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert any("expected" in label for label in labels)
+    assert not any("expected" in text.get_text() for text in plain.legends[0].get_texts())

@@ -264,9 +264,9 @@ def test_concurrent_groups_share_the_nics() -> None:
 def test_line_over_model_sizes_ends_at_the_memory_limit() -> None:
     found = [one(name, asked(replace(JOB, baselines={}))) for name in ("p4d.24xlarge", "p5.48xlarge")]
     p4d, p5 = crossover.against_size(asked(replace(JOB, baselines={})), found)
-    assert [x for x, _ in p4d.points] == [0.25e9, 0.5e9, 1e9, 2e9]  # 16 bytes a parameter in 40 GB
-    assert [x for x, _ in p5.points] == [0.25e9, 0.5e9, 1e9, 2e9, 4e9]
-    costs = [value.middle for _, value in p5.points]
+    assert [x for x, _, _ in p4d.points] == [0.25e9, 0.5e9, 1e9, 2e9]  # 16 bytes a parameter in 40 GB
+    assert [x for x, _, _ in p5.points] == [0.25e9, 0.5e9, 1e9, 2e9, 4e9]
+    costs = [value.middle for _, value, _ in p5.points]
     assert costs == sorted(costs)
     across = crossover.against_nodes(asked(replace(JOB, baselines={})), found)
     assert [len(line.points) for line in across] == [len(crossover.NODES)] * 2
@@ -326,4 +326,4 @@ def test_without_peer_access_two_nodes_are_not_faster() -> None:
 def test_larger_model_has_more_of_the_same_layers() -> None:
     question = SelectionQuestion(load_workload("vit-l-306m", FOLDER), predict.published(), TODAY)
     [line] = crossover.against_size(question, [one("p5.48xlarge", question)])
-    assert [x for x, _ in line.points] == pytest.approx([306e6 * factor for factor in (0.25, 0.5, 1, 2, 4)])
+    assert [x for x, _, _ in line.points] == pytest.approx([306e6 * factor for factor in (0.25, 0.5, 1, 2, 4)])
