@@ -31,7 +31,7 @@ def of_document(document: Document, run: NamedRun | None = None) -> FigureOrigin
     return FigureOrigin(
         machine=machine_words(headers),
         cluster=_cluster(headers, run),
-        run=" of ".join(filter(None, (Path(run.name).name if run else "", _logs(headers)))),
+        run=", from ".join(filter(None, (Path(run.name).name if run else "", _logs(headers)))),
         date=dates(header.started for header in headers),
     )
 
