@@ -52,7 +52,7 @@ HOMES = {
         "job/record.py",
         "page/pdf.py",
         "probes/",
-        "transports/_mpi_loop.py",
+        "transports/_compiler.py",
         "transports/_mpi_cuda_check.py",
     ),
 }
