@@ -157,8 +157,8 @@ class DeviceBlock(Allocation):
     def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
         """Allocate the memory by `runtime`, which is `cupy.cuda.runtime` or has functions of the same names.
 
-        `cupy`: the CuPy module if CuPy shall compare the memory on the GPU, which needs a compiler. The GPU must then be
-        the current GPU. Otherwise the host compares the memory.
+        `cupy`: the CuPy module if CuPy shall compare the memory on the GPU. That needs a compiler, and the GPU must be
+        the current one. Otherwise the host compares the memory.
         """
         self._runtime, self.device, self.num_bytes = runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0

@@ -22,6 +22,7 @@ from bench.transports._nccl_library import NOT_READY, NcclFailure, NcclLibrary, 
 
 _SOURCE = Path(__file__).with_name("_nccl_loop.c")
 _FROM_RUNTIME, _FROM_PEER, _TOO_LATE = 10000, 20000, 30000
+_OF_PEER = (2, 6)  # ncclSystemError, of a connection; ncclRemoteError
 _MEETING_BYTES = 4096
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -214,8 +215,8 @@ class Loop:
         if code >= _TOO_LATE:
             raise NcclFailure("the other ranks did not answer in time", of_peer=True)
         if code >= _FROM_PEER:
-            words = self._nccl.words(code - _FROM_PEER)
-            raise NcclFailure(f"NCCL reports an error of a peer or its connection: {words}", of_peer=True)
+            reported = code - _FROM_PEER
+            raise NcclFailure(f"NCCL error {reported}: {self._nccl.words(reported)}", reported in _OF_PEER)
         if code >= _FROM_RUNTIME:
             raise self._runtime.failure(code - _FROM_RUNTIME)
         raise NcclFailure(f"NCCL error {code}: {self._nccl.words(code)}")

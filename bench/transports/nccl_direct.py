@@ -1,8 +1,8 @@
 """NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
 
 `nccl` measures what a training program sees, `nccl_direct` what the library gives; the ratio of the two is the price of
-the framework. A call costs about the library's own call (docs/nccl.md). Anything but the measured calls goes over MPI or
-Gloo; a single rank needs neither. RCCL on AMD GPUs has the same functions.
+the framework. Anything but the measured calls goes over MPI or Gloo; a single rank needs neither. RCCL on AMD GPUs has
+the same functions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bench.transports import _control, _cuda_device, _cuda_memory, _nccl_debug, 
 from bench.transports import _nccl_types as types
 from bench.transports._cuda_memory import CudaBuffers
 from bench.transports._nccl_library import REDUCTIONS, TYPES, NcclFailure, RuntimeFailure
-from bench.transports._nccl_loop import LoopProgram, LoopStep
+from bench.transports._nccl_loop import LoopStep
 
 TRAITS = Traits(
     launcher="torchrun",
@@ -318,10 +318,11 @@ class _Bound:
 
     def exchange(self, step: Exchange, world: int) -> list[LoopStep]:
         """Return sends and receives between ranks of the world, posted together."""
-        at_world = [
-            [Message(self._ranks[m.peer], m.num_bytes, m.offset_bytes) for m in ms] for ms in (step.sends, step.recvs)
-        ]
-        return self._messages(*at_world, world)
+
+        def at_world(messages: Sequence[Message]) -> list[Message]:
+            return [Message(self._ranks[each.peer], each.num_bytes, each.offset_bytes) for each in messages]
+
+        return self._messages(at_world(step.sends), at_world(step.recvs), world)
 
     def _messages(self, sends: Sequence[Message], recvs: Sequence[Message], comm: int) -> list[LoopStep]:
         call = partial(self._call, comm=comm)
