@@ -41,7 +41,7 @@ _FUNCTIONS = {
 _OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
 
 
-class LoopStep(ctypes.Structure):
+class NcclStep(ctypes.Structure):
     """`struct step` of _nccl_loop.c."""
 
     _fields_ = (
@@ -81,7 +81,7 @@ class _Program(ctypes.Structure):
 
 
 @dataclass(slots=True)
-class LoopProgram:
+class NcclProgram:
     """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: their array."""
 
     steps: Any
@@ -99,7 +99,7 @@ def build() -> tuple[Path | None, str]:
     return _compiler.build(_SOURCE)
 
 
-class Loop:
+class NcclLoop:
     """The compiled loop on one stream of this rank's GPU."""
 
     def __init__(self, path: Path, runtime: Runtime, nccl: NcclLibrary, timeout_s: float) -> None:
@@ -132,30 +132,30 @@ class Loop:
             NOT_READY,
             int(timeout_s * 1e9),
         )
-        self._idle = LoopProgram((LoopStep * 1)(), 0, 1)
+        self._idle = NcclProgram((NcclStep * 1)(), 0, 1)
         self._tiny = self._idle
         self._meeting: mmap.mmap | None = None
         self._num_local = 0
 
-    def start_by(self, comm: int, tiny: LoopProgram, meeting: mmap.mmap | None, num_local: int) -> None:
+    def start_by(self, comm: int, tiny: NcclProgram, meeting: mmap.mmap | None, num_local: int) -> None:
         """Say how ranks start together. `comm`: of the world; `tiny`: a program of one small collective of the world.
 
         `meeting`: memory that all `num_local` ranks share, if they are on one host.
         """
         self._device.comm, self._tiny, self._meeting, self._num_local = comm, tiny, meeting, num_local
 
-    def step(self, operation: str, **values: int) -> LoopStep:
+    def step(self, operation: str, **values: int) -> NcclStep:
         """Return one step. Buffers are addresses, `count` is in elements."""
-        return LoopStep(_OPERATIONS[operation], self._nccl.address(_FUNCTIONS[operation]), **values)
+        return NcclStep(_OPERATIONS[operation], self._nccl.address(_FUNCTIONS[operation]), **values)
 
-    def program(self, sets: Sequence[Sequence[LoopStep]]) -> LoopProgram:
+    def program(self, sets: Sequence[Sequence[NcclStep]]) -> NcclProgram:
         """Return the steps of every buffer set as one array."""
         flat = [step for steps in sets for step in steps]
-        return LoopProgram((LoopStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets))
+        return NcclProgram((NcclStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets))
 
-    def calls(self, program: LoopProgram) -> list[Callable[[], None]]:
+    def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
         """Return one callable per buffer set, which runs the set's steps and waits until the GPU has completed them."""
-        step_bytes = ctypes.sizeof(LoopStep) * program.num_steps
+        step_bytes = ctypes.sizeof(NcclStep) * program.num_steps
         start = ctypes.addressof(program.steps)
 
         def call(index: int) -> Callable[[], None]:
@@ -172,7 +172,7 @@ class Loop:
         if compiled is None:
             self._timed(self._idle, 0, num_samples, 1)
             return Timing((), "compiled")
-        program: LoopProgram = compiled.native
+        program: NcclProgram = compiled.native
         taken: list[tuple[float, float, float]] = []
         while len(taken) < num_samples:
             if compiled.refill is not None:
@@ -187,7 +187,7 @@ class Loop:
         return Timing(seconds, "compiled", host_s, enqueue_s)
 
     def _timed(
-        self, program: LoopProgram, first: int, num_samples: int, num_calls: int
+        self, program: NcclProgram, first: int, num_samples: int, num_calls: int
     ) -> list[tuple[float, float, float]]:
         took = (ctypes.c_double * (3 * num_samples))()
         meeting = None

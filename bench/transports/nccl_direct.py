@@ -28,7 +28,7 @@ from bench.transports import _control, _cuda_device, _cuda_memory, _nccl_debug, 
 from bench.transports import _nccl_types as types
 from bench.transports._cuda_memory import CudaBuffers
 from bench.transports._nccl_library import REDUCTIONS, TYPES, NcclFailure, RuntimeFailure
-from bench.transports._nccl_loop import LoopStep
+from bench.transports._nccl_loop import NcclStep
 
 TRAITS = Traits(
     launcher="torchrun",
@@ -74,7 +74,7 @@ class NcclDirect(Transport):
             how = _nccl_gpu.allow_sharing(os.environ, self._version, place, self._runtime.getDeviceCount())
             self.notes = (f"shared_gpu: several ranks on one GPU, by {how}: a functional test, not a measurement",)
         self._debug = _nccl_debug.Debug(os.environ, every_call=False)
-        self._loop = _nccl_loop.Loop(loop, self._runtime, self._nccl, options.timeout_s)
+        self._loop = _nccl_loop.NcclLoop(loop, self._runtime, self._nccl, options.timeout_s)
         self._comms: dict[tuple[int, ...], int] = {}
         self._open_world()
 
@@ -241,7 +241,7 @@ class NcclDirect(Transport):
         flags = (Flag.SHARED_GPU,) if self._sharers > 1 else ()
         return Compiled(self._loop.calls(program), keep=[buffers], native=program, flags=flags)
 
-    def _native(self, step: Step, group: Group, bound: _Bound, in_place: bool) -> list[LoopStep]:
+    def _native(self, step: Step, group: Group, bound: _Bound, in_place: bool) -> list[NcclStep]:
         if isinstance(step, Exchange):
             world = self._comms[tuple(range(self.place.num_ranks))]
             return bound.exchange(step, world)
@@ -250,7 +250,7 @@ class NcclDirect(Transport):
             return [self._tiny(group)]
         return bound.collective(step, self._comms[group.ranks], in_place)
 
-    def _tiny(self, group: Group) -> LoopStep:
+    def _tiny(self, group: Group) -> NcclStep:
         send, recv = self._scratch, self._scratch + _cuda_memory.ALIGNMENT_BYTES
         comm = self._comms[group.ranks]
         return self._loop.step(
@@ -283,13 +283,13 @@ class _Bound:
     """Binds the steps of one group to one buffer set. `send`, `recv`: addresses."""
 
     def __init__(
-        self, loop: _nccl_loop.Loop, group: Group, rank: int, reduction: Reduction, send: int, recv: int
+        self, loop: _nccl_loop.NcclLoop, group: Group, rank: int, reduction: Reduction, send: int, recv: int
     ) -> None:
         self._loop, self._ranks, self._me = loop, group.ranks, group.ranks.index(rank)
         self._send, self._recv, self._size = send, recv, DTYPES[reduction.dtype].num_bytes
         self._values = {"type": TYPES[reduction.dtype], "reduction": REDUCTIONS.get(reduction.reduce_op, 0)}
 
-    def collective(self, step: Collective, comm: int, in_place: bool) -> list[LoopStep]:
+    def collective(self, step: Collective, comm: int, in_place: bool) -> list[NcclStep]:
         """Return the calls of a collective. NCCL lacks some collectives; their messages are one group of calls."""
         num, is_root = len(self._ranks), self._me == step.root
         send, recv = self._recv if in_place else self._send, self._recv
@@ -316,7 +316,7 @@ class _Bound:
         assert step.op == "scatter", step.op
         return self._messages(to_all if is_root else [], [Message(step.root, step.recv_bytes)], comm)
 
-    def exchange(self, step: Exchange, world: int) -> list[LoopStep]:
+    def exchange(self, step: Exchange, world: int) -> list[NcclStep]:
         """Return sends and receives between ranks of the world, posted together."""
 
         def at_world(messages: Sequence[Message]) -> list[Message]:
@@ -324,13 +324,13 @@ class _Bound:
 
         return self._messages(at_world(step.sends), at_world(step.recvs), world)
 
-    def _messages(self, sends: Sequence[Message], recvs: Sequence[Message], comm: int) -> list[LoopStep]:
+    def _messages(self, sends: Sequence[Message], recvs: Sequence[Message], comm: int) -> list[NcclStep]:
         call = partial(self._call, comm=comm)
         posted = [call("recv", 0, self._recv + m.offset_bytes, m.num_bytes, m.peer) for m in recvs]
         posted += [call("send", self._send + m.offset_bytes, 0, m.num_bytes, m.peer) for m in sends]
         return [self._loop.step("group-start"), *posted, self._loop.step("group-end")] if posted else []
 
-    def _call(self, name: str, send: int, recv: int, num_bytes: int, peer: int = 0, *, comm: int) -> LoopStep:
+    def _call(self, name: str, send: int, recv: int, num_bytes: int, peer: int = 0, *, comm: int) -> NcclStep:
         count = num_bytes // self._size
         return self._loop.step(name, send=send, recv=recv, count=count, peer=peer, comm=comm, **self._values)
 

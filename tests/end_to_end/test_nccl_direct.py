@@ -236,3 +236,15 @@ def test_without_the_libraries_the_run_is_refused_in_one_sentence() -> None:
     words = (sys.executable, "-m", "bench.allreduce", "--transport", "nccl_direct", "--sizes", "8")
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
     assert done.returncode == 3 and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_real_library_has_every_function(tmp_path: Path) -> None:
+    """No GPU is needed to load NCCL, to ask its version and to make an id."""
+    pytest.importorskip("nvidia.nccl", reason="NCCL's package (nvidia-nccl-cu13) is not installed")
+    code = (
+        "from bench.transports import _nccl_library as library, _nccl_loop as loop; "
+        "nccl, path = library._first(('libnccl.so.2',), ('nvidia.nccl',)); nccl = library.NcclLibrary(nccl, path); "
+        "assert nccl.version() > (2, 10) and all(map(nccl.address, loop._FUNCTIONS.values())); "
+        "assert nccl.address('ncclCommGetAsyncError') and len(nccl.new_id()) == library.ID_BYTES"
+    )
+    subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT, timeout=120)
