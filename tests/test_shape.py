@@ -52,7 +52,7 @@ HOMES = {
         "job/record.py",
         "page/pdf.py",
         "probes/",
-        "transports/_mpi_loop.py",
+        "transports/_compiler.py",
         "transports/_mpi_cuda_check.py",
     ),
 }
@@ -65,6 +65,7 @@ OTHER_MEANINGS = {
         "nccl",
     ): "a setting: NCCL's version; in _nccl_tool.py the transport that the tool is beside",
     ("logs/readers/", "cuda_copy"): "the transport that the tool is compared with",
+    ("logs/readers/", "nccl_direct"): "the transport that the tool is compared with",
     ("controller/tools.py", "mpi"): "a feature of a tool's build",
     ("logs/traces/", "nccl"): "a fact: the library that the traced job used",
     ("explain/", "nccl"): "a hint: NCCL's version",

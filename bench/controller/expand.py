@@ -269,11 +269,11 @@ def _unsupported_by_tool(spec: JobSpec, site: Site) -> Coded | None:
     if not spec.tool:
         return None
     installed = site.tools[spec.tool]
-    if spec.case.transport != installed.tool.transport:
+    if spec.case.transport not in installed.tool.transports:
         return Coded.of(
             PlanSkipCode.OTHER_TRANSPORT,
             tool=installed.tool.title,
-            wanted=installed.tool.transport,
+            wanted=" or ".join(installed.tool.transports),
             transport=spec.case.transport,
         )
     return installed.unsupported_reason(spec.case, spec.world)

@@ -38,6 +38,7 @@ class Flag(StrEnum):
     MAY_OVERLAP = "may-overlap"
     SOFTWARE_BOUND = "software-bound"
     LAUNCH_BOUND = "launch-bound"
+    SHORT_BATCH = "short-batch"  # a pipelined sample of few, short calls
     SYNC_LIMITED = "sync-limited"
     CONTRADICTS = "contradicts"
     THROUGH_HOST = "through-host"  # copied through the host's memory, so the figure does not describe a peer link

@@ -90,7 +90,7 @@ def looks_of_machines(names: Iterable[str]) -> dict[str, Look]:
 def looks_of_kinds(names: Iterable[str]) -> dict[str, Look]:
     """Return looks of things that are neither transports nor machines, such as algorithms.
 
-    After seven, the colours repeat in other tones, with other markers and dashes.
+    After eight, the colours repeat in other tones, with other markers and dashes.
     """
     found = {}
     for index, name in enumerate(dict.fromkeys(names)):

@@ -29,7 +29,7 @@ class Tool(ABC):
 
     title: str  # the name shown to users
     variable: str  # the environment variable that names the folder of its programs
-    transport: str  # our transport that moves bytes with the same library
+    transports: tuple[str, ...]  # our transports that move bytes with the same library
     reductions: tuple[str, ...] = ()  # the patterns that combine data
     # Ability that not all builds have -> bytes that only program files with the ability contain. The abilities of a
     # program are therefore known before it runs, even on a machine without GPUs.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.core.inventory import Gpu
 from bench.core.inventory import Path as Between
+from bench.probes import pci
 from bench.probes._nvml_gpu import ask, gpu, text
 from bench.probes._nvml_gpu import conditions as conditions_of
 from bench.probes._nvml_pairs import named, paths
@@ -46,6 +47,39 @@ def count_gpus(env: Mapping[str, str] | None = None, root: Path = Path("/")) -> 
         broken = isinstance(nvml, str) and any(word in nvml for word in _BROKEN)
     count: int = reported if reported is not None else 0 if broken else len(_device_files(root))
     return count if hidden is None else min(count, len(_listed(hidden)))
+
+
+def visible_addresses(env: Mapping[str, str], root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the PCI addresses of the GPUs that CUDA programs see, in CUDA's order; empty if that order is unknown.
+
+    NVML orders GPUs by PCI address. CUDA puts the fastest first, so its order is known only if all GPUs are of one
+    kind, or if CUDA_DEVICE_ORDER is PCI_BUS_ID. Parts of a GPU (MIG) are not found.
+    """
+    if not has_device(root):
+        return ()
+    with _library() as nvml:
+        if isinstance(nvml, str):
+            return ()
+        handles = [ask(nvml, "nvmlDeviceGetHandleByIndex", k) for k in range(ask(nvml, "nvmlDeviceGetCount") or 0)]
+        names, uuids = ([text(ask(nvml, f"nvmlDeviceGet{what}", one)) for one in handles] for what in ("Name", "UUID"))
+        buses = [text(getattr(ask(nvml, "nvmlDeviceGetPciInfo", one), "busId", None)) for one in handles]
+    if len(set(names)) > 1 and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        return ()
+    listed = env.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        found: list[int | None] = list(range(len(handles)))
+    else:
+        found = [_index_of(entry, uuids) for entry in _listed(listed)]
+    addresses = [None if index is None else pci.address(buses[index]) for index in found]
+    return tuple(one for one in addresses if one is not None) if None not in addresses else ()
+
+
+def _index_of(entry: str, uuids: Sequence[str | None]) -> int | None:
+    """Return NVML's index of an entry of CUDA_VISIBLE_DEVICES: a number, or the first characters of one UUID."""
+    if entry.isdecimal():
+        return int(entry) if int(entry) < len(uuids) else None
+    fitting = [index for index, uuid in enumerate(uuids) if uuid is not None and uuid.startswith(entry)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 @contextlib.contextmanager

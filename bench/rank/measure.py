@@ -92,7 +92,10 @@ class Measurer:
         self._own_memory = setting.transport.available_bytes() is not None
         self._of_device = setting.transport.clock == "device" or self._own_memory
         sharing = 1 if setting.own_cache else setting.world.ranks_per_node
-        self._sets = BufferSets(setting.pattern, setting.cache_bytes, sharing, setting.case.cache == "cold")
+        # All ranks must have the same number of sets.
+        device_bytes = min(self._channel.share(setting.available_bytes if self._own_memory else 0))
+        cold = setting.case.cache == "cold"
+        self._sets = BufferSets(setting.pattern, setting.cache_bytes, sharing, cold, device_bytes)
         self._records = Records(setting.pattern, setting.hosts, self._sets)
         self._kept = 0
         self._contention: contention.ContentionSampler | None = None

@@ -49,22 +49,43 @@ def usable_cpus() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0) | launcher)
 
 
-def bind_cpus(me: RankInfo, how: str, least_cpus: int) -> str:
+def cpus_beside_gpus(me: RankInfo, addresses: Sequence[str], root: Path = sysfs.ROOT) -> tuple[frozenset[int], ...]:
+    """Return, for each rank of this host, the CPUs of its GPU's NUMA node; an empty set where they are unknown.
+
+    `addresses`: PCI addresses of the GPUs that this rank sees, in CUDA's order. Rank k uses GPU k modulo their number,
+    as in every transport.
+    """
+    if not addresses:
+        return ()
+    beside = [frozenset(sysfs.cpus_beside(address, root)) for address in addresses]
+    return tuple(beside[rank % len(beside)] for rank in range(me.local_size))
+
+
+def bind_cpus(me: RankInfo, how: str, least_cpus: int, beside: Sequence[frozenset[int]] = ()) -> str:
     """Bind this process to its share of the cores. `how`: "auto" or "none". Returns the binding as text.
 
     `least_cpus`: number of library threads that wait for each other. On fewer CPUs, these threads could not run at the
-    same time.
+    same time. `beside`: for each rank of the host, the CPUs nearest to its GPU.
 
-    The cores of this process's mask are divided in order among the ranks of the host, so ranks that a launcher bound to
-    different sockets stay apart. If there are fewer cores than ranks, nothing changes.
+    The cores of this process's mask that are nearest to its GPU are divided among the ranks whose GPUs have the same
+    nearest CPUs. Without such cores, all cores of the mask are divided in order among the ranks of the host, so ranks
+    that a launcher bound to different sockets stay apart. If there are fewer cores than ranks, nothing changes.
     """
     if how == "none":
         return "as launched"
-    cores = sysfs.cores(os.sched_getaffinity(0))
-    share = share_of(cores, me.local_rank, me.local_size)
+    mask, sharers = os.sched_getaffinity(0), list(range(me.local_size))
+    near = mask & beside[me.local_rank] if beside else set()
+    if near:
+        sharers = [rank for rank in sharers if beside[rank] == beside[me.local_rank]]
+    cores = sysfs.cores(near or mask)
+    share = share_of(cores, sharers.index(me.local_rank), len(sharers))
     if len(share) < least_cpus:
-        return f"as launched: {me.local_size} ranks of {least_cpus} threads each on {len(cores)} cores"
+        return f"as launched: {len(sharers)} ranks of {least_cpus} threads each on {len(cores)} cores"
     os.sched_setaffinity(0, share)
+    if near:
+        return "each rank on cores of its own, beside its GPU"
+    if beside and beside[me.local_rank]:
+        return "each rank on cores of its own, none beside its GPU: the launcher gave it other CPUs"
     return "each rank on cores of its own"
 
 

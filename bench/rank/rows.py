@@ -18,6 +18,7 @@ from bench.rank.messages import RankSkip
 
 _MOST_SETS = 64
 _IN_PLACE_ROOM_BYTES = 64 << 20
+_DEVICE_CALLS, _DEVICE_SHARE = 16, 0.25  # calls of a batch for which a GPU has sets, in this share of its free memory
 _ANY_BATCH = 1 << 30
 
 
@@ -86,26 +87,32 @@ class BufferSets:
     """Number of buffer sets that a row of one pattern rotates through on one rank.
 
     `cache_bytes`: size of the cache that cold buffers must exceed, 0 if unknown. `num_sharing`: number of ranks of a
-    node that share this cache. `cold`: whether buffers must exceed the cache.
+    node that share this cache. `cold`: whether buffers must exceed the cache. `device_bytes`: free memory of a GPU, 0
+    for buffers in host memory.
     """
 
     pattern: Pattern
     cache_bytes: int
     num_sharing: int
     cold: bool
+    device_bytes: int = 0
 
     def num(self, shape: Shape, in_place: bool) -> int:
         """Return the number of buffer sets.
 
         With a cold cache, the sets of all ranks that share the cache are twice as large as the cache.
 
-        An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set.
+        An in-place reduction overwrites its input, so in pipelined mode every call of a batch needs its own set. A call
+        on a GPU is short, and a batch of few calls would be mostly its launch. So a GPU has more sets than a host.
         """
         local_bytes = self._in_one_cache(shape)
         if local_bytes == 0:
             return 1
         cold = -(-2 * self.cache_bytes // local_bytes) if self.cold else 1
-        own = _IN_PLACE_ROOM_BYTES // shape.payload_bytes if in_place and self.pattern.reduces else 1
+        own = 1
+        if in_place and self.pattern.reduces:
+            on_device = min(_DEVICE_CALLS, int(self.device_bytes * _DEVICE_SHARE) // shape.payload_bytes)
+            own = max(_IN_PLACE_ROOM_BYTES // shape.payload_bytes, on_device)
         return max(1, min(max(cold, own), _MOST_SETS))
 
     def most_batch(self, shape: Shape, in_place: bool) -> int:

@@ -91,7 +91,8 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
     launched = dict(os.environ)
     cpus = placement.usable_cpus()
     library: type[Transport] = plugins.load("transport", chosen).TRANSPORT
-    binding = placement.bind_cpus(me, case.bind, library.num_threads)
+    gpus = nvml.visible_addresses(os.environ) if traits(chosen).on_gpu else ()
+    binding = placement.bind_cpus(me, case.bind, library.num_threads, placement.cpus_beside_gpus(me, gpus))
     placement.use_nic(placement.nic_of(case, me.local_rank), chosen, os.environ)
     options = Options(
         mpi=mpirun.mpi_of(os.environ),

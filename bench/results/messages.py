@@ -39,6 +39,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.SYNC_LIMITED:   ("", "start skew: ranks start apart by more than 5 % of the time"),
     Flag.SOFTWARE_BOUND: ("", "call overhead: the time is less than 3 times the cost of the call itself"),
     Flag.LAUNCH_BOUND:   ("", "launch-bound: the host spent more than 90 % of the time issuing calls"),
+    Flag.SHORT_BATCH:    ("", "short batch: a sample is so few calls that their start is part of the pipelined time"),
     Flag.MAY_OVERLAP:    ("", "rooted operations back to back may overlap: a rate, not the time of one"),
     Flag.RANKS_NOT_KEPT: ("", "only the slowest rank's times are in the file"),
     Flag.CONTRADICTS:    ("", "contradicts another row of this run"),

@@ -13,6 +13,7 @@ from bench.results.shares import RankShares
 
 # If enqueueing takes more than this share of a time, the device mostly waited for its host.
 _LAUNCH_SHARE = 0.9
+_FEW_CALLS, _SHORT_S = 16, 1e-3  # a pipelined sample should last 2 ms (rank/sampling.py)
 
 # The names of a row's statistics. Another tool's statistics use the same names; its mean is `mean_s`.
 _TIMES = ("median_s", "ci_low_s", "ci_high_s", "min_s", "max_s", "p95_s", "p99_s")
@@ -54,6 +55,8 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
     on_host = _middle(samples.host_s)
     enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
     flags[Flag.LAUNCH_BOUND] = enqueued is not None and enqueued > _LAUNCH_SHARE
+    calls = samples.calls_per_sample
+    flags[Flag.SHORT_BATCH] = record.mode == "pipelined" and calls < _FEW_CALLS and calls * middle < _SHORT_S
     moves = record.payload_bytes and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
     shares = RankShares(header, record, samples)

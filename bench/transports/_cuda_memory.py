@@ -154,17 +154,18 @@ class HostBlock(Allocation):
 class DeviceBlock(Allocation):
     """Memory of one GPU. It is not from a pool, because other processes could then access the whole pool."""
 
-    def __init__(self, cupy: Any, device: int, num_bytes: int, by_kernels: bool) -> None:
-        """Allocate the memory. `by_kernels`: whether CuPy compares the memory on the GPU.
+    def __init__(self, runtime: Any, device: int, num_bytes: int, cupy: Any = None) -> None:
+        """Allocate the memory by `runtime`, which is `cupy.cuda.runtime` or has functions of the same names.
 
-        Comparing on the GPU needs a compiler, and the GPU must be the current GPU.
+        `cupy`: the CuPy module if CuPy shall compare the memory on the GPU. That needs a compiler, and the GPU must be
+        the current one. Otherwise the host compares the memory.
         """
-        self._runtime, self.device, self.num_bytes = cupy.cuda.runtime, device, _up(num_bytes, _WHOLE_BYTES)
+        self._runtime, self.device, self.num_bytes = runtime, device, _up(num_bytes, _WHOLE_BYTES)
         self.pointer = 0
         with _on(self._runtime, device):
             self.pointer = _allocated(self._runtime.malloc, self.num_bytes)
         self._memory: Memory = Staged(NUMPY, _Span(self._runtime, device, self.pointer, self.num_bytes))
-        if by_kernels:
+        if cupy is not None:
             whole = cupy.cuda.UnownedMemory(self.pointer, self.num_bytes, None, device)
             array = cupy.ndarray((self.num_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(whole, 0))
             self._memory = Memory(CupyArrays(cupy), array)
@@ -285,6 +286,11 @@ class CudaBuffers(Buffers):
         """Return the place and the address of some bytes in a buffer of set `index`."""
         where, at = self.layout.find(side, index, offset, num_bytes)
         return where, self.blocks[where].pointer + at
+
+    def pointer(self, side: Which, index: int) -> int:
+        """Return the address of a buffer that is in one place; 0 if it has no bytes."""
+        num_bytes = self.send_bytes if side == "send" else self.recv_bytes
+        return self.address(side, index, 0, num_bytes)[1] if num_bytes else 0
 
     def memory(self, which: Which, index: int) -> list[Memory]:
         """Return all parts of a buffer in order, each in its place."""

@@ -6,25 +6,16 @@ addresses of MPI functions in the library that mpi4py loaded. Without a compiler
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bench.core.transport import Compiled, Timing
-from bench.transports import _cache
+from bench.transports import _compiler
 
 _SOURCE = Path(__file__).with_name("_mpi_loop.c")
-_COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = ("-O2", "-shared", "-fPIC")
-_COMPILE_MOST_S = 60.0
 
 # Each operation and its MPI function, in the order of `enum` in _mpi_loop.c.
 _FUNCTIONS = {
@@ -70,56 +61,8 @@ class LoopStep(ctypes.Structure):
 
 
 def build() -> tuple[Path | None, str]:
-    """Return the file of the compiled loop and the compiler, or None and why there is no loop.
-
-    The loop is compiled only the first time.
-    """
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, _COMPILERS)), None)
-    if compiler is None:
-        return None, "no C compiler (cc, gcc, clang or $CC) was found"
-    source = _SOURCE.read_bytes()
-    key = hashlib.sha256(b"\0".join([source, compiler.encode(), " ".join(_FLAGS).encode()])).hexdigest()[:16]
-    name = f"mpi_loop-{platform.machine()}-{key}.so"
-    failure: Exception | None = None
-    for folder in _cache.folders():
-        if not _cache.is_ours(folder):
-            continue
-        path = folder / name
-        if path.exists():
-            return path, compiler
-        try:
-            return _compile(compiler, path), compiler
-        except (OSError, subprocess.CalledProcessError) as error:
-            failure = failure or error  # a full or read-only disk, which also the compiler reports: try the next folder
-        except subprocess.SubprocessError as error:
-            return None, f"{compiler} could not compile it ({_message(error)})"
-    if failure is not None:
-        return None, f"{compiler} could not compile it ({_message(failure)})"
-    return None, "no cache folder is writable: set XDG_CACHE_HOME to one that is"
-
-
-def _compile(compiler: str, path: Path) -> Path:
-    """Compile into a temporary file and rename it, because other ranks may compile at the same moment."""
-    partial = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")
-    try:
-        subprocess.run(
-            [*compiler.split(), *_FLAGS, "-o", str(partial), str(_SOURCE)],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=_COMPILE_MOST_S,
-            stdin=subprocess.DEVNULL,
-        )
-        partial.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-    return path
-
-
-def _message(error: Exception) -> str:
-    message = getattr(error, "stderr", None) or str(error)
-    return str(message).strip().splitlines()[0]
+    """Return the file of the compiled loop and the compiler, or None and why there is no loop."""
+    return _compiler.build(_SOURCE)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from bench.core.errors import first_line
 from bench.core.world import RankInfo
 
-_LIBRARY = "libnccl.so.2"
+LIBRARY = "libnccl.so.2"
 # The first NCCL with a setting for ranks that share a GPU. Older versions must believe that the ranks are on several
 # hosts.
 _SHARES_SINCE = (2, 30, 3)
@@ -97,7 +97,7 @@ def unusable(torch: Any, device: Any, rank: int) -> str | None:
 def loaded() -> ctypes.CDLL | None:
     """Return the NCCL library that torch has loaded; None if NCCL is linked into torch."""
     try:
-        return ctypes.CDLL(_LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        return ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None
 

@@ -226,8 +226,8 @@ class CudaCopy(Transport):
 
         def block(place: int, num_bytes: int) -> _cuda_memory.Allocation:
             if place != HOST:
-                by_kernels = place == self._device.index and self._compares
-                return _cuda_memory.DeviceBlock(self._cupy, place, num_bytes, by_kernels)
+                by = self._cupy if place == self._device.index and self._compares else None
+                return _cuda_memory.DeviceBlock(self._runtime, place, num_bytes, by)
             return _cuda_memory.HostBlock(self._runtime, num_bytes, pinned)
 
         with _cuda_device.near(self._device.bus, self._options.near_cpus):

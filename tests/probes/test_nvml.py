@@ -126,6 +126,35 @@ def test_gpus_hidden_from_cuda_do_not_count(root: Path, env: dict[str, str], cou
     assert nvml.count_gpus(env, root) == count
 
 
+@pytest.mark.parametrize(
+    ("env", "indices"),
+    [
+        ({}, [0, 1]),
+        ({"CUDA_VISIBLE_DEVICES": "1,0"}, [1, 0]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-bb,GPU-a"}, [1, 0]),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-"}, []),  # fits both
+        ({"CUDA_VISIBLE_DEVICES": "MIG-aa"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, []),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+    ],
+)
+def test_visible_gpus_have_addresses_in_the_order_of_cuda(
+    driver: ModuleType, root: Path, env: dict[str, str], indices: list[int]
+) -> None:
+    driver.nvmlDeviceGetName = lambda handle: "NVIDIA H100"  # type: ignore[attr-defined]
+    driver.nvmlDeviceGetUUID = lambda handle: ("GPU-aa", "GPU-bb")[handle]  # type: ignore[attr-defined]
+    assert nvml.visible_addresses(env, root) == tuple(f"0000:{index:02x}:00.0" for index in indices)
+
+
+def test_the_order_of_different_gpus_is_known_only_by_address(driver: ModuleType, root: Path, tmp_path: Path) -> None:
+    assert nvml.visible_addresses({}, root) == ()
+    assert len(nvml.visible_addresses({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, root)) == 2
+    assert nvml.visible_addresses({}, tmp_path / "nowhere") == ()
+    driver.nvmlInit = _fails("Driver Not Loaded")  # type: ignore[attr-defined]
+    assert nvml.visible_addresses({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, root) == ()
+
+
 @pytest.mark.usefixtures("driver")
 def test_where_no_device_file_is_nothing_is_asked(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()

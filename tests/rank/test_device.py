@@ -104,6 +104,15 @@ def test_one_rank_fills_a_gpus_cache_and_all_ranks_a_hosts(num_sharing: int, set
     assert (cold.state(shape, False), hot.state(shape, False)) == ("cold", "hot")
 
 
+def test_a_gpu_has_sets_for_a_batch_of_reductions_in_place() -> None:
+    """A call in place overwrites its input, and torch's allreduce has no other form."""
+    host = BufferSets(plugins.load("pattern", "allreduce").PATTERN, 0, 1, cold=False)
+    gpu, small_gpu = replace(host, device_bytes=64 << 30), replace(host, device_bytes=2 << 30)
+    shape = Shape(8, 64 << 20)
+    assert [each.most_batch(shape, in_place=True) for each in (host, small_gpu, gpu)] == [1, 8, 16]
+    assert gpu.most_batch(Shape(8, 4 << 10), in_place=True) == host.most_batch(Shape(8, 4 << 10), in_place=True)
+
+
 def test_a_rank_that_runs_out_of_memory_ends_the_job_and_is_named(tmp_path: Path) -> None:
     records = tmp_path / "a.jsonl"
     with socket.socket() as free:

@@ -90,7 +90,7 @@ def test_without_a_gpu_the_missing_gpu_is_reported_not_the_missing_package(
     def refuse(*_: object) -> NoReturn:
         raise NotInstalledError("CuPy is not installed: install this")
 
-    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: device)
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda *_: device)
     monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
     monkeypatch.setattr("bench.transports.nccl.Nccl.__init__", refuse)
     with pytest.raises(SystemExit) as ended:
@@ -106,7 +106,7 @@ def test_without_a_gpu_another_refusal_stays_as_it_is(
     def refuse(*_: object) -> NoReturn:
         raise RefusedError("CUDA_VISIBLE_DEVICES hides every GPU, though CuPy is not installed for nothing")
 
-    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: False)
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda *_: False)
     monkeypatch.setattr("bench.transports.cuda_copy.CudaCopy.__init__", refuse)
     with pytest.raises(SystemExit) as ended:
         main.run_pattern("host_device", ["--sizes", "8"])
@@ -136,7 +136,7 @@ def test_gpu_copies_ends_with_3_without_a_gpu(
         raise RefusedError("CuPy is not installed: install this")
 
     monkeypatch.setattr("sys.argv", ["gpu_copies"])
-    monkeypatch.setattr("bench.probes.nvml.has_device", lambda: False)
+    monkeypatch.setattr("bench.probes.nvml.has_device", lambda *_: False)
     monkeypatch.setattr(gpu_copies, "CudaCopy", refuse)
     assert gpu_copies.main() == 3
     [error] = capsys.readouterr().err.splitlines()

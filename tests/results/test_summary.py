@@ -262,6 +262,22 @@ def test_a_row_is_launch_bound_where_the_host_issued_nearly_all_of_the_time(
     assert ("launch-bound" in row.flags) is bound and row.compared == "full" and row.median_s == 1e-6
 
 
+@pytest.mark.parametrize(
+    ("mode", "calls", "second", "short"),
+    [
+        ("pipelined", 1, 4e-4, True),
+        ("pipelined", 1, 2e-3, False),
+        ("pipelined", 64, 1e-6, False),
+        ("isolated", 1, 1e-6, False),
+    ],
+)
+def test_a_pipelined_sample_of_few_short_calls_is_flagged(
+    mode: str, calls: int, second: float, short: bool, a_header: Make, a_record: Make
+) -> None:
+    record = a_record(mode=mode, samples=Samples([second] * 30, calls_per_sample=calls))
+    assert ("short-batch" in summary.summarise("a", a_header(), record).flags) is short
+
+
 def test_what_a_host_clock_timed_has_no_second_time(a_header: Make, a_record: Make) -> None:
     row = summary.summarise("a", a_header(), a_record())
     assert (row.host_median_s, row.enqueue_fraction, row.compared) == (None, None, None)

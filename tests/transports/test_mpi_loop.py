@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.transports import _mpi_loop
+from bench.transports import _compiler, _mpi_loop
 from tests.facts import holds
 
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler here")
@@ -63,14 +63,14 @@ def test_a_full_cache_folder_is_replaced_by_the_next(
     number: int, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
-    compiled = _mpi_loop._compile
+    compiled = _compiler._compile
 
-    def on_full_disk(compiler: str, path: Path) -> Path:
+    def on_full_disk(compiler: str, source: Path, path: Path) -> Path:
         if path.is_relative_to(own_cache):
             raise OSError(number, os.strerror(number), str(path))
-        return compiled(compiler, path)
+        return compiled(compiler, source, path)
 
-    monkeypatch.setattr(_mpi_loop, "_compile", on_full_disk)
+    monkeypatch.setattr(_compiler, "_compile", on_full_disk)
     path, _ = _mpi_loop.build()
     assert path is not None and path.is_relative_to(tmp_path / "temporary") and path.exists()
 
@@ -89,10 +89,10 @@ def test_a_compiler_that_finds_the_disk_full_tries_the_next_folder(
 
 
 def test_without_any_room_the_first_reason_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(compiler: str, path: Path) -> Path:
+    def full(compiler: str, source: Path, path: Path) -> Path:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(_mpi_loop, "_compile", full)
+    monkeypatch.setattr(_compiler, "_compile", full)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     path, reason = _mpi_loop.build()
     assert path is None and os.strerror(errno.ENOSPC) in reason

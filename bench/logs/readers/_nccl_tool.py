@@ -84,7 +84,7 @@ class NcclTestsTool(Tool):
 
     title = "nccl-tests"
     variable = "BENCH_NCCL_TESTS_PATH"
-    transport = "nccl"
+    transports = ("nccl", "nccl_direct")
     reductions = _REDUCTIONS
     marks = MappingProxyType(
         {"mpi": b"MPI_Init", "json": b"output_file", "graph": b"cudagraph", "samples": b"per_iter_timing"}

@@ -73,7 +73,7 @@ class NvbandwidthTool(Tool):
 
     title = "nvbandwidth"
     variable = "BENCH_NVBANDWIDTH_PATH"
-    transport = "cuda_copy"
+    transports = ("cuda_copy",)
     clock = "device"
     marks = MappingProxyType({"json": b"Print output in json format"})
     compared = ComparedStatistic(rate_is_median=True)

@@ -49,7 +49,7 @@ class Osu(Tool):
 
     title = "OSU Micro-Benchmarks"
     variable = "BENCH_OSU_PATH"
-    transport = "mpi"
+    transports = ("mpi",)
     reductions = _REDUCTIONS
     compared = ComparedStatistic(mean="osu_mean_s", isolated_mean=True)
 

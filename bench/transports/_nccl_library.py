@@ -1,0 +1,301 @@
+"""NCCL and the CUDA runtime by ctypes, or RCCL and HIP, whose functions have the same arguments.
+
+    runtime, nccl = load()
+    comm = nccl.init(num_ranks, unique_id, rank)
+
+The runtime has the names of `cupy.cuda.runtime` that `_cuda_memory` uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import NotInstalledError
+from bench.transports import _nccl_gpu
+
+ID_BYTES = 128  # sizeof(ncclUniqueId)
+NOT_READY = 600  # cudaErrorNotReady, hipErrorNotReady
+_MAJOR, _MINOR, _L2_BYTES = 75, 76, 38  # cudaDeviceAttr
+_HIP_ATTRIBUTES = {_MAJOR: 23, _MINOR: 61, _L2_BYTES: 19}  # hipDeviceAttribute_t
+_PROPERTIES_BYTES = 16 << 10  # more than any version of cudaDeviceProp, which begins with the name
+_NAME_BYTES = 256
+_NO_TIMING, _NON_BLOCKING = 0, 1
+
+# Numbers of ncclDataType_t and ncclRedOp_t, which never change.
+TYPES = {
+    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7, "float64": 8,
+    "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11,
+}  # fmt: skip
+REDUCTIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class _Vendor:
+    """How a vendor calls its libraries and functions. `packages`: Python packages that hold the libraries."""
+
+    prefix: str
+    runtimes: tuple[str, ...]
+    nccl: str
+    packages: tuple[str, ...] = ()
+
+
+_VENDORS = (
+    _Vendor(
+        "cuda",
+        ("libcudart.so.13", "libcudart.so.12", "libcudart.so"),
+        _nccl_gpu.LIBRARY,
+        ("nvidia.nccl", "nvidia.cu13", "nvidia.cuda_runtime"),
+    ),
+    _Vendor("hip", ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"), "librccl.so.1"),
+)
+
+
+class RuntimeFailure(RuntimeError):
+    """A call of the CUDA or HIP runtime failed. `status`: its number."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class NcclFailure(RuntimeError):
+    """A call of NCCL failed. `of_peer`: NCCL reports that another rank or the connection to it failed."""
+
+    def __init__(self, words: str, of_peer: bool = False) -> None:
+        super().__init__(words)
+        self.of_peer = of_peer
+
+
+class UniqueId(ctypes.Structure):
+    """`ncclUniqueId`, which is passed by value."""
+
+    _fields_ = (("internal", ctypes.c_char * ID_BYTES),)
+
+
+class Runtime:
+    """The CUDA or HIP runtime. Its methods raise RuntimeFailure."""
+
+    def __init__(self, library: Any, prefix: str) -> None:
+        self._library, self._prefix = library, prefix
+        self.is_hip = prefix == "hip"
+        self.function("GetErrorString").restype = ctypes.c_char_p
+
+    def function(self, name: str) -> Any:
+        """Return a function by its name without the prefix. Raises AttributeError."""
+        return getattr(self._library, self._prefix + name)
+
+    def failure(self, status: int) -> RuntimeFailure:
+        """Return the error of this number."""
+        words = self.function("GetErrorString")(status) or b"unknown error"
+        return RuntimeFailure(status, f"{self._prefix} error {status}: {words.decode(errors='replace')}")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = self.function(name)(*arguments)
+        if status != 0:
+            raise self.failure(status)
+
+    def _number(self, name: str, kind: Any = ctypes.c_int) -> int:
+        found = kind(0)
+        self._call(name, ctypes.byref(found))
+        return int(found.value or 0)
+
+    def getDeviceCount(self) -> int:  # names of cupy.cuda.runtime, here and below
+        """Return the number of GPUs."""
+        return self._number("GetDeviceCount")
+
+    def getDevice(self) -> int:
+        """Return the current GPU of this thread."""
+        return self._number("GetDevice")
+
+    def setDevice(self, device: int) -> None:
+        """Make a GPU the current one of this thread."""
+        self._call("SetDevice", ctypes.c_int(device))
+
+    def malloc(self, num_bytes: int) -> int:
+        """Allocate GPU memory. Returns its address."""
+        pointer = ctypes.c_void_p()
+        self._call("Malloc", ctypes.byref(pointer), ctypes.c_size_t(num_bytes))
+        return int(pointer.value or 0)
+
+    def free(self, pointer: int) -> None:
+        """Free GPU memory."""
+        self._call("Free", ctypes.c_void_p(pointer))
+
+    def memcpy(self, target: int, source: int, num_bytes: int, kind: int) -> None:
+        """Copy. `kind`: 1 to the GPU, 2 to the host."""
+        self._call("Memcpy", ctypes.c_void_p(target), ctypes.c_void_p(source), ctypes.c_size_t(num_bytes), kind)
+
+    def deviceSynchronize(self) -> None:
+        """Wait for all work of the current GPU."""
+        self._call("DeviceSynchronize")
+
+    def memGetInfo(self) -> tuple[int, int]:
+        """Return the free and all bytes of the current GPU."""
+        free, total = ctypes.c_size_t(0), ctypes.c_size_t(0)
+        self._call("MemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def new_stream(self) -> int:
+        """Make a stream that does not wait for the default stream."""
+        stream = ctypes.c_void_p()
+        self._call("StreamCreateWithFlags", ctypes.byref(stream), _NON_BLOCKING)
+        return int(stream.value or 0)
+
+    def new_event(self) -> int:
+        """Make an event that takes the time."""
+        event = ctypes.c_void_p()
+        self._call("EventCreateWithFlags", ctypes.byref(event), _NO_TIMING)
+        return int(event.value or 0)
+
+    def free_stream(self, stream: int) -> None:
+        """Destroy a stream."""
+        self._call("StreamDestroy", ctypes.c_void_p(stream))
+
+    def free_event(self, event: int) -> None:
+        """Destroy an event."""
+        self._call("EventDestroy", ctypes.c_void_p(event))
+
+    def attribute(self, number: int, device: int) -> int:
+        """Return a number that CUDA knows about a GPU; 0 if this runtime does not know it."""
+        found = ctypes.c_int(0)
+        asked = _HIP_ATTRIBUTES[number] if self.is_hip else number
+        return found.value if self.function("DeviceGetAttribute")(ctypes.byref(found), asked, device) == 0 else 0
+
+    def capability(self, device: int) -> tuple[int, int]:
+        """Return the compute capability, such as (9, 0)."""
+        return self.attribute(_MAJOR, device), self.attribute(_MINOR, device)
+
+    def l2_bytes(self, device: int) -> int:
+        """Return the bytes of the L2 cache; 0 if they are unknown."""
+        return self.attribute(_L2_BYTES, device)
+
+    def bus(self, device: int) -> str:
+        """Return a GPU's PCI address."""
+        room = ctypes.create_string_buffer(32)
+        self._call("DeviceGetPCIBusId", room, len(room), device)
+        return room.value.decode(errors="replace").lower()
+
+    def name(self, device: int) -> str:
+        """Return a GPU's name. It is the first field of its properties in every version."""
+        room = ctypes.create_string_buffer(_PROPERTIES_BYTES)
+        for version in ("_v2", "R0600", ""):
+            try:
+                self._call(f"GetDeviceProperties{version}", room, device)
+            except AttributeError:
+                continue
+            return room.raw[:_NAME_BYTES].split(b"\0")[0].decode(errors="replace")
+        return "unknown"
+
+    def versions(self) -> tuple[str, str]:
+        """Return the versions of the runtime and of the newest runtime that the driver supports."""
+        numbers = self._number("RuntimeGetVersion"), self._number("DriverGetVersion")
+        if self.is_hip:
+            return str(numbers[0]), str(numbers[1])
+        runtime, driver = (f"{number // 1000}.{number % 1000 // 10}" for number in numbers)
+        return runtime, driver
+
+
+class NcclLibrary:
+    """NCCL or RCCL. Its methods raise NcclFailure."""
+
+    def __init__(self, library: Any, path: str) -> None:
+        self._library, self.path = library, path
+        library.ncclGetErrorString.restype = ctypes.c_char_p
+        library.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
+
+    def address(self, name: str) -> int:
+        """Return the address of a function. Raises AttributeError."""
+        return int(ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0)
+
+    def version(self) -> tuple[int, ...]:
+        """Return the version: (2, 30, 7)."""
+        number = ctypes.c_int(0)
+        self._check(self._library.ncclGetVersion(ctypes.byref(number)))
+        return number.value // 10_000, number.value // 100 % 100, number.value % 100
+
+    def new_id(self) -> bytes:
+        """Return an id under which ranks make a communicator."""
+        made = UniqueId()
+        self._check(self._library.ncclGetUniqueId(ctypes.byref(made)))
+        return bytes(memoryview(made))
+
+    def init(self, num_ranks: int, unique_id: bytes, rank: int) -> int:
+        """Make a communicator, together with the other ranks."""
+        comm = ctypes.c_void_p()
+        self._check(
+            self._library.ncclCommInitRank(ctypes.byref(comm), num_ranks, UniqueId.from_buffer_copy(unique_id), rank)
+        )
+        return int(comm.value or 0)
+
+    def destroy(self, comm: int) -> None:
+        """Free a communicator, together with the other ranks."""
+        self._check(self._library.ncclCommDestroy(ctypes.c_void_p(comm)))
+
+    def abort(self, comm: int) -> None:
+        """Free a communicator without the other ranks, and end its calls."""
+        self._library.ncclCommAbort(ctypes.c_void_p(comm))
+
+    def words(self, code: int) -> str:
+        """Return NCCL's words for an error, and its last warning if it keeps one."""
+        words = (self._library.ncclGetErrorString(code) or b"").decode(errors="replace")
+        last = getattr(self._library, "ncclGetLastError", None)
+        if last is None:
+            return words
+        last.restype = ctypes.c_char_p
+        more = (last(None) or b"").decode(errors="replace").strip()
+        return f"{words}: {more}" if more else words
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            raise NcclFailure(f"NCCL error {code}: {self.words(code)}")
+
+
+def load() -> tuple[Runtime, NcclLibrary]:
+    """Return the runtime and NCCL: those of NVIDIA if they are there, else those of AMD.
+
+    A library that this process has loaded already is used, then that of LD_LIBRARY_PATH, of the Python package, of the
+    system. Raises NotInstalledError if there is none.
+    """
+    failure: Exception | None = None
+    for vendor in _VENDORS:
+        try:
+            nccl, path = _first((vendor.nccl,), vendor.packages)
+            runtime, _ = _first(vendor.runtimes, vendor.packages)
+        except OSError as error:
+            failure = failure or error
+            continue
+        return Runtime(runtime, vendor.prefix), NcclLibrary(nccl, path)
+    raise NotInstalledError(
+        f"NCCL and its CUDA runtime were not found here ({failure}): pip install nvidia-nccl-cu13 nvidia-cuda-runtime, "
+        "or set LD_LIBRARY_PATH to their folders"
+    )
+
+
+def _first(names: Sequence[str], packages: Sequence[str]) -> tuple[Any, str]:
+    """Return the first of these libraries and where it was found. Raises OSError."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW), name
+    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if folder]
+    for path in (folder / name for folder in (*folders, *_in_packages(packages)) for name in names):
+        if path.exists():
+            return ctypes.CDLL(str(path)), str(path)
+    for name in names[:-1]:
+        with contextlib.suppress(OSError):
+            return ctypes.CDLL(name), name
+    return ctypes.CDLL(names[-1]), names[-1]
+
+
+def _in_packages(packages: Sequence[str]) -> Iterator[Path]:
+    for package in packages:
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.util.find_spec(package)
+            if found is not None:
+                yield from (Path(folder) / "lib" for folder in found.submodule_search_locations or ())

@@ -1,0 +1,253 @@
+"""Samples of NCCL calls from a compiled loop: no Python runs between the calls of a sample.
+
+The loop is `_nccl_loop.c`. Ranks of one host start each sample together by memory that they share, ranks of several
+hosts by an allreduce of four bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.core.transport import Compiled, Timing
+from bench.transports import _compiler
+from bench.transports._nccl_library import NOT_READY, NcclFailure, NcclLibrary, Runtime
+
+_SOURCE = Path(__file__).with_name("_nccl_loop.c")
+_FROM_RUNTIME, _FROM_PEER, _TOO_LATE = 10000, 20000, 30000
+_OF_PEER = (2, 6)  # ncclSystemError, of a connection; ncclRemoteError
+_MEETING_BYTES = 4096
+_SHARED_MEMORY = Path("/dev/shm")
+
+# Each operation and its function, in the order of `enum` in _nccl_loop.c.
+_FUNCTIONS = {
+    "allreduce": "ncclAllReduce",
+    "reduce": "ncclReduce",
+    "reducescatter": "ncclReduceScatter",
+    "allgather": "ncclAllGather",
+    "broadcast": "ncclBroadcast",
+    "send": "ncclSend",
+    "recv": "ncclRecv",
+    "group-start": "ncclGroupStart",
+    "group-end": "ncclGroupEnd",
+}
+_OPERATIONS = {name: number for number, name in enumerate(_FUNCTIONS)}
+
+
+class NcclStep(ctypes.Structure):
+    """`struct step` of _nccl_loop.c."""
+
+    _fields_ = (
+        ("operation", ctypes.c_int64),
+        ("function", ctypes.c_void_p),
+        ("send", ctypes.c_void_p),
+        ("recv", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+        ("type", ctypes.c_int64),
+        ("reduction", ctypes.c_int64),
+        ("peer", ctypes.c_int64),
+        ("comm", ctypes.c_void_p),
+    )
+
+
+class _Device(ctypes.Structure):
+    """`struct device`."""
+
+    _fields_ = (
+        ("record", ctypes.c_void_p),
+        ("query", ctypes.c_void_p),
+        ("elapsed", ctypes.c_void_p),
+        ("async_error", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("begin", ctypes.c_void_p),
+        ("end", ctypes.c_void_p),
+        ("comm", ctypes.c_void_p),
+        ("not_ready", ctypes.c_int64),
+        ("timeout_ns", ctypes.c_int64),
+    )
+
+
+class _Program(ctypes.Structure):
+    """`struct program`."""
+
+    _fields_ = (("sets", ctypes.c_void_p), ("num_steps", ctypes.c_int64), ("num_sets", ctypes.c_int64))
+
+
+@dataclass(slots=True)
+class NcclProgram:
+    """The steps of all buffer sets, one set after the other, as the loop reads them. `steps`: their array."""
+
+    steps: Any
+    num_steps: int
+    num_sets: int
+    native: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the structure that the loop reads."""
+        self.native = _Program(ctypes.addressof(self.steps), self.num_steps, self.num_sets)
+
+
+def build() -> tuple[Path | None, str]:
+    """Return the file of the compiled loop and the compiler, or None and why there is no loop."""
+    return _compiler.build(_SOURCE)
+
+
+class NcclLoop:
+    """The compiled loop on one stream of this rank's GPU."""
+
+    def __init__(self, path: Path, runtime: Runtime, nccl: NcclLibrary, timeout_s: float) -> None:
+        """Load the loop. Raises OSError if the file is not a library for this machine."""
+        self._runtime, self._nccl = runtime, nccl
+        self._loop = ctypes.CDLL(str(path))
+        self._loop.samples.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
+        )
+        self._loop.once.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self._stream = runtime.new_stream()
+        self._events = [runtime.new_event() for _ in range(2)]
+        address = {name: _address(runtime.function(name)) for name in ("EventRecord", "EventQuery", "EventElapsedTime")}
+        self._device = _Device(
+            address["EventRecord"],
+            address["EventQuery"],
+            address["EventElapsedTime"],
+            nccl.address("ncclCommGetAsyncError"),
+            self._stream,
+            *self._events,
+            None,
+            NOT_READY,
+            int(timeout_s * 1e9),
+        )
+        self._idle = NcclProgram((NcclStep * 1)(), 0, 1)
+        self._tiny = self._idle
+        self._meeting: mmap.mmap | None = None
+        self._num_local = 0
+
+    def start_by(self, comm: int, tiny: NcclProgram, meeting: mmap.mmap | None, num_local: int) -> None:
+        """Say how ranks start together. `comm`: of the world; `tiny`: a program of one small collective of the world.
+
+        `meeting`: memory that all `num_local` ranks share, if they are on one host.
+        """
+        self._device.comm, self._tiny, self._meeting, self._num_local = comm, tiny, meeting, num_local
+
+    def step(self, operation: str, **values: int) -> NcclStep:
+        """Return one step. Buffers are addresses, `count` is in elements."""
+        return NcclStep(_OPERATIONS[operation], self._nccl.address(_FUNCTIONS[operation]), **values)
+
+    def program(self, sets: Sequence[Sequence[NcclStep]]) -> NcclProgram:
+        """Return the steps of every buffer set as one array."""
+        flat = [step for steps in sets for step in steps]
+        return NcclProgram((NcclStep * max(len(flat), 1))(*flat), len(sets[0]), len(sets))
+
+    def calls(self, program: NcclProgram) -> list[Callable[[], None]]:
+        """Return one callable per buffer set, which runs the set's steps and waits until the GPU has completed them."""
+        step_bytes = ctypes.sizeof(NcclStep) * program.num_steps
+        start = ctypes.addressof(program.steps)
+
+        def call(index: int) -> Callable[[], None]:
+            device = ctypes.byref(self._device)
+            return lambda: self._check(self._loop.once(device, start + index * step_bytes, program.num_steps))
+
+        return [call(index) for index in range(program.num_sets)]
+
+    def samples(self, compiled: Compiled | None, num_samples: int, num_calls: int) -> Timing:
+        """Return samples of `num_calls` calls each. An idle rank passes None, and returns no sample.
+
+        If sets must be refilled, the loop is called once per sample.
+        """
+        if compiled is None:
+            self._timed(self._idle, 0, num_samples, 1)
+            return Timing((), "compiled")
+        program: NcclProgram = compiled.native
+        taken: list[tuple[float, float, float]] = []
+        while len(taken) < num_samples:
+            if compiled.refill is not None:
+                for k in range(min(num_calls, program.num_sets)):
+                    compiled.refill((compiled.next_set + k) % program.num_sets)
+                self._runtime.deviceSynchronize()
+            num = num_samples if compiled.refill is None else 1
+            taken += self._timed(program, compiled.next_set, num, num_calls)
+            compiled.last_set = (compiled.next_set + num * num_calls - 1) % program.num_sets
+            compiled.next_set = (compiled.last_set + 1) % program.num_sets
+        seconds, host_s, enqueue_s = zip(*taken, strict=True)
+        return Timing(seconds, "compiled", host_s, enqueue_s)
+
+    def _timed(
+        self, program: NcclProgram, first: int, num_samples: int, num_calls: int
+    ) -> list[tuple[float, float, float]]:
+        took = (ctypes.c_double * (3 * num_samples))()
+        meeting = None
+        if self._meeting is not None:
+            meeting = ctypes.addressof(ctypes.c_char.from_buffer(self._meeting))
+        self._check(
+            self._loop.samples(
+                ctypes.byref(self._device),
+                ctypes.byref(program.native),
+                first,
+                self._tiny.steps,
+                meeting,
+                self._num_local,
+                num_samples,
+                num_calls,
+                took,
+            )
+        )
+        times = [nanoseconds * 1e-9 for nanoseconds in took]
+        return list(zip(times[::3], times[1::3], times[2::3], strict=True))
+
+    def _check(self, code: int) -> None:
+        if code == 0:
+            return
+        if code >= _TOO_LATE:
+            raise NcclFailure("the other ranks did not answer in time", of_peer=True)
+        if code >= _FROM_PEER:
+            reported = code - _FROM_PEER
+            raise NcclFailure(f"NCCL error {reported}: {self._nccl.words(reported)}", reported in _OF_PEER)
+        if code >= _FROM_RUNTIME:
+            raise self._runtime.failure(code - _FROM_RUNTIME)
+        raise NcclFailure(f"NCCL error {code}: {self._nccl.words(code)}")
+
+    def close(self) -> None:
+        """Free the stream and the events."""
+        for event in self._events:
+            self._runtime.free_event(event)
+        self._runtime.free_stream(self._stream)
+
+
+def new_meeting() -> str:
+    """Make a file in which the ranks of this host meet. Returns its name. Raises OSError."""
+    folder = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    handle, name = tempfile.mkstemp(prefix="bench-meeting-", dir=folder)
+    os.truncate(handle, _MEETING_BYTES)
+    os.close(handle)
+    return name
+
+
+def open_meeting(name: str) -> mmap.mmap:
+    """Map the file of `new_meeting`. Raises OSError."""
+    with Path(name).open("r+b") as file:
+        return mmap.mmap(file.fileno(), _MEETING_BYTES)
+
+
+def forget_meeting(name: str) -> None:
+    """Remove the file's name. The ranks keep the memory."""
+    with contextlib.suppress(OSError):
+        Path(name).unlink()
+
+
+def _address(function: Any) -> int:
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)

@@ -1,0 +1,343 @@
+"""NCCL without torch: a loop in C calls the library, out of place and in place, as nccl-tests does.
+
+`nccl` measures what a training program sees, `nccl_direct` what the library gives; the ratio of the two is the price of
+the framework. Anything but the measured calls goes over MPI or Gloo; a single rank needs neither. RCCL on AMD GPUs has
+the same functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from bench.core.dtypes import DTYPES
+from bench.core.errors import RefusedError
+from bench.core.program import Collective, Exchange, Group, Message, Round, Step, is_device_work
+from bench.core.record import Flag, Skip
+from bench.core.skips import SkipCode
+from bench.core.traits import Traits
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.world import RankInfo
+from bench.transports import _control, _cuda_device, _cuda_memory, _nccl_debug, _nccl_gpu, _nccl_library, _nccl_loop
+from bench.transports import _nccl_types as types
+from bench.transports._cuda_memory import CudaBuffers
+from bench.transports._nccl_library import REDUCTIONS, TYPES, NcclFailure, RuntimeFailure
+from bench.transports._nccl_loop import NcclStep
+
+TRAITS = Traits(
+    launcher="torchrun",
+    on_gpu=True,
+    rendezvous=True,
+    needs_shm=True,
+    rings=True,
+    calibrates=True,
+    nic_variables=("NCCL_SOCKET_IFNAME",),
+    adapter_variable="NCCL_IB_HCA",
+    nic_list="prefixes",
+    library_facts=("cuda", "nccl"),
+    required_facts=("nccl",),
+    look=7,
+)
+_REDUCES = frozenset({"allreduce", "reduce", "reducescatter"})
+_TINY_BYTES = 4
+
+
+class NcclDirect(Transport):
+    """One communicator over all ranks, and one for each other group. This rank uses the GPU of its local rank."""
+
+    clock = "device"
+    num_threads = 2  # the caller, and NCCL's proxy thread
+
+    def __init__(self, place: RankInfo, options: Options) -> None:
+        """Take this rank's GPU, meet the other ranks, and connect NCCL by a first call.
+
+        Raises NotInstalledError without NCCL or a CUDA runtime, and RefusedError without a compiler, without a GPU of
+        this rank's own, or if NCCL cannot be opened.
+        """
+        self.place, self._options = place, options
+        self._runtime, self._nccl = _nccl_library.load()
+        loop, reason = _nccl_loop.build()
+        if loop is None:
+            raise RefusedError(f"nccl_direct needs its compiled loop: {reason}. Use --transport nccl instead")
+        self._gpu = self._take_gpu()
+        self._version = self._nccl.version()
+        self._control = _control.open_control(place, options)
+        self.channel, self.exits_at_once = self._control.channel, self._control.exits_at_once
+        self._sharers = self._meet()
+        if self._sharers > 1:
+            how = _nccl_gpu.allow_sharing(os.environ, self._version, place, self._runtime.getDeviceCount())
+            self.notes = (f"shared_gpu: several ranks on one GPU, by {how}: a functional test, not a measurement",)
+        self._debug = _nccl_debug.Debug(os.environ, every_call=False)
+        self._loop = _nccl_loop.NcclLoop(loop, self._runtime, self._nccl, options.timeout_s)
+        self._comms: dict[tuple[int, ...], int] = {}
+        self._open_world()
+
+    def _take_gpu(self) -> int:
+        """Make this rank's GPU current. Returns its number. Raises RefusedError."""
+        place, visible = self.place, os.environ.get("CUDA_VISIBLE_DEVICES")
+        try:
+            num_gpus = self._runtime.getDeviceCount()
+            if num_gpus < place.local_size and not self._options.share_gpu and not (num_gpus == 1 and visible):
+                raise RefusedError(
+                    f"{place.local_size} ranks on this host need a GPU each, and the driver shows {num_gpus}: start "
+                    "fewer ranks per node, or share GPUs for a functional test (--share-gpu 1)"
+                )
+            gpu = place.local_rank % num_gpus
+            self._runtime.setDevice(gpu)
+            self._runtime.memGetInfo()  # the first call needs a context and creates one
+        except RuntimeFailure as error:
+            raise RefusedError(
+                f"rank {place.rank} cannot use a GPU ({error}): see nvidia-smi, or use another transport (mpi, gloo)",
+                of_one_rank=True,
+            ) from None
+        return gpu
+
+    def _meet(self) -> int:
+        """Return the number of ranks that share this rank's GPU. All ranks refuse if two share one unasked."""
+        owners = self.channel.share((socket.gethostname(), self._runtime.bus(self._gpu), ""))
+        mine = owners[self.place.rank]
+        shared = _cuda_device.shared_by([tuple(owner) for owner in owners])
+        if shared is not None and not self._options.share_gpu:
+            host, bus, _ = owners[shared[0]]
+            raise RefusedError(
+                f"ranks {shared[0]} and {shared[1]} are on the same GPU ({bus} of {host}): start one rank per GPU, or "
+                "share it for a functional test (--share-gpu 1)"
+            )
+        return sum(owner == mine for owner in owners)
+
+    def _open_world(self) -> None:
+        world = Group("world", tuple(range(self.place.num_ranks)))
+        if self.place.local_size == self.place.num_ranks:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")  # works on a host whose name does not resolve
+        try:
+            self.open_groups((world,))
+            self._scratch = self._runtime.malloc(2 * _cuda_memory.ALIGNMENT_BYTES)
+            tiny = self._loop.program([[self._tiny(world)]])
+            self._meeting = self._shared_memory()
+            self._loop.start_by(self._comms[world.ranks], tiny, self._meeting, self.place.local_size)
+            self._loop.calls(tiny)[0]()  # connects peers; only then is the network known
+        except (NcclFailure, RuntimeFailure) as error:
+            self._debug.read()
+            self._debug.close()
+            raise RefusedError(
+                f"rank {self.place.rank} could not open NCCL ({self._debug.seen.warning or error}): "
+                "set NCCL_DEBUG=INFO for details",
+                of_one_rank=True,
+            ) from None
+        self._debug.opened()
+        self._report = _nccl_debug.merge(self.channel.share(self._debug.seen))
+
+    def _shared_memory(self) -> Any:
+        """Return memory of all ranks if they are on one host and each can map it, else None."""
+        if self.place.local_size != self.place.num_ranks:
+            return None
+        name, meeting = "", None
+        with contextlib.suppress(OSError):
+            name = self.channel.broadcast(_nccl_loop.new_meeting() if self.place.rank == 0 else None)
+            meeting = _nccl_loop.open_meeting(name)
+        everybody = all(self.channel.share(meeting is not None))
+        if self.place.rank == 0:
+            _nccl_loop.forget_meeting(name)
+        return meeting if everybody else None
+
+    def close(self) -> None:
+        """Free the communicators together with the other ranks."""
+        self.sync()
+        for comm in self._comms.values():
+            self._nccl.destroy(comm)
+        self._loop.close()
+        self._runtime.free(self._scratch)
+        self._debug.close()
+        self._control.close()
+
+    def abort(self, exit_code: int) -> None:
+        """End this rank's calls, and the other ranks if the control plane can."""
+        for comm in self._comms.values():
+            self._nccl.abort(comm)
+        self._debug.close()
+        self._control.abort(exit_code)
+
+    def lost_contact(self, error: BaseException) -> bool:
+        """Check whether NCCL or the control plane lost another rank."""
+        return (isinstance(error, NcclFailure) and error.of_peer) or self._control.lost_contact(error)
+
+    def facts(self) -> dict[str, str]:
+        """Return versions, the GPU of rank 0, how ranks start together, and what NCCL reported on all ranks."""
+        runtime, driver = self._runtime.versions()
+        one_node = self.place.local_size == self.place.num_ranks
+        return {
+            "hip" if self._runtime.is_hip else "cuda": runtime,
+            "cuda_driver": driver,
+            "nccl": ".".join(map(str, self._version)),
+            "nccl_library": self._nccl.path,
+            "gpu": self._runtime.name(self._gpu),
+            "gpu_pci_bus": self._runtime.bus(self._gpu),
+            "start": "shared memory" if self._meeting is not None else "an allreduce of 4 bytes",
+            "control_plane": self._control.name,
+            "nccl_told_in": self._debug.source or self._debug.why_unread,
+            **self._report.facts(1 if one_node else 2),
+            **({"shared_gpu": "yes"} if self._sharers > 1 else {}),
+        }
+
+    def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
+        """Return why NCCL cannot run a step, or None if it can, according to NCCL's documentation."""
+        if is_device_work(step):
+            return Skip.of(SkipCode.DEVICE_WORK, transport="nccl_direct")
+        if isinstance(step, Collective) and step.op in _REDUCES:
+            return types.unsupported_reason(reduction, self._version, self._runtime.capability(self._gpu))
+        return None
+
+    def available_bytes(self) -> int:
+        """Return the free bytes of this rank's GPU, less a reserve; if ranks share the GPU, this rank's share."""
+        free, total = self._runtime.memGetInfo()
+        return max(0, free - _nccl_gpu.reserve_bytes(total)) // self._sharers
+
+    def cache_bytes(self) -> int | None:
+        """Return the bytes of the GPU's L2 cache; None if the runtime does not know them."""
+        return self._runtime.l2_bytes(self._gpu) or None
+
+    # -- memory and programs
+
+    def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
+        """Return GPU memory with every page written. Buffers are filled and compared through the host."""
+        where = _cuda_memory.layout(send_bytes, recv_bytes, 0, (), lambda member: self._gpu)
+        make = partial(CudaBuffers, send_bytes, recv_bytes, num_sets, where, self._block)
+        with contextlib.suppress(MemoryError):
+            return make()
+        gc.collect()  # the buffers of an earlier row may still be in a reference cycle
+        return make()
+
+    def _block(self, gpu: int, num_bytes: int) -> _cuda_memory.Allocation:
+        return _cuda_memory.DeviceBlock(self._runtime, gpu, num_bytes)
+
+    def open_groups(self, groups: Round) -> None:
+        """Make a communicator for each group that has none. All ranks take part in sharing the groups' ids."""
+        new = [group for group in groups if group.ranks not in self._comms]
+        made = {k: self._nccl.new_id().hex() for k, group in enumerate(new) if group.ranks[0] == self.place.rank}
+        ids = {int(k): value for shared in self.channel.share(made) for k, value in shared.items()}
+        for k, group in enumerate(new):
+            if self.place.rank in group.ranks:
+                member = group.ranks.index(self.place.rank)
+                self._comms[group.ranks] = self._nccl.init(len(group.ranks), bytes.fromhex(ids[k]), member)
+
+    def compile(
+        self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
+    ) -> Compiled:
+        """Return the steps on each buffer set as arguments of the C loop."""
+        assert isinstance(buffers, CudaBuffers)
+        moved = types.moved(reduction, steps)
+        sets = []
+        for index in range(buffers.num_sets):
+            ends = [buffers.pointer(side, index) for side in _cuda_memory.SIDES]
+            bound = _Bound(self._loop, group, self.place.rank, moved, *ends)
+            sets.append([native for step in steps for native in self._native(step, group, bound, in_place)])
+        program = self._loop.program(sets)
+        flags = (Flag.SHARED_GPU,) if self._sharers > 1 else ()
+        return Compiled(self._loop.calls(program), keep=[buffers], native=program, flags=flags)
+
+    def _native(self, step: Step, group: Group, bound: _Bound, in_place: bool) -> list[NcclStep]:
+        if isinstance(step, Exchange):
+            world = self._comms[tuple(range(self.place.num_ranks))]
+            return bound.exchange(step, world)
+        assert isinstance(step, Collective)
+        if step.op == "barrier":
+            return [self._tiny(group)]
+        return bound.collective(step, self._comms[group.ranks], in_place)
+
+    def _tiny(self, group: Group) -> NcclStep:
+        send, recv = self._scratch, self._scratch + _cuda_memory.ALIGNMENT_BYTES
+        comm = self._comms[group.ranks]
+        return self._loop.step(
+            "allreduce", send=send, recv=recv, count=_TINY_BYTES, type=TYPES["uint8"], reduction=0, comm=comm
+        )
+
+    # -- timing
+
+    def finish(self) -> None:
+        """Wait for this rank's GPU."""
+        self._runtime.deviceSynchronize()
+
+    def sync(self) -> None:
+        """Wait for this rank's GPU, then for all ranks, on the host."""
+        self._runtime.deviceSynchronize()
+        self._control.barrier()
+
+    def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Time isolated calls, each between two events."""
+        self._runtime.deviceSynchronize()
+        return self._loop.samples(compiled, num_calls, 1)
+
+    def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
+        """Time back-to-back calls between two events."""
+        self._runtime.deviceSynchronize()
+        return self._loop.samples(compiled, 1, num_calls)
+
+
+class _Bound:
+    """Binds the steps of one group to one buffer set. `send`, `recv`: addresses."""
+
+    def __init__(
+        self, loop: _nccl_loop.NcclLoop, group: Group, rank: int, reduction: Reduction, send: int, recv: int
+    ) -> None:
+        self._loop, self._ranks, self._me = loop, group.ranks, group.ranks.index(rank)
+        self._send, self._recv, self._size = send, recv, DTYPES[reduction.dtype].num_bytes
+        self._values = {"type": TYPES[reduction.dtype], "reduction": REDUCTIONS.get(reduction.reduce_op, 0)}
+
+    def collective(self, step: Collective, comm: int, in_place: bool) -> list[NcclStep]:
+        """Return the calls of a collective. NCCL lacks some collectives; their messages are one group of calls."""
+        num, is_root = len(self._ranks), self._me == step.root
+        send, recv = self._recv if in_place else self._send, self._recv
+        call = partial(self._call, comm=comm)
+        if step.op in ("allreduce", "reducescatter"):
+            return [call(step.op, send, recv, step.recv_bytes)]
+        if step.op == "reduce":
+            return [call(step.op, send, recv, step.send_bytes, step.root)]
+        if step.op == "broadcast":
+            buffer, num_bytes = (self._send, step.send_bytes) if is_root else (self._recv, step.recv_bytes)
+            return [call(step.op, buffer, buffer, num_bytes, step.root)]
+        if step.op == "allgather":
+            own = step.recv_bytes // num
+            return [call(step.op, self._recv + self._me * own if in_place else self._send, recv, own)]
+        everybody = range(num)
+        to_all = [Message(peer, step.send_bytes // num, peer * (step.send_bytes // num)) for peer in everybody]
+        from_all = [Message(peer, step.recv_bytes // num, peer * (step.recv_bytes // num)) for peer in everybody]
+        if step.op == "alltoall":
+            return self._messages(to_all, from_all, comm)
+        if step.op == "alltoallv":
+            return self._messages(_parts(step.send_split), _parts(step.recv_split), comm)
+        if step.op == "gather":
+            return self._messages([Message(step.root, step.send_bytes)], from_all if is_root else [], comm)
+        assert step.op == "scatter", step.op
+        return self._messages(to_all if is_root else [], [Message(step.root, step.recv_bytes)], comm)
+
+    def exchange(self, step: Exchange, world: int) -> list[NcclStep]:
+        """Return sends and receives between ranks of the world, posted together."""
+
+        def at_world(messages: Sequence[Message]) -> list[Message]:
+            return [Message(self._ranks[each.peer], each.num_bytes, each.offset_bytes) for each in messages]
+
+        return self._messages(at_world(step.sends), at_world(step.recvs), world)
+
+    def _messages(self, sends: Sequence[Message], recvs: Sequence[Message], comm: int) -> list[NcclStep]:
+        call = partial(self._call, comm=comm)
+        posted = [call("recv", 0, self._recv + m.offset_bytes, m.num_bytes, m.peer) for m in recvs]
+        posted += [call("send", self._send + m.offset_bytes, 0, m.num_bytes, m.peer) for m in sends]
+        return [self._loop.step("group-start"), *posted, self._loop.step("group-end")] if posted else []
+
+    def _call(self, name: str, send: int, recv: int, num_bytes: int, peer: int = 0, *, comm: int) -> NcclStep:
+        count = num_bytes // self._size
+        return self._loop.step(name, send=send, recv=recv, count=count, peer=peer, comm=comm, **self._values)
+
+
+def _parts(split: Sequence[int]) -> list[Message]:
+    starts = accumulate(split, initial=0)
+    return [Message(peer, num_bytes, start) for peer, (num_bytes, start) in enumerate(zip(split, starts, strict=False))]
+
+
+TRANSPORT = NcclDirect

@@ -1,0 +1,84 @@
+/* A plain program of the shape of nccl-tests: `nccl_loop RANKS BYTES CALLS SAMPLES` prints, for each sample of CALLS
+   allreduces back to back, the nanoseconds per call until all were issued and until they were complete, of the slowest
+   rank. Link it to NCCL and the CUDA runtime, or to their stand-ins. */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct { char internal[128]; } unique_id;
+int ncclGetUniqueId(unique_id *);
+int ncclCommInitRank(void **, int, unique_id, int);
+int ncclAllReduce(const void *, void *, size_t, int, int, void *, void *);
+int cudaSetDevice(int), cudaMalloc(void **, size_t), cudaStreamCreateWithFlags(void **, unsigned);
+int cudaStreamSynchronize(void *);
+
+struct shared { _Atomic int arrived; _Atomic unsigned round; unique_id id; double issued[16], done[16]; };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static void meet(struct shared *s, int num)
+{
+    unsigned round = s->round;
+    if (atomic_fetch_add(&s->arrived, 1) + 1 == num) {
+        s->arrived = 0;
+        s->round = round + 1;
+    }
+    for (int spins = 1; s->round == round; spins++)
+        if (spins % 1024 == 0)
+            sched_yield();
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 5)
+        return 2;
+    int num = atoi(argv[1]), calls = atoi(argv[3]), samples = atoi(argv[4]), rank = 0;
+    size_t bytes = strtoul(argv[2], NULL, 10);
+    struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int k = 1; k < num && !rank; k++)
+        if (fork() == 0)
+            rank = k;
+    if (rank == 0 && ncclGetUniqueId(&s->id))
+        return 1;
+    meet(s, num);
+    void *comm, *stream, *send, *recv;
+    if (cudaSetDevice(rank) || ncclCommInitRank(&comm, num, s->id, rank) || cudaMalloc(&send, bytes) ||
+        cudaMalloc(&recv, bytes) || cudaStreamCreateWithFlags(&stream, 1))
+        return 1;
+    for (int sample = -5; sample < samples; sample++) {
+        meet(s, num);
+        double begin = now();
+        for (int k = 0; k < calls; k++)
+            if (ncclAllReduce(send, recv, bytes / 4, 7, 0, comm, stream))
+                return 1;
+        s->issued[rank] = (now() - begin) / calls;
+        cudaStreamSynchronize(stream);
+        s->done[rank] = (now() - begin) / calls;
+        meet(s, num);
+        if (rank == 0 && sample >= 0) {
+            double issued = 0, done = 0;
+            for (int k = 0; k < num; k++) {
+                issued = s->issued[k] > issued ? s->issued[k] : issued;
+                done = s->done[k] > done ? s->done[k] : done;
+            }
+            printf("%.1f %.1f\n", issued, done);
+        }
+    }
+    if (rank == 0)
+        while (wait(NULL) > 0)
+            ;
+    return 0;
+}

@@ -1,0 +1,250 @@
+"""NCCL without torch, over libraries in C that stand for NCCL and the CUDA runtime (tests/fakes/nccl_c)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tests.fakes import nccl_c
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+Missing = Callable[[str, str], NoReturn]
+Ranks = Callable[..., list[Any]]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
+]
+
+# Opens the transport on every rank and runs the lines of a test with it.
+RANK = """
+import json, os, sys, time
+from bench.core import plugins
+from bench.core.case import Case
+from bench.core.program import Collective, Exchange, Group, Message
+from bench.core.transport import Options, Reduction
+from bench.rank import measure, session
+from bench.rank.placement import place
+
+me = place(os.environ)
+library = plugins.load("transport", "nccl_direct")
+transport = library.TRANSPORT(me, Options(timeout_s=20.0, share_gpu=bool(os.environ.get("SHARE"))))
+hosts = ("here",) * me.num_ranks
+world = Group("world", tuple(range(me.num_ranks)))
+
+def rows(pattern, **more):
+    case = Case(pattern, "nccl_direct", (600,), iterations=2, warmup=1, **more)
+    module = plugins.load("pattern", pattern).PATTERN
+    on = session.world_of(hosts)
+    setting = measure.Setting(case, module, transport, on, hosts, 1 << 20, 1 << 30, lambda doing: None)
+    return [record for records in measure.Measurer(setting).rows() for record in records]
+
+def compiled(step, num_bytes, in_place=False, reduction=Reduction("float32", "sum")):
+    buffers = transport.allocate(0 if in_place else num_bytes, num_bytes, 2)
+    transport.open_groups((world,))
+    return transport.compile((step,), world, buffers, reduction, in_place)
+
+def tell(value):
+    with open(f"{sys.argv[1]}/told-{me.rank}", "a") as file:
+        file.write(json.dumps(value) + "\\n")
+"""
+
+
+@pytest.fixture(scope="session")
+def nvidia(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-ins for NVIDIA's libraries."""
+    return nccl_c.libraries(tmp_path_factory.mktemp("nvidia"))
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, nvidia: Path, missing: Missing) -> Callable[..., list[Any]]:
+    """A function that runs lines on some ranks and returns what rank 0 told, then rank 1, and so on."""
+
+    def run(lines: str, num: int = 2, code: int | None = 0, libraries: Path = nvidia, **env: str) -> list[Any]:
+        program = Path(sys.executable).parent / "mpirun"
+        if not program.exists():
+            missing("mpi", "no mpirun beside the interpreter")
+        script = tmp_path / "rank.py"
+        script.write_text(RANK + lines, encoding="utf-8")
+        given = {"PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(libraries), "STANDIN_GPUS": "4"}
+        words = (str(program), "-disable-auto-cleanup", "-n", str(num), sys.executable, str(script), str(tmp_path))
+        done = subprocess.run(
+            words, env={**os.environ, **given, **env}, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert code is None or done.returncode == code, done.stderr[-2000:]
+        told = [json.loads(line) for file in sorted(tmp_path.glob("told-*")) for line in file.read_text().splitlines()]
+        assert told, done.stderr[-2000:]
+        return told
+
+    return run
+
+
+EVERYTHING = """
+found = {}
+for pattern in plugins.names("pattern"):
+    module = plugins.load("pattern", pattern).PATTERN
+    if module.transport is not None or module.replays or module.overlaps or module.one_way or pattern == "gpu_baseline":
+        continue
+    for dtype in ("bfloat16",) if not module.reduces else ("float32", "int64"):
+        for in_place in (False, True) if module.in_place else (False,):
+            for record in rows(pattern, dtype=dtype, in_place=in_place, mode="both"):
+                key = f"{pattern} {dtype} {record.in_place}"
+                loop = record.samples.loop if record.samples else None
+                what = record.skipped and record.skipped.code or record.failed and record.failed.what
+                found.setdefault(key, set()).add(f"{what or record.verified} {loop}")
+for op in ("prod", "max", "min", "avg"):
+    for record in rows("allreduce", reduce_op=op, dtype="int64" if op != "avg" else "float64", mode="isolated"):
+        found.setdefault(f"allreduce {op}", set()).add(f"{record.verified} {record.samples.loop}")
+if me.rank == 0:
+    tell({"found": {key: sorted(map(str, value)) for key, value in found.items()}, "facts": transport.facts()})
+transport.close()
+"""
+
+
+def test_every_pattern_delivers_the_right_bytes(ranks: Ranks, nvidia: Path) -> None:
+    [told] = ranks(EVERYTHING, num=3)
+    assert len(told["found"]) > 20 and {
+        key: value for key, value in told["found"].items() if value != ["True compiled"]
+    } == {"bisection bfloat16 False": ["odd-ranks None"]}
+    facts = told["facts"]
+    assert (facts["nccl"], facts["cuda"], facts["gpu"]) == ("2.30.7", "13.0", "Stand-in 0")
+    assert facts["nccl_library"] == str(nvidia / "libnccl.so.2") and facts["start"] == "shared memory"
+
+
+def test_amd_libraries_are_called_by_the_same_loop(ranks: Ranks, tmp_path: Path) -> None:
+    lines = """
+found = [record.verified for record in rows("allreduce", mode="both")]
+if me.rank == 0:
+    tell({"found": found, "facts": transport.facts(), "capability": transport._runtime.capability(0)})
+transport.close()
+"""
+    [told] = ranks(lines, libraries=nccl_c.libraries(tmp_path, hip=True))
+    assert told["found"] == [True, True] and told["facts"]["hip"] == "13000" and "cuda" not in told["facts"]
+    assert told["capability"] == [9, 0] and told["facts"]["nccl_library"].endswith("librccl.so.1")
+
+
+def test_a_wrong_byte_is_found(ranks: Ranks) -> None:
+    lines = """
+found = [record.num_wrong for record in rows("allreduce", mode="pipelined")]
+if me.rank == 0:
+    tell(found)
+transport.close()
+"""
+    assert ranks(lines, STANDIN_WRONG="4") == [[1]]
+
+
+def test_times_are_of_the_device_and_a_batch_is_issued_ahead(ranks: Ranks) -> None:
+    lines = """
+for started_by in ("shared memory", "an allreduce"):
+    program = compiled(Collective("allreduce", 64, 64), 64)
+    each, batch = transport.time_each(program, 3), transport.time_batch(program, 10)
+    if me.rank == 0:
+        sets = program.last_set, program.next_set
+        tell([each.seconds, each.host_s, batch.seconds, batch.host_s, batch.enqueue_s, *sets])
+    tiny = transport._loop.program([[transport._tiny(world)]])
+    transport._loop.start_by(transport._comms[world.ranks], tiny, None, 0)
+transport.close()
+"""
+    for each, each_host, batch, batch_host, issued, last, following in ranks(lines, STANDIN_DELAY_US="3000"):
+        assert len(each) == 3 and all(3e-3 <= took <= host for took, host in zip(each, each_host, strict=True))
+        assert len(batch) == 1 and 3e-3 <= batch[0] <= batch_host[0]
+        assert issued[0] < 1.5e-3, "the host did not wait for the calls"
+        assert (last, following) == (0, 1), "13 calls in turn on two sets"
+
+
+def test_a_dead_peer_ends_the_wait_and_is_told_as_lost(ranks: Ranks) -> None:
+    lines = """
+program = compiled(Collective("allreduce", 64, 64), 64)
+transport.time_each(program, 2)
+if me.rank == 1:
+    time.sleep(0.2)
+    os.kill(os.getpid(), 9)
+try:
+    program.calls[0]()
+except RuntimeError as error:
+    tell([str(error), transport.lost_contact(error)])
+os._exit(3)
+"""
+    [[words, lost]] = ranks(lines, code=None)
+    assert lost is True and "remote process exited" in words
+
+
+def test_a_peer_that_never_comes_is_a_timeout(ranks: Ranks) -> None:
+    lines = """
+transport._loop._device.timeout_ns = 300_000_000
+program = compiled(Collective("allreduce", 64, 64), 64)
+transport.channel.share(None)
+if me.rank == 1:
+    time.sleep(3)
+    os._exit(3)
+for run in (lambda: transport.time_each(program, 1), program.calls[0]):
+    try:
+        run()
+    except RuntimeError as error:
+        tell([str(error), transport.lost_contact(error)])
+os._exit(3)
+"""
+    assert ranks(lines, code=None) == [["the other ranks did not answer in time", True]] * 2
+
+
+def test_an_error_of_the_library_keeps_its_words(ranks: Ranks) -> None:
+    lines = """
+messages = Exchange((Message(1, 64),), ()) if me.rank == 0 else Exchange((), (Message(0, 32),))
+for step, dtype in ((Collective("allreduce", 64, 64), "float16"), (messages, "uint8")):
+    try:
+        program = compiled(step, 64, reduction=Reduction(dtype, "sum"))
+        program.calls[0]()
+    except RuntimeError as error:
+        tell([me.rank, str(error), transport.lost_contact(error)])
+os._exit(3)
+"""
+    told = ranks(lines, code=None)
+    assert [0, "NCCL error 4: invalid argument", False] in told and [1, "NCCL error 4: invalid argument", False] in told
+    [[_, words, lost]] = [each for each in told if "invalid argument" not in each[1]]
+    assert "invalid usage" in words and lost is False
+
+
+def test_two_ranks_on_one_gpu_are_refused_unless_asked_for(ranks: Ranks, nvidia: Path) -> None:
+    lines = """
+flags = compiled(Collective("allreduce", 64, 64), 64).flags
+tell([transport.facts().get("shared_gpu"), list(flags), len(transport.notes)])
+transport.close()
+"""
+    shared = ranks(lines, STANDIN_GPUS="1", SHARE="1")
+    assert shared == [["yes", ["shared_gpu"], 1]] * 2
+    refused = subprocess.run(
+        (str(Path(sys.executable).parent / "mpirun"), "-n", "2", sys.executable, "-m", "bench.allreduce")
+        + ("--transport", "nccl_direct", "--sizes", "8"),
+        env={**os.environ, "LD_LIBRARY_PATH": str(nvidia), "STANDIN_GPUS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+        check=False,
+    )
+    assert refused.returncode == 3 and "need a GPU each" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_without_the_libraries_the_run_is_refused_in_one_sentence() -> None:
+    words = (sys.executable, "-m", "bench.allreduce", "--transport", "nccl_direct", "--sizes", "8")
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+    assert done.returncode == 3 and len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_real_library_has_every_function(tmp_path: Path) -> None:
+    """No GPU is needed to load NCCL, to ask its version and to make an id."""
+    pytest.importorskip("nvidia.nccl", reason="NCCL's package (nvidia-nccl-cu13) is not installed")
+    code = (
+        "from bench.transports import _nccl_library as library, _nccl_loop as loop; "
+        "nccl, path = library._first(('libnccl.so.2',), ('nvidia.nccl',)); nccl = library.NcclLibrary(nccl, path); "
+        "assert nccl.version() > (2, 10) and all(map(nccl.address, loop._FUNCTIONS.values())); "
+        "assert nccl.address('ncclCommGetAsyncError') and len(nccl.new_id()) == library.ID_BYTES"
+    )
+    subprocess.run((sys.executable, "-c", code), check=True, cwd=ROOT, timeout=120)
