@@ -119,7 +119,7 @@ def _document(path: Path) -> Mapping[str, Any]:
     if path.is_file():
         try:
             parsed = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             parsed = None
         if isinstance(parsed, dict) and parsed.get("schema") == DOCUMENT_SCHEMA:
             return parsed

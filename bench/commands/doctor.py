@@ -125,7 +125,7 @@ def _recorded(path: Path) -> Nodes:
         nodes = first.get("nodes") or first.get("header", {}).get("nodes")
         if nodes:
             return {str(host): dict(node) | {"file": name} for host, node in nodes.items()}
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         pass
     found = topology.facts_of(text, name)
     if found is None:

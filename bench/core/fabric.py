@@ -53,14 +53,14 @@ class Fabric:
         ids = self._paths(np.array([source]), np.array([target]))[0]
         return tuple(self._name(int(link)) for link in ids if link < len(self.capacity) - 1)
 
-    def times_s(self, flows: Sequence[Flow]) -> Floats:
+    def times_s(self, flows: Sequence[Flow] | Floats) -> Floats:
         """Seconds until each of `flows` has arrived; all begin together. A message from a rank to itself takes no time.
 
         Raises UsageError if a rate or latency that a flow needs is unknown.
         """
         import numpy as np
 
-        if not flows:
+        if not len(flows):
             return np.zeros(0)
         sources, targets, num_bytes = _columns(flows)
         largest = float(num_bytes.max())

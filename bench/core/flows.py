@@ -3,23 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bench.core.fabric import Fabric, Flow
-from bench.core.program import Collective, Exchange, Group, Step
+from bench.core.fabric import SWITCH, Fabric, Flow
+from bench.core.program import Collective, Exchange, Group, Round, Step
 from bench.core.schedules import Call, Phase, Phases, schedule
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
 
 MemberSteps = tuple[tuple[Step, ...], ...]  # [member][step] of one group
 
 
-def by_step(steps: tuple[MemberSteps, ...]) -> Iterator[list[tuple[Step, ...]]]:
-    """For each k, yields a list with one entry per group: step k of every member that has a step k."""
-    for k in range(max((len(each) for of_group in steps for each in of_group), default=0)):
-        yield [tuple(each[k] for each in of_group if k < len(each)) for of_group in steps]
+@dataclass(frozen=True, slots=True)
+class AlikeGroups:
+    """Groups of a round with the same program whose members share domains in the same way: one schedule serves all.
+
+    Their messages differ only in the numbers of the ranks (core/schedules.py). `first`: the first of the groups.
+    `numbers`: of the groups in the round, ascending. `ranks`: an array of (groups, members + 1); the last column is the
+    switch. `member`: the member of `first` that has a rank, by rank; the last element is that of the switch.
+    """
+
+    first: Group
+    program: MemberSteps
+    numbers: Ints
+    ranks: Ints
+    member: Ints
+
+    def flows(self, of_first: Sequence[Flow]) -> Floats:
+        """Return the messages of all groups, group by group, from those of the first.
+
+        The result has a row of source rank, target rank and bytes for each message.
+        """
+        import numpy as np
+
+        table = np.array(of_first, dtype=np.float64).reshape(-1, 3)
+        ends = [self.ranks[:, self.member[table[:, column].astype(np.int64)]].ravel() for column in (0, 1)]
+        return np.column_stack((*ends, np.tile(table[:, 2], len(self.numbers))))
+
+
+def alike_groups(fabric: Fabric, groups: Round, programs: Sequence[MemberSteps]) -> list[AlikeGroups]:
+    """Divide the groups of a round by what determines their schedules: the program, and which members share a domain.
+
+    `programs`: of each group. Equal programs that are different objects are treated as different.
+    """
+    import numpy as np
+
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for number, (group, program) in enumerate(zip(groups, programs, strict=True)):
+        order: dict[int, int] = {}
+        shared = tuple(order.setdefault(rank // fabric.ranks_per_domain, len(order)) for rank in group.ranks)
+        found.setdefault((id(program), shared), []).append(number)
+    alike = []
+    for numbers in found.values():
+        first = groups[numbers[0]]
+        member = np.full(fabric.world.num_ranks + 1, SWITCH)
+        member[list(first.ranks)] = np.arange(len(first.ranks))
+        ranks = np.array([(*groups[number].ranks, SWITCH) for number in numbers])
+        alike.append(AlikeGroups(first, programs[numbers[0]], np.array(numbers), ranks, member))
+    return alike
+
+
+def one_shift_for_all(fabric: Fabric, groups: Round) -> bool:
+    """Check whether messages to the next domain take as long as messages to any other domain (schedules.Call.alike).
+
+    This holds if paths between domains are equally long, and if any two groups have either no domain in common or their
+    members in the same order of domains: a shift by any number of domains then only gives domains other names.
+    """
+    size = fabric.ranks_per_domain
+    orders = {tuple(rank // size for rank in group.ranks) for group in groups}
+    return fabric.alike and sum(len(set(order)) for order in orders) == len(set().union(*orders))
+
+
+def by_step(programs: Sequence[MemberSteps]) -> Iterator[list[tuple[Step, ...]]]:
+    """For each k, yields a list with one entry per program: step k of every member that has a step k."""
+    for k in range(max((len(each) for program in programs for each in program), default=0)):
+        yield [tuple(each[k] for each in program if k < len(each)) for program in programs]
 
 
 def collectives(steps: Sequence[tuple[Step, ...]]) -> list[str]:
-    """Names of the collectives that the groups call in one step, sorted."""
-    return sorted({each.op for of_group in steps for each in of_group if isinstance(each, Collective)})
+    """Names of the collectives that programs call in one step, sorted."""
+    return sorted({each.op for of_program in steps for each in of_program if isinstance(each, Collective)})
 
 
 def phases_of(

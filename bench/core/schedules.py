@@ -2,8 +2,9 @@
 
 A library chooses an algorithm per message size. These are the textbook forms that libraries build on (R. Thakur,
 R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, 2005; rings over several rails
-as in NCCL). Ranks in messages are world ranks, because placement is part of the schedule. n: members, N: nodes, L:
-members of each node, S: the payload, which is the larger of one rank's send and receive buffers.
+as in NCCL). Ranks in messages are world ranks, because placement is part of the schedule: a schedule depends on which
+members share a node, but not on the numbers of ranks and nodes (flows.AlikeGroups relies on this). n: members, N:
+nodes, L: members of each node, S: the payload, which is the larger of one rank's send and receive buffers.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ def modes_of(rule: GateRule, limit: Demand) -> tuple[str, ...]:
 def selected(run: GateInput, rule: GateRule, limit: Demand) -> tuple[list[Summary], list[Summary]]:
     """Return the rows that a demand judges, and the rows that differ from them only in having another transport."""
     judged, elsewhere = [], []
+    headers = {job: header for job, header in run.document.headers.items() if header.pattern in rule.patterns}
     for row in run.document.summaries:
-        if _fits(run.document.headers[row.job], row, rule, limit):
+        if row.job in headers and _fits(headers[row.job], row, rule, limit):
             if not rule.transports or row.transport in rule.transports:
                 judged.append(row)
             else:
@@ -156,8 +157,7 @@ def _absent_of_pattern(
 def _fits(header: Header, row: Summary, rule: GateRule, limit: Demand) -> bool:
     modes = modes_of(rule, limit)
     return (
-        row.pattern in rule.patterns
-        and _has_metric(row, limit)
+        _has_metric(row, limit)
         # another tool may have other modes, which are accepted unless the rule names modes
         and (not modes or row.mode in modes or (is_imported(row) and not rule.modes))
         and (not rule.dtypes or row.dtype in rule.dtypes)

@@ -99,7 +99,8 @@ def gate(rules: Rules, run: GateInput, retests: Sequence[Retest] = ()) -> GateRe
     demands: list[_DemandRows] = []
     diagnosis = None
     if not any(fault.name == GateFailure.EMPTY_RUN for fault in faults):
-        demands = [_judged(run, rule, limit) for rule in rules.rules for limit in rule.limits]
+        checked = rows.checked_out_of_place(run)
+        demands = [_judged(run, rule, limit, checked) for rule in rules.rules for limit in rule.limits]
         faults += completeness.lost(whole, [*faults, *_faults_of(demands)])
         if rules.diagnose is not False:
             diagnosis = nodes.diagnosed(run)
@@ -147,11 +148,10 @@ def unreadable(rules: Rules, name: str, error: str) -> GateResult:
     return GateResult(name, rules, (GateFault(FaultCode.RUN_UNREADABLE, {"error": error}),))
 
 
-def _judged(run: GateInput, rule: GateRule, limit: Demand) -> _DemandRows:
+def _judged(run: GateInput, rule: GateRule, limit: Demand, checked: frozenset[rows.Twin]) -> _DemandRows:
     selected, elsewhere = completeness.selected(run, rule, limit)
     faults = list(completeness.absent(run, rule, limit, selected, elsewhere))
     sound = []
-    checked = rows.checked_out_of_place(run)
     for row in selected:
         of_row = list(rows.evidence(row, rule, limit, run.document.headers[row.job], checked))
         faults += of_row

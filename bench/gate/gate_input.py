@@ -234,10 +234,13 @@ def networks_in(log: Iterable[str]) -> frozenset[str]:
 
 
 def rows_by_job(rows: Iterable[Summary]) -> dict[str, list[Summary]]:
-    """Map each planned job to the rows of all its attempts."""
-    found: dict[str, list[Summary]] = {}
+    """Map each planned job to the rows of all its attempts, one attempt after the other."""
+    of_attempt: dict[str, list[Summary]] = {}
     for row in rows:
-        found.setdefault(job_of_attempt(row.job), []).append(row)
+        of_attempt.setdefault(row.job, []).append(row)
+    found: dict[str, list[Summary]] = {}
+    for attempt, own in of_attempt.items():
+        found.setdefault(job_of_attempt(attempt), []).extend(own)
     return found
 
 

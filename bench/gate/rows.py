@@ -41,7 +41,7 @@ _FAILING = {
     ComparisonVerdict.MODELLED: FaultCode.COMPARED_MODELLED,
     ComparisonVerdict.IMPORTED: FaultCode.COMPARED_IMPORTED,
 }
-_Twin = tuple[object, ...]
+Twin = tuple[object, ...]
 _Judged = tuple[list["Figure"], list[GateFault]]
 
 
@@ -55,7 +55,7 @@ class Figure:
     margin: float  # distance to the limit, as a fraction of the limit; negative if the demand is not met
 
 
-def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
+def checked_out_of_place(run: GateInput) -> frozenset[Twin]:
     """Return the keys of imported rows whose data were checked out of place and were correct."""
     found = set()
     for row in run.document.summaries:
@@ -64,14 +64,14 @@ def checked_out_of_place(run: GateInput) -> frozenset[_Twin]:
     return frozenset(found)
 
 
-def _twin(header: Header, row: Summary) -> _Twin:
+def _twin(header: Header, row: Summary) -> Twin:
     """Return a key that is equal for a row in place and for the same row out of place."""
     imported = header.imported
     return imported.get("source"), imported.get("line"), row.pattern, row.dtype, row.reduce_op, row.payload_bytes
 
 
 def evidence(
-    row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[_Twin] = frozenset()
+    row: Summary, rule: GateRule, limit: Demand, header: Header, checked: frozenset[Twin] = frozenset()
 ) -> Iterator[GateFault]:
     """Yield the reasons why a row cannot be judged. Reasons that follow from the first reason are left out.
 

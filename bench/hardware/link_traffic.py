@@ -9,10 +9,10 @@ bytes of all groups of the round are added. A link that carries B bytes in one o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
+from itertools import product, zip_longest
 from typing import TYPE_CHECKING
 
 from bench.core import plugins
@@ -20,7 +20,7 @@ from bench.core.case import Case, own_case
 from bench.core.contention import rounds
 from bench.core.errors import BenchError
 from bench.core.fabric import Fabric
-from bench.core.flows import by_step, collectives, phases_of
+from bench.core.flows import AlikeGroups, alike_groups, by_step, collectives, phases_of
 from bench.core.links import Limit, NodeLinks
 from bench.core.log_traits import log_traits
 from bench.core.pattern import Pattern, Shape
@@ -126,6 +126,8 @@ def use_of(header: Header, record: Record, links: NodeLinks, in_gpus: bool) -> L
     ranks of a host use all its NICs.
     """
     case = own_case(header.case) if header.case else None
+    if case is not None and (case.schedule == "ladder" or case.aggressor):
+        return None
     place = _place(header, record, case)
     if place is None or record.bus_factor is None or not record.payload_bytes:
         return None
@@ -256,8 +258,6 @@ def _place(header: Header, record: Record, case: Case | None) -> tuple[HashedRou
         if record.num_ranks != world.num_ranks:
             return None
         return HashedRound.of((Group(record.group, tuple(range(world.num_ranks))),)), 0
-    if case.schedule == "ladder" or case.aggressor:
-        return None
     return _rounds_by_group(replace(case, sizes=()), world, header.topology).get(record.group)
 
 
@@ -284,18 +284,16 @@ def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
     fabric, round_ = Fabric(key.rates.links(), key.world), key.groups.round
     of_members = tuple(pattern.steps(key.shape, member) for member in range(key.shape.num_ranks))
-    steps = list(by_step((of_members,) * len(round_)))
+    shared = alike_groups(fabric, round_, (of_members,) * len(round_))
+    steps = list(by_step([each.program for each in shared]))
     ops = sorted({op for at_once in steps for op in collectives(at_once)})
     found: list[list[LinkUse]] = [[] for _ in round_]
     for names in product(*(_candidates(op, key) for op in ops)):
-        phases = _all_phases(fabric, round_, steps, dict(zip(ops, names, strict=True)))
+        phases = _all_phases(fabric, shared, steps, dict(zip(ops, names, strict=True)))
         if phases is None:
             continue
-        load = _load_of(fabric, phases)
-        for group, uses in enumerate(found):
-            use = _fullest(fabric, load, group, key, "+".join(names) or "messages")
-            if use is not None:
-                uses.append(use)
+        for group, use in _fullest(fabric, _load_of(fabric, shared, phases), key, "+".join(names) or "messages"):
+            found[group].append(use)
     return tuple(map(tuple, found))
 
 
@@ -314,13 +312,18 @@ def _candidates(op: str, key: _Key) -> Sequence[str]:
 
 
 def _all_phases(
-    fabric: Fabric, round_: Round, steps: Sequence[list[tuple[Step, ...]]], chosen: Mapping[str, str]
+    fabric: Fabric,
+    shared: Sequence[AlikeGroups],
+    steps: Sequence[list[tuple[Step, ...]]],
+    chosen: Mapping[str, str],
 ) -> list[Phases] | None:
-    """Return the phases of each group, with all steps in order. None if an algorithm cannot run."""
-    found: list[Phases] = [[] for _ in round_]
+    """Return the phases of the first of the groups that are alike, with all steps in order. None if an algorithm cannot
+    run.
+    """
+    found: list[Phases] = [[] for _ in shared]
     for at_once in steps:
-        for phases, group, own in zip(found, round_, at_once, strict=True):
-            more = phases_of(fabric, group, own, chosen, fabric.alike)
+        for phases, each, own in zip(found, shared, at_once, strict=True):
+            more = phases_of(fabric, each.first, own, chosen, fabric.alike)
             if more is None:
                 return None
             phases += more
@@ -340,21 +343,21 @@ class _Load:
     seconds: float
 
 
-def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
-    """Return the load of all groups of a round from the phases of each group."""
+def _load_of(fabric: Fabric, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> _Load:
+    """Return the load of all groups of a round from the phases of the first of those that are alike."""
     import numpy as np
 
-    num_links = len(fabric.capacity)
-    total, used = np.zeros(num_links), np.zeros((len(phases), num_links), dtype=np.bool_)
+    num_links, num_groups = len(fabric.capacity), sum(len(each.numbers) for each in shared)
+    total, used = np.zeros(num_links), np.zeros((num_groups, num_links), dtype=np.bool_)
     seconds = 0.0
-    for at_once in zip(*phases, strict=True):  # all groups have the same program
+    for at_once in zip_longest(*phases):  # groups that are spread over fewer nodes may have fewer phases
         loads = np.zeros(num_links)
-        sending = [(group, phase) for group, phase in enumerate(at_once) if phase.flows and phase.repeat]
+        sending = [(each, own) for each, own in zip(shared, at_once, strict=True) if own and own.flows and own.repeat]
         if sending:
-            paths, _, num_bytes = fabric.routes(np.concatenate([np.asarray(phase.flows) for _, phase in sending]))
-            counts = [len(phase.flows) for _, phase in sending]
-            groups = np.repeat([group for group, _ in sending], counts)
-            repeats = np.repeat([phase.repeat for _, phase in sending], counts)
+            flows = [each.flows(own.flows) for each, own in sending]
+            groups = np.concatenate([np.repeat(each.numbers, len(own.flows)) for each, own in sending])
+            repeats = np.repeat([own.repeat for _, own in sending], [len(table) for table in flows])
+            paths, _, num_bytes = fabric.routes(np.concatenate(flows))
             np.add.at(loads, paths, (repeats * num_bytes)[:, None])
             moves = num_bytes > 0
             used[groups[moves, None], paths[moves]] = True
@@ -365,30 +368,29 @@ def _load_of(fabric: Fabric, phases: Sequence[Phases]) -> _Load:
     return _Load(total, used, seconds)
 
 
-def _fullest(fabric: Fabric, load: _Load, group: int, key: _Key, algorithm: str) -> LinkUse | None:
-    """Return the link that slows a group down most. None if no message crosses a link with a known rate."""
+def _fullest(fabric: Fabric, load: _Load, key: _Key, algorithm: str) -> Iterator[tuple[int, LinkUse]]:
+    """Yield each group and the link that slows it down most, but no group whose messages cross no link with a known
+    rate.
+    """
     import numpy as np
 
     kinds = fabric.links_by_kind()
-    own = np.flatnonzero(load.used[group])
-    if key.kind:
-        only = kinds.get(key.kind, slice(0, 0))
-        own = own[(own >= only.start) & (own < only.stop)]
-    if not len(own):
-        return None
-    busy = load.total[own] / fabric.capacity[own]
-    fullest, busy_s = int(own[busy.argmax()]), float(busy.max())
-    if not busy_s:
-        return None
-    kind, ids = next((name, ids) for name, ids in kinds.items() if ids.start <= fullest < ids.stop)
-    if kind not in _LIMITS:
-        return None
-    per_node = (ids.stop - ids.start) // 2 // key.world.num_nodes
-    first = ids.start + (fullest - ids.start) // max(1, per_node) * per_node
-    num_used = int(load.used[group, first : first + per_node].sum()) if per_node else 1
+    only = kinds.get(key.kind, slice(0, 0)) if key.kind else slice(0, len(fabric.capacity))
+    busy_s = (load.total / fabric.capacity)[only]
+    groups, links = np.nonzero(load.used[:, only])
+    order = np.lexsort((links, -busy_s[links], groups))
+    fullest = order[np.unique(groups[order], return_index=True)[1]]  # if several are as full, the first one
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
-    useful = key.shape.payload_bytes * (pattern.bus_factor(key.shape) or 0.0) * pattern.operations(key.shape)
-    per_pass = useful / (load.seconds if key.in_turn else busy_s)
-    per_operation = float(load.total[fullest]) / pattern.operations(key.shape)
-    rate = float(fabric.capacity[fullest])
-    return LinkUse(algorithm, per_pass, kind, per_operation, rate, num_used, len(key.groups.round))
+    operations = pattern.operations(key.shape)
+    useful = key.shape.payload_bytes * (pattern.bus_factor(key.shape) or 0.0) * operations
+    for group, link in zip(groups[fullest].tolist(), (links[fullest] + only.start).tolist(), strict=True):
+        kind, ids = next((name, ids) for name, ids in kinds.items() if ids.start <= link < ids.stop)
+        link_s = float(busy_s[link - only.start])
+        if not link_s or kind not in _LIMITS:
+            continue
+        per_node = (ids.stop - ids.start) // 2 // key.world.num_nodes
+        first = ids.start + (link - ids.start) // max(1, per_node) * per_node
+        num_used = int(load.used[group, first : first + per_node].sum()) if per_node else 1
+        per_pass, rate = useful / (load.seconds if key.in_turn else link_s), float(fabric.capacity[link])
+        per_operation = float(load.total[link]) / operations
+        yield group, LinkUse(algorithm, per_pass, kind, per_operation, rate, num_used, len(key.groups.round))

@@ -26,7 +26,7 @@ from bench.hardware import catalogue
 from bench.rank import ladder
 from bench.rank.header import described, links_of
 from bench.rank.messages import RankRefusal, RankRemark, RankSkip
-from bench.rank.rows import payloads, traffic
+from bench.rank.rows import payloads, traffic_of_round
 
 if TYPE_CHECKING:
     from bench.transports.model import FabricModel
@@ -111,9 +111,11 @@ def _row(
             skipped=reason,
             samples=None if reason else Samples((took / pattern.operations(shape),), loop="virtual"),
             contention=contention,
-            **traffic(pattern, shape, group, hosts),
+            **own_traffic,
         )
-        for group, took, contention in zip(groups, seconds, disturbed, strict=True)
+        for own_traffic, took, contention in zip(
+            traffic_of_round(pattern, shape, groups, hosts), seconds, disturbed, strict=True
+        )
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -62,20 +62,35 @@ def ends_first(sizes: Iterable[int]) -> list[int]:
 
 def traffic(pattern: Pattern, shape: Shape, group: Group, hosts: tuple[str, ...]) -> dict[str, Any]:
     """Return the record fields that need no measurement: sizes, factors, and bytes that cross node boundaries."""
+    return next(traffic_of_round(pattern, shape, (group,), hosts))
+
+
+def traffic_of_round(pattern: Pattern, shape: Shape, groups: Round, hosts: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the fields of `traffic` for each group of a round. Groups on as many nodes have the same traffic."""
+    known: dict[int | None, dict[str, Any]] = {}
+    for group in groups:
+        num_nodes, even = _nodes_of(shape, group, hosts)
+        parts = num_nodes if even else None
+        if parts not in known:
+            known[parts] = _plain(traffic_of(pattern, shape, parts))
+        yield {
+            "payload_bytes": shape.payload_bytes,
+            "num_ranks": shape.num_ranks,
+            "num_nodes": num_nodes,
+            "group": group.name,
+            "src": group.src,
+            "dst": group.dst,
+        } | known[parts]
+
+
+def _nodes_of(shape: Shape, group: Group, hosts: tuple[str, ...]) -> tuple[int, bool]:
+    """Return the number of nodes of a group, and whether they are equal parts of it."""
     at = [hosts[rank] for rank in group.ranks]
     counts = Counter(at)
     num_nodes = len(counts)
     # Equal parts of the group are nodes only if its members are ordered by node, the same number on each.
     in_order = at == [host for host, num in counts.items() for _ in range(num)]
-    even = shape.num_ranks % num_nodes == 0 and in_order
-    return {
-        "payload_bytes": shape.payload_bytes,
-        "num_ranks": shape.num_ranks,
-        "num_nodes": num_nodes,
-        "group": group.name,
-        "src": group.src,
-        "dst": group.dst,
-    } | _plain(traffic_of(pattern, shape, num_nodes if even else None))
+    return num_nodes, shape.num_ranks % num_nodes == 0 and in_order
 
 
 def _plain(found: Traffic) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from bench.core.case import from_argv
 from bench.core.record import Contention, Header, Record, known
 from bench.results import paired_ratio
 from bench.results.document import Interference
+from bench.results.paired_ratio import PairedRatio
 
 # An aggressor hardly disturbs a block if it is inside its calls for less than _LEAST_BUSY of the block, or if its rate
 # is below _LEAST_RATE of its rate alone.
@@ -21,10 +22,12 @@ _LEAST_RATE = 0.02
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Interference]:
-    """Return the interference of a disturbed row with correct data; an empty list for any other row."""
+    """Return the interference of a disturbed row with correct data and valid times; an empty list for any other row."""
     if record.contention is None or record.samples is None or record.verified is False:
         return []
-    return [_of_one(job, header, record, record.contention, record.samples.seconds)]
+    contention, disturbed = record.contention, record.samples.seconds
+    ratio = paired_ratio.of_blocks(contention.alone_s, disturbed, contention.samples_per_block)
+    return [] if ratio is None else [_of_one(job, header, record, contention, disturbed, ratio)]
 
 
 def interferences(of_launches: Iterable[Interference]) -> tuple[Interference, ...]:
@@ -33,9 +36,13 @@ def interferences(of_launches: Iterable[Interference]) -> tuple[Interference, ..
 
 
 def _of_one(
-    job: str, header: Header, record: Record, contention: Contention, disturbed: Sequence[float]
+    job: str,
+    header: Header,
+    record: Record,
+    contention: Contention,
+    disturbed: Sequence[float],
+    ratio: PairedRatio,
 ) -> Interference:
-    ratio = paired_ratio.of_blocks(contention.alone_s, disturbed, contention.samples_per_block)
     if record.modelled:
         ratio = ratio.without_interval()
     return Interference(

@@ -11,19 +11,21 @@ from statistics import median
 
 from bench.core.program import Product
 from bench.core.record import Header, OverlapSamples, Record
-from bench.results import paired_ratio, stats
+from bench.results import paired_ratio
 from bench.results.document import Overlapped
+from bench.results.paired_ratio import PairedRatio
 
 
 def of_record(job: str, header: Header, record: Record) -> list[Overlapped]:
-    """Return the overlap of a row that has products and correct data; an empty list for any other row."""
+    """Return the overlap of a row with products, correct data and valid times; an empty list for any other row."""
     overlap, samples = record.overlap, record.samples
     if overlap is None or samples is None or record.verified is False:
         return []
-    sides = (overlap.alone_s, samples.seconds, overlap.product_alone_s, overlap.product_s)
-    if overlap.samples_per_block < 1 or not all(stats.usable(side) for side in sides):
+    ratio = paired_ratio.of_blocks(overlap.alone_s, samples.seconds, overlap.samples_per_block)
+    of_products = paired_ratio.of_blocks(overlap.product_alone_s, overlap.product_s, overlap.samples_per_block)
+    if ratio is None or of_products is None:
         return []
-    return [_of_one(job, header, record, overlap, samples.seconds)]
+    return [_of_one(job, header, record, overlap, samples.seconds, ratio, of_products)]
 
 
 def overlaps(of_launches: Iterable[Overlapped]) -> tuple[Overlapped, ...]:
@@ -31,9 +33,15 @@ def overlaps(of_launches: Iterable[Overlapped]) -> tuple[Overlapped, ...]:
     return paired_ratio.merge_launches(of_launches, _merged)
 
 
-def _of_one(job: str, header: Header, record: Record, overlap: OverlapSamples, together: Sequence[float]) -> Overlapped:
-    ratio = paired_ratio.of_blocks(overlap.alone_s, together, overlap.samples_per_block)
-    of_products = paired_ratio.of_blocks(overlap.product_alone_s, overlap.product_s, overlap.samples_per_block)
+def _of_one(
+    job: str,
+    header: Header,
+    record: Record,
+    overlap: OverlapSamples,
+    together: Sequence[float],
+    ratio: PairedRatio,
+    of_products: PairedRatio,
+) -> Overlapped:
     product_alone_s = median(overlap.product_alone_s)
     return Overlapped(
         **paired_ratio.row_fields(job, header, record),

@@ -57,9 +57,16 @@ def block_ratios(alone: Sequence[float], together: Sequence[float], per_block: i
     return ratios
 
 
-def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio:
-    """Return the median of `block_ratios`, with its interval over blocks."""
+def of_blocks(alone: Sequence[float], together: Sequence[float], per_block: int) -> PairedRatio | None:
+    """Return the median of `block_ratios`, with its interval over blocks.
+
+    None if there is none: times are invalid, or so far apart that their ratio is no finite number.
+    """
+    if not (stats.usable(alone) and stats.usable(together)):
+        return None
     ratios = block_ratios(alone, together, per_block)
+    if not stats.usable(ratios):
+        return None
     return _middle(ratios, stats.interval(ratios), "blocks")
 
 

@@ -22,6 +22,8 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
 
     `measured`: the rows as `cells` returns them. The order is that of the job in which all groups ran.
     """
+    if not any(header.topology.endswith(IN_TURN) for header in headers.values()):
+        return ()
     at_once, alone = [], {}
     for cell in measured:
         row = _usable(cell)
@@ -31,8 +33,6 @@ def sharings(headers: Mapping[str, Header], measured: Iterable[RowLaunches]) -> 
             at_once.append((cell, row))
         else:
             alone[_group_key(cell)] = (cell, row)
-    if not alone:
-        return ()
     found = []
     for cell, row in at_once:
         if _group_key(cell) in alone:

@@ -101,7 +101,7 @@ def read_all(folder: Path) -> tuple[Heartbeat, ...]:
             told = json.loads(path.read_text(encoding="utf-8"))
             ended = told.pop("ended", None)
             beats.append(Heartbeat(**told, ended=End(**ended) if ended else None))
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             continue
     return tuple(sorted(beats, key=lambda beat: beat.rank))
 
@@ -129,6 +129,6 @@ def last_words(log: str) -> Iterator[LastWords]:
             parsed: Mapping[str, Any] = json.loads(told)
             end = End(parsed.get("code", UNCODED), parsed.get("facts", {}), words.end.text)
             words = replace(words, end=end, rank=parsed["rank"], host=parsed["host"])
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass  # another program printed this line, or a rank that did not yet know its number
         yield words

@@ -91,7 +91,7 @@ def _holder(file: int) -> dict[str, Any]:
     try:
         signed = json.loads(os.pread(file, 4096, 0))
         facts = {name: signed[name] for name in ("pid", "host", "user")}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {"holder": "another controller"}
     return {**facts, "holder": f"process {facts['pid']} of {facts['user']} on {facts['host']}"}
 

@@ -6,17 +6,32 @@ software can be faster. A collective uses the fastest algorithm that its group c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 from bench.core import streams
 from bench.core.fabric import Fabric, Flow
-from bench.core.flows import MemberSteps, by_step, collectives, phases_of
+from bench.core.flows import (
+    AlikeGroups,
+    MemberSteps,
+    alike_groups,
+    by_step,
+    collectives,
+    one_shift_for_all,
+    phases_of,
+)
 from bench.core.program import Group, Round, Step
 from bench.core.schedules import Phase, Phases, algorithms
 from bench.core.traits import Traits
 from bench.core.transport import Options
 from bench.core.units import format_rate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
 
 TRAITS = Traits(
     launcher="direct",
@@ -52,16 +67,18 @@ class FabricModel:
         `steps[g][m]`: the steps of member m of group g. Step k of every group runs at the same time on the fabric.
         Raises UsageError if a required rate is unknown.
         """
-        seconds = [0.0] * len(groups)
+        import numpy as np
+
+        shared = alike_groups(self.fabric, groups, steps)
+        alike = one_shift_for_all(self.fabric, groups)
+        seconds = np.zeros(len(groups))
         names = []
-        for at_once in by_step(steps):
-            # A single group has no other traffic on its links, whatever its nodes are.
-            alike = len(groups) == 1 and self.fabric.alike
-            took, name, _ = self._fastest(groups, at_once, alike)
-            seconds = [before + more for before, more in zip(seconds, took, strict=True)]
-            names.append(name)
+        for at_once in by_step([each.program for each in shared]):
+            chosen, took = self._fastest(shared, at_once, alike)
+            seconds += took
+            names.append(_name(chosen))
         self.algorithm_used = ", ".join(dict.fromkeys(names))
-        return tuple(seconds)
+        return tuple(seconds.tolist())
 
     def contend(
         self, groups: Round, steps: tuple[MemberSteps, ...], others: Group, their_steps: MemberSteps
@@ -80,20 +97,21 @@ class FabricModel:
 
     def _sequences(self, groups: Round, steps: tuple[MemberSteps, ...]) -> list[list[Phase]]:
         """Return all phases of each group, in the order of steps."""
+        shared = alike_groups(self.fabric, groups, steps)
         sequences: list[list[Phase]] = [[] for _ in groups]
         names = []
-        for at_once in by_step(steps):
-            _, name, phases = self._fastest(groups, at_once, alike=False)
-            names.append(name)
-            for sequence, more in zip(sequences, phases, strict=True):
-                sequence += more
+        for of_shared, of_groups in zip(by_step([each.program for each in shared]), by_step(steps), strict=True):
+            chosen, _ = self._fastest(shared, of_shared, alike=False)
+            names.append(_name(chosen))
+            for sequence, group, own in zip(sequences, groups, of_groups, strict=True):
+                sequence += phases_of(self.fabric, group, own, chosen, alike=False) or []
         self.algorithm_used = ", ".join(dict.fromkeys(names))
         return sequences
 
     def _fastest(
-        self, groups: Round, steps: Sequence[tuple[Step, ...]], alike: bool
-    ) -> tuple[list[float], str, list[Phases]]:
-        """Return the seconds of each group, the algorithms and the phases.
+        self, shared: Sequence[AlikeGroups], steps: Sequence[tuple[Step, ...]], alike: bool
+    ) -> tuple[dict[str, str], Floats]:
+        """Return the algorithm of each operation, and the seconds of each group.
 
         The algorithms are those with which all groups have ended soonest.
         """
@@ -102,36 +120,42 @@ class FabricModel:
         for names in product(*map(algorithms, ops)):
             chosen = dict(zip(ops, names, strict=True))
             found = [
-                phases_of(self.fabric, group, each, chosen, alike) for group, each in zip(groups, steps, strict=True)
+                phases_of(self.fabric, each.first, own, chosen, alike) for each, own in zip(shared, steps, strict=True)
             ]
             phases = [each for each in found if each is not None]
             if len(phases) == len(found):
-                choices.append((self._run(phases), "+".join(names) or "messages", phases))
-        return min(choices, key=lambda choice: max(choice[0], default=0.0))
+                choices.append((chosen, self._run(shared, phases)))
+        return min(choices, key=lambda choice: float(choice[1].max(initial=0.0)))
 
-    def _run(self, phases: Sequence[Phases]) -> list[float]:
+    def _run(self, shared: Sequence[AlikeGroups], phases: Sequence[Phases]) -> Floats:
         """Seconds of each group when all groups run at once, phase by phase, with the repeats of each phase."""
-        seconds = [0.0] * len(phases)
+        import numpy as np
+
+        seconds = np.zeros(sum(len(each.numbers) for each in shared))
         for repeat, at_once in _in_step(phases):
-            times = self.fabric.times_s([flow for flows in at_once for flow in flows])
-            first = 0
-            for index, flows in enumerate(at_once):
-                seconds[index] += repeat * float(times[first : first + len(flows)].max(initial=0.0))
-                first += len(flows)
+            flows = [each.flows(own) for each, own in zip(shared, at_once, strict=True)]
+            times = np.split(self.fabric.times_s(np.concatenate(flows)), np.cumsum([len(own) for own in flows])[:-1])
+            for each, own_s in zip(shared, times, strict=True):
+                of_groups = own_s.reshape(len(each.numbers), -1)
+                seconds[each.numbers] += repeat * of_groups.max(axis=1, initial=0.0)
         return seconds
 
 
+def _name(chosen: Mapping[str, str]) -> str:
+    return "+".join(chosen.values()) or "messages"
+
+
 def _in_step(phases: Sequence[Phases]) -> Iterator[tuple[int, list[tuple[Flow, ...]]]]:
-    """(repeats, flows of each group) in phase order; a group that has ended has no flows."""
-    waiting = [[(each.repeat, each.flows) for each in reversed(of_group) if each.repeat] for of_group in phases]
+    """Yield (repeats, flows of each schedule) in phase order; a schedule that has ended has no flows."""
+    waiting = [[(each.repeat, each.flows) for each in reversed(own) if each.repeat] for own in phases]
     while any(waiting):
-        repeat = min(of_group[-1][0] for of_group in waiting if of_group)
-        yield repeat, [of_group[-1][1] if of_group else () for of_group in waiting]
-        for of_group in waiting:
-            if of_group:
-                left, flows = of_group.pop()
+        repeat = min(own[-1][0] for own in waiting if own)
+        yield repeat, [own[-1][1] if own else () for own in waiting]
+        for own in waiting:
+            if own:
+                left, flows = own.pop()
                 if left > repeat:
-                    of_group.append((left - repeat, flows))
+                    own.append((left - repeat, flows))
 
 
 TRANSPORT = FabricModel

@@ -230,7 +230,7 @@ def _tree(lines: list[bytes], draw: random.Random, others: Sequence[Sequence[byt
     try:
         _change(parent, path[-1], draw)
         out[index] = json.dumps(parsed).encode("utf-8", "surrogatepass")
-    except (RecursionError, ValueError):
+    except (RecursionError, ValueError, OverflowError):
         return lines
     return out
 

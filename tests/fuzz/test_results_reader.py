@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
+from bench.results import collect
 from bench.store import jsonl
 from tests.fuzz import mutations
 
@@ -125,3 +126,25 @@ def test_a_pair_of_ranks_that_the_run_does_not_have_is_no_evidence(
             line["group"] = group
     text = [json.dumps(line).encode() for line in lines]
     assert mutations.run_commands(text, tmp_path / "bad.jsonl", tmp_path / "bad.jsonl", random.Random(1), True) == []
+
+
+@pytest.mark.parametrize("nest", [b"[", b'{"a":'])
+def test_a_command_that_takes_other_files_too_refuses_deep_nesting(tmp_path: Path, nest: bytes) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(nest * 100_000)
+    for argv in (["diagnose", str(path)], ["doctor", "--facts", str(path)]):
+        end = mutations.ended(argv)
+        assert end.code == 2 and end.err.count("bench: error") == 1 and "internal" not in end.err, end
+
+
+@pytest.mark.parametrize("second", [1e308, float("nan"), -1.0, 0.0])
+@pytest.mark.parametrize("part", ["contention", "overlap"])
+def test_times_without_a_ratio_have_no_interference_and_no_overlap(
+    bases: dict[str, list[bytes]], tmp_path: Path, part: str, second: float
+) -> None:
+    path, lines = tmp_path / "bad.jsonl", [json.loads(line) for line in bases["kinds"]]
+    (line,) = [line for line in lines if line.get(part)]
+    line["samples"]["seconds"][2] = second
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    document = collect.document(path)
+    assert len(document.interferences) == (part == "overlap") and len(document.overlaps) == (part == "contention")

@@ -8,8 +8,11 @@ from bench.core import plugins
 from bench.core.links import Bound, Limit, NodeLinks
 from bench.core.pattern import Pattern, Shape
 from bench.core.record import Header, Record, Samples
+from bench.core.topology import rounds
+from bench.core.world import World
 from bench.hardware.bounds import bounds_of, copy_bounds, floor_of
 from bench.hardware.catalogue import gpu_links, node_links
+from bench.hardware.link_traffic import HashedRound, uses_of
 from tests.facts import holds
 
 SIZE = 1 << 30
@@ -317,3 +320,15 @@ def test_a_copy_through_the_host_is_bound_by_pcie_whatever_nvlink_there_is() -> 
     (c2c,) = copy_bounds(node_links("GB200 NVL72"), "host")
     assert (c2c.code, c2c.kind) == (Limit.C2C, "hard")
     assert copy_bounds(NodeLinks("", 8, "nvswitch"), "peer") == copy_bounds(NodeLinks("", 8, "host"), "host") == ()
+
+
+def test_groups_on_fewer_nodes_may_have_fewer_phases_than_others_of_their_round() -> None:
+    links = NodeLinks("six", 6, "nvswitch", nvlink_bytes_per_s=450e9, num_nics=6, nic_bytes_per_s=50e9)
+    (groups,) = rounds(World(7, 6), "groups of 7")  # 6 and 1 ranks of two nodes need a phase more than 4 and 3
+    pattern: Pattern = plugins.load("pattern", "broadcast").PATTERN
+    of_round = [
+        uses_of(links, World(7, 6), HashedRound.of(groups), index, pattern, Shape(7, SIZE), rings=False)
+        for index in range(len(groups))
+    ]
+    assert all([use.algorithm for use in uses] == ["chain", "tree"] for uses in of_round)
+    assert all(uses[1].num_bytes == SIZE and uses[1].kind == "nic" for uses in of_round)

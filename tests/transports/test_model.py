@@ -174,6 +174,17 @@ def test_rails_that_run_together_share_the_nics() -> None:
     assert seconds(P4D, TWO_NODES, "allreduce", topology="rail") == pytest.approx(2 * alone, rel=1e-3)
 
 
+@pytest.mark.parametrize("topology", ["world", "rail", "groups of 16"])
+@pytest.mark.parametrize("name", ["p4d.24xlarge", "g6e.48xlarge", "p5.48xlarge"])
+def test_one_shift_for_all_takes_as_long_as_every_shift(
+    name: str, topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    links, world = node_links(name), World(4, node_links(name).gpus)
+    took = [seconds(links, world, each, topology=topology) for each in ("alltoall", "gather")]
+    monkeypatch.setattr("bench.transports.model.one_shift_for_all", lambda fabric, groups: False)
+    assert took == pytest.approx([seconds(links, world, each, topology=topology) for each in ("alltoall", "gather")])
+
+
 def test_no_bytes_take_the_latency_alone() -> None:
     assert seconds(P4D, World(1, 8), "barrier") == pytest.approx(3 * 0.6e-6)
     assert seconds(P4D, World(2, 1), "barrier") == pytest.approx(2.7e-6)
