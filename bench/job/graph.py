@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise
@@ -40,13 +40,15 @@ class GraphChange:
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
     index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower)
-    median of the other ranks. compute_factor: how many times as long the ranks' compute takes.
+    median of the other ranks. compute_factor: how many times as long the ranks' compute takes. in_turn: collectives
+    whose `transfer` is their time alone; those of one group then follow each other, because they share its links.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
     transfer: Transfer = _as_recorded
     balanced: frozenset[int] = frozenset()
     compute_factor: float = 1.0
+    in_turn: Collection[int] = frozenset()
 
 
 class _Kind(Enum):
@@ -118,6 +120,7 @@ class _Replay:
         self._released = dict.fromkeys(graph._events, 0.0)  # when the last collective that the rank awaited ended
         self._issued: dict[int, dict[int, float]] = defaultdict(dict)
         self._ends: dict[int, dict[int, float]] = {}  # collective -> rank -> its end
+        self._group_ends: dict[str, float] = {}  # when the links of a group are free again
         self._blocked: dict[int, list[int]] = defaultdict(list)  # collective -> ranks that wait for it
         self._marks: dict[int, list[float]] = defaultdict(list)  # rank -> its time at each boundary of a step
         self._places = dict.fromkeys(graph._events, 0)
@@ -192,7 +195,12 @@ class _Replay:
         begin = max(issued.values())
         for rank, before in self._graph._before[index].items():
             begin = max(begin, self._ends.get(before, {}).get(rank, begin))
+        in_turn = index in self._change.in_turn
+        if in_turn:
+            begin = max(begin, self._group_ends.get(one.group, begin))
         transfer_s = self._change.transfer(index, self._graph._transfers[index])
+        if in_turn:
+            self._group_ends[one.group] = begin + transfer_s
         last = max(one.ends_s.values())
         self._ends[index] = {rank: begin + max(transfer_s - (last - end), 0.0) for rank, end in one.ends_s.items()}
         for rank in self._blocked.pop(index, ()):

@@ -21,6 +21,16 @@ _PATTERNS = {
 }
 
 
+def pattern_of(one: MatchedCollective) -> str | None:
+    """Return the pattern of this suite that does what a collective did; None if there is none."""
+    return _PATTERNS.get(one.op)
+
+
+def size_of(one: MatchedCollective) -> int:
+    """Return the number of ranks of a collective."""
+    return one.group_size or len(one.parts)
+
+
 @dataclass
 class Network:
     """Links of a node, and the evidence of what libraries reach on them.
@@ -34,10 +44,15 @@ class Network:
     job: TracedJob
     ranks_per_node: int | None = None
 
-    def alone(self, one: MatchedCollective) -> Prediction | None:
-        """Return what one collective takes alone; None if its size is unknown or its kind cannot be predicted."""
-        pattern = _PATTERNS.get(one.op)
-        size = one.group_size or len(one.parts)
+    refusal: UsageError | None = None  # why an exchange could not be predicted: an unknown rate
+
+    def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
+        """Return what one collective takes alone; None if its size is unknown or its kind cannot be predicted.
+
+        blocks: whether a rank waits for it before it issues another; predictions make no difference.
+        """
+        pattern = pattern_of(one)
+        size = size_of(one)
         if pattern is None or not one.num_bytes or size < 2:
             return None
         nodes = self._num_nodes(one)
@@ -55,7 +70,8 @@ class Network:
             return None
         try:
             return predict.collective(pattern, num_bytes, self.links, num_nodes, per_node, self.evidence)
-        except UsageError:
+        except UsageError as error:
+            self.refusal = self.refusal or error
             return None
 
     def _num_nodes(self, one: MatchedCollective) -> int:

@@ -130,3 +130,63 @@ def test_a_prediction_needs_all_ranks(tmp_path: Path, capsys: Out) -> None:
     synthetic.write(tmp_path, LATE, Recording(ranks=(0, 2)))
     assert main(["job", "predict", str(tmp_path), "--instance", "p5"]) == 2
     assert "2 of 4 ranks" in capsys.readouterr().err
+
+
+def test_machines_are_ranked_for_a_recorded_job_by_the_same_prediction(traces: Path, capsys: Out) -> None:
+    found = as_json(
+        capsys, "select", "--job", str(traces), "--instances", "p4d,p5", "--nodes", "1,2", "--price", "p5=40"
+    )
+    assert (found["schema"], found["modelled"], found["num_ranks"]) == ("bench.job_select/1", True, 4)
+    assert len(found["machines"]) == 4
+    usd = [machine["usd_per_1000_steps"] for machine in found["machines"]]
+    assert usd == sorted(usd)
+    for machine in found["machines"]:
+        words = ("job", "predict", str(traces), "--instance", machine["instance"], "--nodes", str(machine["num_nodes"]))
+        alone = as_json(capsys, *words)
+        assert [machine[f"step{end}_s"] for end in ("_low", "", "_high")] == pytest.approx(
+            [alone["step_low_s"], alone["step_s"], alone["step_high_s"]], rel=1e-9
+        )
+        price = 40 if machine["instance"] == "p5.48xlarge" else machine["usd_per_hour"] / machine["num_nodes"]
+        expected = alone["step_s"] * 1000 * price * machine["num_nodes"] / 3600
+        assert machine["usd_per_1000_steps"] == pytest.approx(expected, rel=1e-9)
+        assert set(machine["basis"].split("+")) <= {"same-gpu", "assumed", "published", "bound"}
+    assert all(each["ratio_low"] <= each["ratio"] <= each["ratio_high"] for each in found["verdicts"])
+
+
+def test_a_machine_on_which_the_ranks_do_not_fit_is_left_out(traces: Path, capsys: Out) -> None:
+    words = ("--instances", "p5,DGX Spark", "--nodes", "1,3", "--by", "time")
+    found = as_json(capsys, "select", "--job", str(traces), *words)
+    assert [(one["instance"], one["num_nodes"]) for one in found["machines"]] == [("p5.48xlarge", 1)]
+    assert {one["error"]["code"] for one in found["skipped"]} == {"uneven"}
+    assert main(["select", "--job", str(traces), *words]) == 0
+    assert "left out: 3 x p5.48xlarge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--instances", "DGX Spark"],
+        ["--instances", "nosuch"],
+        ["--set", "training.batch=2"],
+        ["--plot", "a.png"],
+        ["--price", "p5"],
+        ["--workload", "vit-l-306m"],
+    ],
+)
+def test_a_selection_that_cannot_be_made_is_one_sentence(traces: Path, capsys: Out, words: list[str]) -> None:
+    assert main(["select", "--job", str(traces), *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("bench: error: ") and not said.out
+
+
+def test_files_that_are_no_job_select_nothing(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "x.json").write_bytes(b"\x00\xff rubbish")
+    for path in (tmp_path, tmp_path / "none", tmp_path / "x.json"):
+        assert main(["select", "--job", str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    job = tmp_path / "job"
+    job.mkdir()
+    synthetic.write(job, Schedule(num_ranks=2))
+    min(path for path in job.rglob("*") if path.is_file()).unlink()
+    assert main(["select", "--job", str(job)]) == 2
+    assert "1 of 2 ranks have no trace" in capsys.readouterr().err
