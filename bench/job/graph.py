@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import pairwise
 from statistics import median_low
 from types import MappingProxyType
 
@@ -257,7 +256,11 @@ def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.floa
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> dict[int, dict[int, int]]:
-    """Return for each collective, by rank, the one before it on the lane that carries it out."""
+    """Return for each collective, by rank, the one before it on the lane that carries it out.
+
+    Where several threads carry out collectives of one group at once (Gloo), they share its links. Each of them then
+    counts from the end of those that were begun before it, so that their times add up to the time on the wire.
+    """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
     lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index in known:
@@ -265,10 +268,17 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> dict[int, dict[int, int]
             lanes[rank, part.lane].append(index)
     for (rank, _), indices in lanes.items():
         indices.sort(key=lambda index: job.collectives[index].parts[rank].start_s)
-        for before, index in pairwise(indices):
-            overlap = job.collectives[before].parts[rank].end_s > job.collectives[index].parts[rank].start_s + 1e-6
-            if not overlap:  # two at once: the lane is not known
+        ended: dict[str, int] = {}  # group -> its collective that ended last so far
+        for place, index in enumerate(indices):
+            one = job.collectives[index]
+            own = one.parts[rank]
+            before = indices[place - 1] if place else None
+            if before is not None and job.collectives[before].parts[rank].end_s <= own.start_s + 1e-6:
                 found[index][rank] = before
+            elif one.group in ended:  # two at once, by several threads: they share the links of the group
+                found[index][rank] = ended[one.group]
+            if one.group not in ended or own.end_s > job.collectives[ended[one.group]].parts[rank].end_s:
+                ended[one.group] = index
     return found
 
 

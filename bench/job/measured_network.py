@@ -100,11 +100,11 @@ def measured_network(
     """
     rows: dict[tuple[str, str, int], dict[int, _Point]] = {}
     nodes, dates = set(), set()
-    for row in summaries:
+    for row in sorted(summaries, key=lambda each: each.in_place):  # in place, as torch does it, replaces the other
         header = headers[row.job]
         if row.median_s is None or row.modelled or header.modelled or row.verified is False or not row.payload_bytes:
             continue
-        if row.num_ranks is None or row.num_ranks != header.num_ranks or row.in_place:
+        if row.num_ranks is None or row.num_ranks != header.num_ranks:
             continue
         low = row.ci_low_s if row.ci_low_s is not None else row.median_s
         high = row.ci_high_s if row.ci_high_s is not None else row.median_s

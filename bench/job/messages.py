@@ -264,8 +264,10 @@ class ConfirmCode(Code):
     RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
 
 
-class AnswerCode(Code):
-    """The answer, as the first line of a job's page."""
+class AnswerCode(OptionalPartsCode):
+    """The answer, as the first line of a job's page, and where its figures come from."""
+
+    ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 
     NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
     NOTHING = "nothing", "no cause returns more than {limit_s:time} a step: nothing in these traces slows this job down"

@@ -152,3 +152,11 @@ def _of_rank(
         waited = sum(until - since for since, until in waits)
         before = max(following - call.at_s - waited - (wait_s or 0.0), 0.0)
     return before
+
+
+def ranks_per_host(job: TracedJob) -> int | None:
+    """Return how many ranks each host of the job had; None for one host, unknown hosts, and uneven numbers."""
+    hosts = Counter(trace.host for trace in job.traces.values())
+    if None in hosts or len(hosts) < 2 or job.missing or len(set(hosts.values())) > 1:
+        return None
+    return next(iter(hosts.values()))
