@@ -73,6 +73,10 @@ class OtherNetwork(Protocol):
         """Return what one collective takes alone; None if that is unknown. blocks: a rank waits for it at once."""
         ...
 
+    def rested(self, one: MatchedCollective, idle_s: float) -> float:
+        """Return its time after the links were idle for so long / its time alone."""
+        ...
+
 
 class RecordedSteps:
     """The steps of a job with all ranks, ready to be replayed.
@@ -235,11 +239,12 @@ class Elsewhere:
         return {(end, at): self._replayed(_ENDS[end + 1], factors[at]) for end, at in product(exchanges, computes)}
 
     def _replayed(self, end: Callable[[Prediction], float], factor: float) -> float:
-        def transfer(index: int, own_s: float) -> float:
-            alone = self.predictions.get(index)
-            return own_s if alone is None else end(alone)
+        job = self.recorded.job
 
-        change = GraphChange(transfer=transfer, compute_factor=factor, in_turn=self.predictions.keys())
+        def alone(index: int, idle_s: float) -> float:
+            return end(self.predictions[index]) * self.network.rested(job.collectives[index], idle_s)
+
+        change = GraphChange(compute_factor=factor, alone=alone, in_turn=self.predictions.keys())
         return median(self.recorded.graph.steps(change))
 
 

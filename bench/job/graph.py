@@ -39,14 +39,16 @@ class GraphChange:
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
     index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower)
-    median of the other ranks. compute_factor: how many times as long the ranks' compute takes. in_turn: collectives
-    whose `transfer` is their time alone; those of one group then follow each other, because they share its links.
+    median of the other ranks. compute_factor: how many times as long the ranks' compute takes. alone: replaces
+    `transfer` for the collectives `in_turn`: their seconds alone, from their index and how long the links of their
+    group were idle before. Collectives of one group then follow each other, because they share its links.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
     transfer: Transfer = _as_recorded
     balanced: frozenset[int] = frozenset()
     compute_factor: float = 1.0
+    alone: Transfer = _as_recorded
     in_turn: Collection[int] = frozenset()
 
 
@@ -194,12 +196,13 @@ class _Replay:
         begin = max(issued.values())
         for rank, before in self._graph._before[index].items():
             begin = max(begin, self._ends.get(before, {}).get(rank, begin))
-        in_turn = index in self._change.in_turn
-        if in_turn:
-            begin = max(begin, self._group_ends.get(one.group, begin))
-        transfer_s = self._change.transfer(index, self._graph._transfers[index])
-        if in_turn:
+        if index in self._change.in_turn:
+            free = self._group_ends.get(one.group, -np.inf)
+            begin = max(begin, free)
+            transfer_s = self._change.alone(index, begin - free)
             self._group_ends[one.group] = begin + transfer_s
+        else:
+            transfer_s = self._change.transfer(index, self._graph._transfers[index])
         last = max(one.ends_s.values())
         self._ends[index] = {rank: begin + max(transfer_s - (last - end), 0.0) for rank, end in one.ends_s.items()}
         for rank in self._blocked.pop(index, ()):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 
+from bench.core.case import from_argv
 from bench.core.errors import UsageError
 from bench.core.record import Header
 from bench.core.units import format_size
@@ -34,13 +35,15 @@ class _Point:
 class MeasuredNetwork:
     """The rows of a run: whole worlds with correct data.
 
-    ranks_per_node, num_nodes: of the run. curves: by pattern, mode, ranks and nodes, by rising payload.
+    num_nodes: of the run. curves: by pattern, mode and number of ranks, by rising payload. pauses: rows of isolated
+    calls after a rest (`--pause`), by pattern and number of ranks: seconds of rest, and the curve.
     """
 
     name: str
     source: str
     num_nodes: int
     curves: Mapping[tuple[str, str, int], tuple[_Point, ...]]
+    pauses: Mapping[tuple[str, int], tuple[tuple[float, tuple[_Point, ...]], ...]]
 
     def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
         """Return what one collective takes there; None if the run has no such row.
@@ -57,6 +60,22 @@ class MeasuredNetwork:
             if points and one.num_bytes <= _FARTHEST * points[-1].num_bytes:
                 return self._at(points, one.num_bytes)
         return None
+
+    def rested(self, one: MatchedCollective, idle_s: float) -> float:
+        """Return its time after the links were idle for so long / its time alone; 1 if the run has no such rows.
+
+        A link with burst credits earns them at its rate while it is idle, so the time is interpolated linearly between
+        the rests that were measured.
+        """
+        pattern = pattern_of(one)
+        key = str(pattern), size_of(one)
+        usual = self.curves.get((*key[:1], "isolated", key[1]))
+        if not one.num_bytes or not usual or key not in self.pauses:
+            return 1.0
+        alone_s = _median_at(usual, one.num_bytes)
+        rests = [(0.0, 1.0)]
+        rests += [(rest_s, _median_at(points, one.num_bytes) / alone_s) for rest_s, points in self.pauses[key]]
+        return _interpolated([rest for rest, _ in rests], [factor for _, factor in rests], min(idle_s, rests[-1][0]))
 
     def _at(self, points: tuple[_Point, ...], num_bytes: int) -> Prediction:
         low, middle, high = (
@@ -80,15 +99,19 @@ class MeasuredNetwork:
         )
 
 
-def _interpolated(sizes: list[int], seconds: list[float], num_bytes: int) -> float:
-    """Return the time of a payload between, or beyond, measured ones. Below the smallest it is the smallest's."""
-    place = min(max(bisect_left(sizes, num_bytes), 1), len(sizes) - 1)
-    if len(sizes) == 1:
-        return seconds[0] * max(num_bytes / sizes[0], 1.0)
-    if num_bytes <= sizes[0]:
-        return seconds[0]
-    slope = (seconds[place] - seconds[place - 1]) / (sizes[place] - sizes[place - 1])
-    return seconds[place] + max(slope, 0.0) * (num_bytes - sizes[place])
+def _median_at(points: Sequence[_Point], num_bytes: int) -> float:
+    return _interpolated([point.num_bytes for point in points], [point.median_s for point in points], num_bytes)
+
+
+def _interpolated(places: Sequence[float], values: Sequence[float], wanted: float) -> float:
+    """Return the value between, or beyond, known ones on straight lines; below the first place, the first value."""
+    if len(places) == 1:
+        return values[0] * max(wanted / places[0], 1.0)
+    if wanted <= places[0]:
+        return values[0]
+    after = min(max(bisect_left(places, wanted), 1), len(places) - 1)
+    slope = (values[after] - values[after - 1]) / (places[after] - places[after - 1])
+    return values[after] + slope * (wanted - places[after])
 
 
 def measured_network(
@@ -98,7 +121,7 @@ def measured_network(
 
     name: what the user called the run.
     """
-    rows: dict[tuple[str, str, int], dict[int, _Point]] = {}
+    rows: dict[tuple[str, str, int, float], dict[int, _Point]] = {}
     nodes, dates = set(), set()
     for row in sorted(summaries, key=lambda each: each.in_place):  # in place, as torch does it, replaces the other
         header = headers[row.job]
@@ -108,18 +131,38 @@ def measured_network(
             continue
         low = row.ci_low_s if row.ci_low_s is not None else row.median_s
         high = row.ci_high_s if row.ci_high_s is not None else row.median_s
-        points = rows.setdefault((row.pattern, row.mode, row.num_ranks), {})
+        points = rows.setdefault((row.pattern, row.mode, row.num_ranks, _pause_s(header)), {})
         points[row.payload_bytes] = _Point(row.payload_bytes, low, row.median_s, high)
         nodes.add(header.num_nodes or 1)
         dates.add(header.started[:10])
-    curves = {key: tuple(points[size] for size in sorted(points)) for key, points in rows.items()}
-    found = MeasuredNetwork(name, f"{name} ({', '.join(sorted(dates))})", max(nodes, default=1), curves)
+    curves: dict[tuple[str, str, int], tuple[_Point, ...]] = {}
+    pauses: dict[tuple[str, int], list[tuple[float, tuple[_Point, ...]]]] = {}
+    for (pattern, mode, num_ranks, pause_s), points in sorted(rows.items(), key=lambda item: item[0]):
+        curve = tuple(points[size] for size in sorted(points))
+        if not pause_s:
+            curves[pattern, mode, num_ranks] = curve
+        elif mode == "isolated":
+            pauses.setdefault((pattern, num_ranks), []).append((pause_s, curve))
+    rests = {key: tuple(own) for key, own in pauses.items()}
+    found = MeasuredNetwork(name, f"{name} ({', '.join(sorted(dates))})", max(nodes, default=1), curves, rests)
     exchanges = [one for one in job.collectives if pattern_of(one) and one.num_bytes]
     if exchanges and all(found.alone(one) is None for one in exchanges):
         largest = max(exchanges, key=lambda one: one.num_bytes or 0)
         smallest = min(one.num_bytes or 0 for one in exchanges)
-        pattern, num_ranks, most = pattern_of(largest), size_of(largest), largest.num_bytes or 0
-        wanted = f"{pattern} of {num_ranks} ranks up to {format_size(most)}"
-        sizes = f"{format_size(smallest)}:{format_size(most)}:4"
-        raise UsageError.of(RefusedJobCode.NOT_MEASURED, run=name, wanted=wanted, pattern=pattern, sizes=sizes)
+        most = largest.num_bytes or 0
+        facts = {
+            "run": name,
+            "pattern": pattern_of(largest),
+            "wanted": f"{pattern_of(largest)} of {size_of(largest)} ranks up to {format_size(most)}",
+            "sizes": f"{format_size(smallest)}:{format_size(most)}:4",
+        }
+        raise UsageError.of(RefusedJobCode.NOT_MEASURED, **facts)
     return found
+
+
+def _pause_s(header: Header) -> float:
+    """Return the rest before each isolated call of a job."""
+    try:
+        return from_argv(header.case).pause_s
+    except UsageError:  # the header is of a newer version, or was edited
+        return 0.0

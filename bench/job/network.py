@@ -61,6 +61,10 @@ class Network:
             self._known[key] = self._predicted(*key)
         return self._known[key]
 
+    def rested(self, one: MatchedCollective, idle_s: float) -> float:
+        """Return 1: nothing is known of these links after a rest."""
+        return 1.0
+
     @cached_property
     def _known(self) -> dict[tuple[str, int, int, int], Prediction | None]:
         return {}

@@ -224,7 +224,7 @@ class JobReport(Report):
             *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in StepPart),
         ]
         if not is_terminal:
-            yield Table(columns, shown, title="ms, medians over steps")
+            yield Table(columns, shown, title=self.parts_title)
             return
         columns.append(Column("", lambda one: _bar(one, longest), right=False, leave_out=9))
         yield Table(columns, shown, title=self.parts_title)

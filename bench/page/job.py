@@ -25,7 +25,7 @@ def html(report: JobReport, name: str) -> str:
 def _sections(report: JobReport) -> Iterator[PageSection]:
     yield PageSection("verdict", "Verdict", blocks.render(report.verdict()))
     if report.explained.step_s is not None:
-        parts = joined(element("p", report.parts_title), _bars(report), blocks.render(report.parts(is_terminal=False)))
+        parts = joined(_bars(report), blocks.render(report.parts(is_terminal=False)))
         yield PageSection("parts", "Where the step goes", parts)
         yield PageSection("what-if", "What would help (modelled)", blocks.render(report.what_ifs()))
         yield PageSection("exchanges", "Exchanges and copies", blocks.render(report.exchanges()))

@@ -62,6 +62,8 @@ def test_page_and_figure_are_written(traces: Path, tmp_path: Path) -> None:
     assert main(["job", "explain", str(traces), "--html", str(html), "--plot", str(svg)]) == 0
     page = html.read_text(encoding="utf-8")
     assert "rank 2, late" in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert "MEASURED by the job" in page and "wwww" not in page  # the bars of letters are for terminals
+    assert all(f"rank{rank}" in page or f"worker{rank}" in page for rank in range(4))  # the files
     document = json.loads(page.partition('type="application/json" id="job">')[2].partition("</script>")[0])
     assert document["schema"] == "bench.job/1"
     assert "rank 2, late" in svg.read_text(encoding="utf-8")
