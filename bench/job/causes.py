@@ -123,11 +123,11 @@ def _is_bubble(known: Known, rank: int) -> bool:
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
-    """Find ranks that are late, every time another one."""
+    """Find ranks that are late, every time another one; one rank alone that is late now and then is not random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
     late = [one for one in known.late if one.late_s > known.limit_s]
-    if not late or all(_is_bubble(known, one.rank) for one in late):
+    if len({one.rank for one in late}) < 2 or all(_is_bubble(known, one.rank) for one in late):
         return
     gain = known.replays.of(WhatIf.BALANCED_RANKS)
     if gain is None:

@@ -75,7 +75,7 @@ class Graph:
         self.num_steps = job.num_steps
         self._job = job
         self._known = {index for index, one in enumerate(job.collectives) if one.timed}
-        self._before = _before_on_lane(job, self._known)
+        self._before, self._at_once = _before_on_lane(job, self._known)
         self._transfers = {index: self._transfer(index) for index in self._known}
         self._events: dict[int, list[_Event]] = {}
         self._work: dict[int, Spans] = {}
@@ -193,7 +193,7 @@ class _Replay:
         for rank in self._change.balanced & issued.keys():
             self._balance(rank, issued)
         one = self._graph._job.collectives[index]
-        begin = max(issued.values())
+        begin = arrived = max(issued.values())
         for rank, before in self._graph._before[index].items():
             begin = max(begin, self._ends.get(before, {}).get(rank, begin))
         if index in self._change.in_turn:
@@ -204,7 +204,13 @@ class _Replay:
         else:
             transfer_s = self._change.transfer(index, self._graph._transfers[index])
         last = max(one.ends_s.values())
-        self._ends[index] = {rank: begin + max(transfer_s - (last - end), 0.0) for rank, end in one.ends_s.items()}
+        least = dict.fromkeys(one.ends_s, begin)
+        if index in self._graph._at_once:  # it began while the one before it still ran, so it may end with it
+            for rank, before in self._graph._before[index].items():
+                least[rank] = max(arrived, self._ends.get(before, {}).get(rank, begin))
+        self._ends[index] = {
+            rank: max(begin + transfer_s - (last - end), least[rank]) for rank, end in one.ends_s.items()
+        }
         for rank in self._blocked.pop(index, ()):
             heapq.heappush(waiting, (self._graph._keys[rank][self._places[rank]], rank))
 
@@ -258,13 +264,14 @@ def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.floa
     return found
 
 
-def _before_on_lane(job: TracedJob, known: set[int]) -> dict[int, dict[int, int]]:
-    """Return for each collective, by rank, the one before it on the lane that carries it out.
+def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
+    """Return for each collective, by rank, the one before it on its lane, and the collectives that overlap that one.
 
     Where several threads carry out collectives of one group at once (Gloo), they share its links. Each of them then
     counts from the end of those that were begun before it, so that their times add up to the time on the wire.
     """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
+    at_once: set[int] = set()
     lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index in known:
         for rank, part in job.collectives[index].parts.items():
@@ -280,9 +287,10 @@ def _before_on_lane(job: TracedJob, known: set[int]) -> dict[int, dict[int, int]
                 found[index][rank] = before
             elif one.group in ended:  # two at once, by several threads: they share the links of the group
                 found[index][rank] = ended[one.group]
+                at_once.add(index)
             if one.group not in ended or own.end_s > job.collectives[ended[one.group]].parts[rank].end_s:
                 ended[one.group] = index
-    return found
+    return found, at_once
 
 
 def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:
