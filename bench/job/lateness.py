@@ -7,7 +7,6 @@ found in its time since the last phase: the segment that exceeds the median of t
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,17 +75,10 @@ def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
     """Return the exchanges that end a phase, by time. Those without files of several ranks say nothing of lateness."""
     least = max(job.alignment.bound_s or 0.0, _SHORTEST_STALL_S)
     found = set()
-    for rank, timeline in timelines.items():
-        own = [index for index, one in enumerate(job.collectives) if rank in one.parts and len(one.arrivals_s) > 1]
-        own.sort(key=lambda index: job.collectives[index].parts[rank].end_s)
-        ended = [job.collectives[index].parts[rank].end_s for index in own]
+    for timeline in timelines.values():
         for stall in timeline.stalls:
-            if not stall.releases or stall.end_s - stall.start_s < least:
-                continue
-            # Several threads may end a step's exchanges in another order than the ranks arrived at them.
-            known = own[bisect_right(ended, stall.start_s) : bisect_right(ended, stall.end_s)]
-            known += [index for index in stall.releases if len(job.collectives[index].arrivals_s) > 1]
-            if known:
+            known = [index for index in stall.releases if len(job.collectives[index].arrivals_s) > 1]
+            if known and stall.end_s - stall.start_s >= least:
                 found.add(max(known, key=lambda index: job.collectives[index].last_arrival_s))
     ends = []
     following: dict[int, float] = {}  # rank -> its earliest arrival at a later exchange

@@ -103,7 +103,7 @@ def test_times_alone_follow_each_other_and_know_how_long_the_links_rested() -> N
 
 
 @pytest.mark.parametrize("late_s", [0.03, 0.05])
-def test_a_late_rank_is_named_although_the_threads_end_in_another_order(late_s: float) -> None:
+def test_a_late_rank_is_named_although_the_threads_of_its_host_end_exchanges_apart(late_s: float) -> None:
     found = explain(traces(late_s))
     late = next(cause for cause in found.causes if cause.code == CauseCode.LATE_RANK)
     assert late.ranks == (1,) and late.gain_s == pytest.approx(late_s, abs=2e-3)
