@@ -4,9 +4,10 @@
     python -m benchmarks.job_link_rates FOLDER --table                       # Markdown, from what is there
 
 For each shape of a job (layers that sleep, real gradients over Gloo: tests/job/timed_job.py) and each link rate, the
-job is recorded, and this suite measures the exchange on the same links. `job predict` then predicts the step at each rate
-from the trace of each other rate and the run at the rate to predict. The truth is the job's own clock there. A job
-whose layers took longer than they sleep was disturbed by other programs and is recorded again.
+job is recorded, and this suite measures the exchange on the same links. `job predict` then predicts the step at each
+rate from the trace of each other rate and the run at the rate to predict. The truth is the job's own clock there. Of
+up to six recordings, the one that other programs disturbed least counts: whose layers take as long as they sleep, and
+whose steps differ least.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -33,7 +35,7 @@ from tests.job import timed_job
 from tests.testbed.hosts import Testbed
 
 PAUSES = ("0s", "20ms")  # the burst of the testbed's links is earned within 11 ms at 100 Mbit/s
-MOST_TRIES = 6
+MOST_TRIES, UNDISTURBED = 6, 0.03
 RATES = ("1gbit", "400mbit", "200mbit", "100mbit")
 _KIB, _MIB = 1 << 10, 1 << 20
 
@@ -54,8 +56,9 @@ class Shape:
 
 
 def _ddp(num_layers: int, layer_bytes: int, bucket_bytes: int) -> timed_job.Options:
-    sizes = {"layer_bytes": layer_bytes, "bucket_bytes": bucket_bytes}
-    return timed_job.Options(num_layers=num_layers, forward_s=0.006, backward_s=0.011, **sizes)
+    return timed_job.Options(
+        num_layers=num_layers, forward_s=0.006, backward_s=0.011, layer_bytes=layer_bytes, bucket_bytes=bucket_bytes
+    )
 
 
 SHAPES = {
@@ -110,14 +113,19 @@ def make(shape: Shape, rate: str, folder: Path) -> None:
             environment(rank)
             timed_job.train(shape.options, out)
 
+        least = math.inf
         for _ in range(MOST_TRIES):
             bed.fork(shape.num_ranks, 1, train, timeout_s=120)
-            if not is_disturbed(shape, out):
+            found = disturbance(shape, out)
+            if found < least:
+                least = found
+                shutil.copytree(out, folder, dirs_exist_ok=True)
+            if found < UNDISTURBED:
                 break
         (out / "run").mkdir()
         for pause in PAUSES:
             bed.fork(shape.num_ranks, 1, partial(measure, pause=pause), timeout_s=120)
-        shutil.copytree(out, folder, dirs_exist_ok=True)
+        shutil.copytree(out / "run", folder / "run")
     (folder / "done").touch()
 
 
@@ -130,13 +138,16 @@ def _before_others(num_ranks: int) -> None:
             os.setpriority(os.PRIO_PROCESS, 0, -15)
 
 
-def is_disturbed(shape: Shape, folder: Path) -> bool:
-    """Return whether the layers of a recorded job took longer than they sleep, in the median over steps and ranks."""
+def disturbance(shape: Shape, folder: Path) -> float:
+    """Return how much other programs disturbed a job: the excess of its layers over their sleep, or the relative
+    difference of its steps (the middle half), whichever is more.
+    """
     options = shape.options
-    ranks: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(folder.glob("stamps*.json"))]
-    forward_s = [_work_s(options, step) for rank in ranks for step in rank["steps"]]
-    sleep_s = options.forward_s + (options.backward_s if options.strategy == "tp" else 0.0)
-    return statistics.median(forward_s) > 1.02 * options.num_layers * sleep_s + 0.002
+    ranks = _stamps(folder)
+    forward_s = statistics.median(_work_s(options, step) for rank in ranks for step in rank["steps"])
+    sleep_s = options.num_layers * (options.forward_s + (options.backward_s if options.strategy == "tp" else 0.0))
+    low_s, middle_s, high_s = statistics.quantiles(_steps_s(ranks), n=4)
+    return max(forward_s / sleep_s - 1, (high_s - low_s) / middle_s)
 
 
 def _work_s(options: timed_job.Options, step: Mapping[str, Any]) -> float:
@@ -185,9 +196,17 @@ def pairs(name: str, folder: Path) -> Iterator[Pair]:
 
 def measured_s(folder: Path) -> float:
     """Return the median over steps of the slowest rank's step, by the job's own clock."""
-    ranks: list[dict[str, Any]] = [json.loads(path.read_text()) for path in sorted(folder.glob("stamps*.json"))]
+    return statistics.median(_steps_s(_stamps(folder)))
+
+
+def _stamps(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("stamps*.json"))]
+
+
+def _steps_s(ranks: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the slowest rank's seconds of each step."""
     steps = zip(*(rank["steps"] for rank in ranks), strict=True)
-    return statistics.median(max(one["end"] - one["start"] for one in of_step) for of_step in steps)
+    return [max(one["end"] - one["start"] for one in of_step) for of_step in steps]
 
 
 def show(names: Sequence[str], folder: Path) -> None:

@@ -152,7 +152,7 @@ class Case:
     pause_s: float = factor(
         0.0, "--pause",
         help="rest before each isolated call (default 0): links with burst credits are then faster",
-        parse=parse_duration, show=_show_seconds, keys=("pauses", "pause"), name_rank=60, labelled=True)
+        parse=words.rest, show=_show_seconds, keys=("pauses", "pause"), name_rank=60, labelled=True)
     iterations: int | None = setting(
         None, "-n", "--iterations", help="samples per row (default: until the median's interval is narrow enough)",
         parse=words.whole(1, "iterations"))

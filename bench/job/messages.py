@@ -14,7 +14,8 @@ class RecordCode(Code):
     KEPT = "kept", "your own value stays: {names:list}"
     NO_TRACES = (
         "no-traces",
-        "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program",
+        "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program, which must run "
+        "23 steps or more",
     )
     TRACES = "traces", "{num:n trace} in {folder}; read with: linkbench job explain {folder}"
 
