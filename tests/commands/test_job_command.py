@@ -192,3 +192,23 @@ def test_files_that_are_no_job_select_nothing(tmp_path: Path, capsys: Out) -> No
     min(path for path in job.rglob("*") if path.is_file()).unlink()
     assert main(["select", "--job", str(job)]) == 2
     assert "1 of 2 ranks have no trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--run", "RUN", "--run", "RUN"],
+        ["--run", "RUN", "--nodes", "2"],
+        ["--run", "nosuch"],
+        ["--run", "RUN"],  # it measured nothing that the job exchanges
+        ["--instance", "p5", "--compute-factor", "0"],
+        ["--instance", "p5", "--nodes", "3"],
+    ],
+)
+def test_a_prediction_that_cannot_be_made_is_one_sentence(traces: Path, capsys: Out, words: list[str]) -> None:
+    run = Path(__file__).parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
+    typed = [str(run) if word == "RUN" else word for word in words]
+    assert main(["job", "predict", str(traces), *typed]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("bench: error: ") and said.err.count("\n") == 1 and not said.out
