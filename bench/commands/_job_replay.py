@@ -9,8 +9,10 @@ from pathlib import Path
 
 from bench.commands import run
 from bench.commands._say import say
+from bench.config import clusters, paths
 from bench.core.case import COMPUTES
 from bench.core.errors import UsageError
+from bench.core.option_parsers import whole
 from bench.results import output
 
 _BUDGET = "30s"
@@ -30,6 +32,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute", choices=COMPUTES, default=COMPUTES[0], help="what replaces the job's compute (default sleep)"
     )
+    words = "ranks on each node (default: as the job ran, else the cluster's)"
+    parser.add_argument("--ranks-per-node", type=whole(1, "--ranks-per-node"), metavar="N", help=words)
     parser.add_argument("--budget", default=_BUDGET, metavar="TIME", help=f"time limit of a launch ({_BUDGET})")
     parser.add_argument("--launches", metavar="N", help="number of launches (default 1)")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="folder of runs")
@@ -43,7 +47,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the plan of the replay, run it, and print its tables. Returns the exit code of `linkbench run`."""
-    plan = _written_plan(args)
+    plan, recorded_per_node = _written_plan(args)
+    per_node = args.ranks_per_node or _as_recorded(recorded_per_node, args)
     with tempfile.TemporaryDirectory(prefix="linkbench-") as folder:
         scenario = Path(folder) / "replay.yaml"
         lines = [
@@ -55,6 +60,8 @@ def main(args: argparse.Namespace) -> int:
             "    mode: isolated",
             "    sizes: 8",
         ]
+        if per_node is not None:
+            lines.append(f"    ranks_per_node: {per_node}")
         if args.transport != "auto":
             lines.append(f"    transport: {args.transport}")
         scenario.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -65,12 +72,26 @@ def main(args: argparse.Namespace) -> int:
 
 def _of_run(args: argparse.Namespace, scenario: Path) -> dict[str, object]:
     """Return the options of `linkbench run` that are also options of this subcommand."""
-    own = {"paths", "transport", "compute", "command", "subcommand"}
+    own = {"paths", "transport", "compute", "ranks_per_node", "command", "subcommand"}
     return {name: value for name, value in vars(args).items() if name not in own} | {"scenario": str(scenario)}
 
 
-def _written_plan(args: argparse.Namespace) -> Path:
-    """Condense the traces and write the plan beside the runs. Returns its path.
+def _as_recorded(recorded_per_node: int | None, args: argparse.Namespace) -> int | None:
+    """Return the ranks of each node with which the job's exchanges cross the network as they did; None if unknown.
+
+    Otherwise the cluster would be filled node by node, and a job of few ranks would not leave the first node.
+    """
+    cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
+    if recorded_per_node is None or cluster.nodes < 2:
+        return None
+    fits = cluster.ranks_per_node is None or recorded_per_node <= cluster.ranks_per_node
+    return recorded_per_node if fits else None
+
+
+def _written_plan(args: argparse.Namespace) -> tuple[Path, int | None]:
+    """Condense the traces and write the plan beside the runs.
+
+    Returns its path, and the ranks on each of the job's hosts: None if it ran on one host or if that is unknown.
 
     Raises UsageError if there is no trace, or nothing in it can be replayed.
     """
@@ -93,4 +114,4 @@ def _written_plan(args: argparse.Namespace) -> Path:
     if "'" in str(path) or "\n" in str(path):
         raise UsageError(f"--results {args.results} must not contain a quote: use another folder")
     replay_plan.write(condensed.plan, path)
-    return path
+    return path, replay.ranks_per_host(job)

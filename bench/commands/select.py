@@ -1,4 +1,4 @@
-"""Rank machines for a training job: step time, bottleneck and cost of each, and which differences are certain."""
+"""Rank machines for a workload or a recorded job: step time and cost of each, and which differences are certain."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from bench.commands import _select_job
 from bench.commands._say import say
 from bench.config import clusters, paths
 from bench.config.site import InstanceTypes
@@ -27,18 +28,20 @@ EXAMPLES = (
         "linkbench select --workload llama-3-8b --instances p4d,p5 --nodes 4",
         "which of two machines is faster and cheaper?",
     ),
+    ("linkbench select --job trace/ --instances p4d,p5", "the same for a job of which you have traces"),
 )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `linkbench select`."""
-    parser.add_argument(
-        "--workload", required=True, metavar="NAME", help="workload files, by name in workloads/ or by path: A,B"
-    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--workload", metavar="NAME", help="workload files, by name in workloads/ or by path: A,B")
+    what.add_argument("--job", type=Path, metavar="PATH", help="traces of all ranks of a job: a folder or an archive")
     parser.add_argument(
         "--instances", default="all", metavar="A,B", help="instance types, also those of bench.yaml (default: all)"
     )
-    parser.add_argument("--nodes", type=_counts, default=(1,), metavar="1,2,8", help="numbers of nodes (default 1)")
+    words = "numbers of nodes (default 1; with --job as many as its ranks need)"
+    parser.add_argument("--nodes", type=_counts, metavar="1,2,8", help=words)
     parser.add_argument(
         "--gpus", type=whole(1, "--gpus"), metavar="N", help="GPUs of each node that take part (default: all)"
     )
@@ -69,6 +72,10 @@ def main(args: argparse.Namespace) -> int:
     site = clusters.load_site(paths.config_file(args.config))
     rates: dict[tuple[str, str], float] = {}
     evidence = from_args.evidence(args.runs, rates)
+    if args.job is not None:
+        code = _select_job.main(args, site, evidence, rates)
+        _warn(evidence)
+        return code
     prices = given_prices(args.price, list(site.instances))
     machines = _machines(args, site)
     check_region(args.region, [site.instance(name) for name in site.instances])
@@ -81,9 +88,13 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError.of(Refusal.PLOT_OF_SEVERAL, num_workloads=len(selections))
         _draw(selections[0], args.plot)
     output.show(SelectReport(selections, args.explain), args)
+    _warn(evidence)
+    return EXIT_DONE
+
+
+def _warn(evidence: EfficiencyEvidence) -> None:
     for note in evidence.notes:
         say(f"bench: warning: {note.text}")
-    return EXIT_DONE
 
 
 def _selected(
@@ -118,7 +129,7 @@ def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Insta
         args.explain = site.instance(args.explain).name
         if args.explain not in names:
             raise UsageError.of(Refusal.EXPLAIN_NOT_LISTED, instance=args.explain, names=names)
-    machines = [(site.instance(name), nodes) for name in names for nodes in args.nodes]
+    machines = [(site.instance(name), nodes) for name in names for nodes in args.nodes or (1,)]
     for machine, nodes in machines:
         per_node = args.gpus or machine.gpus
         from_args.check_most(nodes * per_node, f"{nodes} x {per_node} of {machine.name}")

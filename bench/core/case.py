@@ -149,6 +149,10 @@ class Case:
     compute: str = one_of(
         "kind of compute", COMPUTES, "--compute", help="replay: what replaces compute: sleep, spin, products",
         patterns=_lists("compute"), keys=("compute",), name_rank=60, labelled=True)
+    pause_s: float = factor(
+        0.0, "--pause",
+        help="rest before each isolated call (default 0): links with burst credits are then faster",
+        parse=words.rest, show=_show_seconds, keys=("pauses", "pause"), name_rank=60, labelled=True)
     iterations: int | None = setting(
         None, "-n", "--iterations", help="samples per row (default: until the median's interval is narrow enough)",
         parse=words.whole(1, "iterations"))

@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 from bench.core import plugins
 from bench.core.errors import UsageError
 from bench.core.plugins import check, nearest
-from bench.core.units import format_size, parse_rate, parse_size
+from bench.core.units import format_size, parse_duration, parse_rate, parse_size
 
 # What a library can be required to use, each with an example.
 REQUIRABLE = {"network": "efa", "algorithm": "ring", "protocol": "simple"}
 _AGGRESSOR_BYTES = 4 << 20  # large enough to keep any link busy, small enough to end soon
+_NO_REST = re.compile(r"0+(\.0*)?\s*(s|ms|us)?")
 _SWITCH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -65,6 +66,11 @@ def whole(least: int, name: str = "") -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def rest(text: str) -> float:
+    """Parse the seconds of a rest: a duration, or 0 for none."""
+    return 0.0 if _NO_REST.fullmatch(text.strip()) else parse_duration(text)
 
 
 def alignment(text: str) -> int:

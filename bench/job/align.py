@@ -30,6 +30,7 @@ from bench.logs.trace_messages import TraceCode
 _SYNCHRONOUS = frozenset({"allreduce", "allgather", "reduce_scatter", "alltoall", "barrier"})
 _SAME_BYTES = frozenset({"allreduce", "broadcast", "reduce"})  # in others, ranks may send different numbers of bytes
 _MESSAGES = frozenset({"send", "recv"})
+_RESOLUTION_S = 0.5e-6  # of unix times in 64-bit floats, twice
 _RESIDUE_QUANTILE = 0.9
 _SAME_CLOCK_S = 0.01  # ranks that name the same host, and whose collectives end together this closely, share a clock
 _MOST_RANKS = 1 << 20
@@ -322,15 +323,17 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
             remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=others))
         return Alignment(reference, base, None, 0)
     offsets, unaligned = _offsets(reference, [*by_rank], ends)
+    clocks: dict[int, object] = {rank: rank for rank in by_rank}
     if len(known) == len(epochs):
         offsets = _of_hosts(offsets, by_rank)
+        clocks = _clocks(offsets, by_rank)
         _tell_clocks_apart(reference, offsets, remarks)
     if unaligned:
         remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=[str(rank) for rank in unaligned]))
-    residue = _residue(ends, offsets, {}, 0.0)
+    residue = _residue(ends, offsets, {}, 0.0, clocks)
     drifts, origin = _drifts(ends, offsets, residue)
     if drifts:
-        residue = _residue(ends, offsets, drifts, origin)
+        residue = _residue(ends, offsets, drifts, origin, clocks)
         for rank, drift in drifts.items():
             remarks.append(Coded.of(JobCode.DRIFT, rank=rank, ppm=drift * 1e6))
     total = {rank: base[rank] + offsets[rank] for rank in by_rank}
@@ -397,20 +400,42 @@ def _of_hosts(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) ->
     return found
 
 
+def _clocks(offsets: Mapping[int, float], by_rank: Mapping[int, RankTrace]) -> dict[int, object]:
+    """Return which clock each rank has: that of the host, or its own.
+
+    The times of a device are converted to the host's clock, each device's with an error of its own.
+    """
+    found: dict[int, object] = {}
+    for rank, trace in by_rank.items():
+        found[rank] = rank if trace.host is None or trace.on_device else (trace.host, offsets[rank])
+    return found
+
+
 def _members(ends: Mapping[int, float]) -> tuple[int, ...]:
     return tuple(sorted(ends))
 
 
 def _residue(
-    ends: Iterable[Mapping[int, float]], offsets: Mapping[int, float], drifts: Mapping[int, float], origin: float
+    ends: Iterable[Mapping[int, float]],
+    offsets: Mapping[int, float],
+    drifts: Mapping[int, float],
+    origin: float,
+    clocks: Mapping[int, object],
 ) -> float:
-    """Return the spread of the aligned ends that nine of ten collectives keep."""
+    """Return the spread of the aligned ends that nine of ten collectives keep.
+
+    Ranks with the same clock say nothing of it: that they end apart is no error of clocks. The median of their ends
+    counts. If all ranks have the same clock, what remains is the resolution of the files' times.
+    """
     spreads = []
     for one in ends:
-        shifted = {rank: end + offsets[rank] for rank, end in one.items()}
-        times = [end + drifts.get(rank, 0.0) * (end - origin) for rank, end in shifted.items()]
+        by_clock: dict[object, list[float]] = defaultdict(list)
+        for rank, end in one.items():
+            shifted = end + offsets[rank]
+            by_clock[clocks[rank]].append(shifted + drifts.get(rank, 0.0) * (shifted - origin))
+        times = [float(np.median(own)) for own in by_clock.values()]
         spreads.append(max(times) - min(times))
-    return float(np.quantile(spreads, _RESIDUE_QUANTILE))
+    return float(np.quantile(spreads, _RESIDUE_QUANTILE)) if len({*clocks.values()}) > 1 else _RESOLUTION_S
 
 
 def _drifts(

@@ -123,11 +123,11 @@ def _is_bubble(known: Known, rank: int) -> bool:
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
-    """Find ranks that are late, every time another one."""
+    """Find ranks that are late, every time another one; one rank alone that is late now and then is not random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
     late = [one for one in known.late if one.late_s > known.limit_s]
-    if not late or all(_is_bubble(known, one.rank) for one in late):
+    if len({one.rank for one in late}) < 2 or all(_is_bubble(known, one.rank) for one in late):
         return
     gain = known.replays.of(WhatIf.BALANCED_RANKS)
     if gain is None:
@@ -239,9 +239,7 @@ def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
         saved = [all_s - more for all_s, more in zip(saved, hidden.by_step, strict=True)]
     gain = gain_of(CauseCode.EXCHANGE_CANNOT_HIDE, saved)
     phases = known.replays.buckets()
-    transfers = [known.replays.graph.transfer_s(index) or 0.0 for index in range(len(known.job.collectives))]
-    exchange_s = sum(transfers) / max(known.job.num_steps, 1)
-    facts: dict[str, object] = {"exchange_s": exchange_s, "num": round(len(transfers) / max(known.job.num_steps, 1))}
+    facts: dict[str, object] = {"exchange_s": _wire_s(known), "num": _num_exchanges(known)}
     if phases:
         facts["backward_s"] = median(phase.backward_s for phase in phases)
     words = Coded.of(CauseCode.EXCHANGE_CANNOT_HIDE, **facts, blocking=not phases)
@@ -254,13 +252,30 @@ def _compared(known: Known) -> bool:
 
 
 def _exchanges(known: Known) -> list[Coded]:
-    """Return how much is exchanged in a step."""
-    num_steps = max(known.job.num_steps, 1)
-    transfer_s = sum(known.replays.graph.transfer_s(index) or 0.0 for index in range(len(known.job.collectives)))
-    num_bytes = sum(one.num_bytes or 0 for one in known.job.collectives)
-    num = round(len(known.job.collectives) / num_steps)
-    facts = {"num": num, "num_bytes": num_bytes / num_steps, "transfer_s": transfer_s / num_steps}
+    """Return how much a rank exchanges in a step."""
+    calls = len(known.job.traces) * max(known.job.num_steps, 1)
+    num_bytes = sum((one.num_bytes or 0) * len(one.parts) for one in known.job.collectives)
+    facts = {"num": _num_exchanges(known), "num_bytes": num_bytes / calls, "transfer_s": _wire_s(known)}
     return [Coded.of(EvidenceCode.TRANSFERS, **facts)]
+
+
+def _num_exchanges(known: Known) -> int:
+    """Return the exchanges of a rank in a step, the mean over ranks."""
+    calls = sum(len(one.parts) for one in known.job.collectives)
+    return round(calls / len(known.job.traces) / max(known.job.num_steps, 1))
+
+
+def _wire_s(known: Known) -> float:
+    """Return how long at least one exchange of a rank is on the wire in a step, the median over ranks."""
+    by_rank: dict[int, list[tuple[float, float]]] = {rank: [] for rank in known.job.traces}
+    for index, one in enumerate(known.job.collectives):
+        transfer_s = known.replays.graph.transfer_s(index)
+        if transfer_s is not None:
+            end = max(one.ends_s.values())
+            for rank in one.parts:
+                by_rank[rank].append((end - transfer_s, end))
+    totals = [spans.total(spans.union(spans.of(own))) for own in by_rank.values()]
+    return median(totals) / max(known.job.num_steps, 1)
 
 
 def _host_bound(known: Known) -> Iterator[Cause]:

@@ -1,173 +1,312 @@
 """What a recorded step would take on another machine: its exchanges predicted there, its compute scaled.
 
-The recorded steps are replayed with the exchanges' times of the other machine. A step's interval comes from replays at
-the low and the high end of all exchanges and of the compute; both ends at once are wider than either is likely to be.
+The recorded steps are replayed with the exchanges' times of the other machine, at the ends and in the middle of the
+intervals of the exchanges and of the compute. Random draws of both errors (predict/draws.py) interpolate between these
+replays, so a step has an interval, and two machines that share an assumption can be compared draw by draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from math import sqrt
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
+from bench.core.codes import Coded
 from bench.core.errors import UsageError
-from bench.core.units import format_duration
 from bench.hardware import catalogue
-from bench.job.graph import Graph, GraphChange, Transfer
-from bench.job.model import TracedJob
+from bench.job.graph import Graph, GraphChange
+from bench.job.messages import ElsewhereCode, RefusedJobCode
+from bench.job.model import MatchedCollective, TracedJob
 from bench.job.network import Network
-from bench.job.parts import timelines_of
-from bench.predict.select_page import LETTERS
-from bench.results import text
-from bench.results.table import Block, Column, Heading, Lines, Report, Table
+from bench.job.parts import RankTimeline, timelines_of
+from bench.job.what_if import blocking
+from bench.predict.candidate import Unknown
+from bench.predict.compute import Rates
+from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 
-SCHEMA = "bench.job_predict/1"
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bench.config.site import InstanceTypes
+
+    Floats = NDArray[np.float64]
+
 _MODEL_SPREAD = 1.15  # assumed: by how much a GPU's real ratio deviates from that of its data sheet's rates
+_TRAINING = {"bf16", "fp16", "tf32"}  # the matrices of training; rates of other types say little of it
+_ENDS: tuple[Callable[[Prediction], float], ...] = (
+    lambda alone: alone.low_s,
+    lambda alone: alone.centre_s,
+    lambda alone: alone.high_s,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputeFactor:
-    """Seconds of compute there / recorded seconds. basis: "given", "assumed" (data sheets) or "recorded" (the same)."""
+    """Seconds of compute there / recorded seconds.
+
+    basis: `given` by the user, `assumed` from data sheets, `measured` by products of matrices on both GPUs, `same-gpu`,
+    or `recorded`: unknown, so the recorded time is kept. gpu: the model there, None if unknown.
+    """
 
     low: float
     middle: float
     high: float
     basis: str
+    gpu: str | None = None
 
 
-@dataclass(frozen=True)
-class Elsewhere(Report):
-    """A job on another machine. num_predicted: exchanges whose time there is predicted; the others keep their own."""
+class OtherNetwork(Protocol):
+    """What the exchanges take on another machine: predicted (`Network`) or measured there (`MeasuredNetwork`)."""
 
-    job: TracedJob
-    network: Network
-    num_nodes: int
-    factor: ComputeFactor
+    @property
+    def name(self) -> str:
+        """The machine, or the run that measured it."""
+        ...
+
+    def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
+        """Return what one collective takes alone; None if that is unknown. blocks: a rank waits for it at once."""
+        ...
+
+    def rested(self, one: MatchedCollective, idle_s: float) -> float:
+        """Return its time after the links were idle for so long / its time alone."""
+        ...
+
+
+class RecordedSteps:
+    """The steps of a job with all ranks, ready to be replayed.
+
+    Raises UsageError for traces that are not enough to predict from.
+    """
+
+    def __init__(self, job: TracedJob) -> None:
+        """Check that every rank has a trace and that the ranks recorded steps in common."""
+        if job.missing:
+            raise UsageError.of(RefusedJobCode.MISSING_RANKS, num=len(job.missing), num_ranks=job.num_ranks)
+        if not job.num_steps:
+            raise UsageError.of(RefusedJobCode.NO_COMMON_STEP)
+        self.job = job
 
     @cached_property
-    def _graph(self) -> Graph:
-        return Graph(self.job, timelines_of(self.job))
+    def _timelines(self) -> Mapping[int, RankTimeline]:
+        return timelines_of(self.job)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The events of all ranks."""
+        return Graph(self.job, self._timelines)
+
+    @cached_property
+    def blocking(self) -> set[int]:
+        """The collectives that a rank awaits before it issues another one."""
+        return blocking(self.job, self._timelines)
 
     @cached_property
     def recorded_s(self) -> float:
         """The recorded step of the slowest rank, the median over steps."""
-        return median(self._graph.recorded())
+        return median(self.graph.recorded())
 
     @cached_property
     def replayed_s(self) -> float:
         """The same by a replay without a change: the closure test."""
-        return median(self._graph.steps())
+        return median(self.graph.steps())
+
+    @property
+    def gpu(self) -> str | None:
+        """The model of the ranks' GPUs; None if it is unknown, or if they differ."""
+        names = {trace.device_name for trace in self.job.traces.values()}
+        name = names.pop() if len(names) == 1 else None
+        return catalogue.gpu_printed(name) if name else None
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A job on another machine. num_nodes: None if the ranks stay on nodes as recorded or as measured."""
+
+    recorded: RecordedSteps
+    network: OtherNetwork
+    num_nodes: int
+    factor: ComputeFactor
+
+    def step_s(self, draws: Draws) -> Floats:
+        """Return the seconds of a step, one value for each draw."""
+        import numpy as np
+
+        grid = self._grid
+        ones = draws.ones
+        exchange = 0 * ones if self._longest is None or not self._is_open else self._exchange_place(draws)
+        compute = 0 * ones
+        if self.factor.low < self.factor.high:
+            name = self._compute_unknown
+            drawn = draws.between(name, self.factor.low, self.factor.high)
+            compute = 2 * np.log(drawn / self.factor.low) / np.log(self.factor.high / self.factor.low) - 1
+        steps: Floats = np.zeros(draws.num)
+        for (at_exchange, at_compute), seconds in grid.items():
+            steps += seconds * _weight(exchange, at_exchange) * _weight(compute, at_compute)
+        return steps
 
     @cached_property
-    def predicted_s(self) -> tuple[float, float, float]:
-        """The low, middle and high step on the other machine."""
-        factors = (self.factor.low, self.factor.middle, self.factor.high)
-        changes = [
-            GraphChange(transfer=self._transfer(end), compute_factor=factor) for end, factor in enumerate(factors)
-        ]
-        low, middle, high = (median(self._graph.steps(change)) for change in changes)
-        return low, middle, high
+    def range(self) -> DrawnRange:
+        """The interval of a step at level CONFIDENCE, and its median."""
+        return range_of(self.step_s(Draws()))
+
+    @cached_property
+    def exchange_s(self) -> tuple[float, float, float]:
+        """The low, middle and high seconds of all predicted exchanges of a step, of the rank that has most of them."""
+        sums = []
+        for end in _ENDS:
+            by_rank: dict[int, float] = {}
+            for index, alone in self.predictions.items():
+                for rank in self.recorded.job.collectives[index].parts:
+                    by_rank[rank] = by_rank.get(rank, 0.0) + end(alone)
+            sums.append(max(by_rank.values(), default=0.0) / self.recorded.job.num_steps)
+        return sums[0], sums[1], sums[2]
 
     @cached_property
     def bases(self) -> list[str]:
-        """The kinds of evidence of the exchanges."""
-        return sorted({alone.basis for one in self.job.collectives if (alone := self.network.alone(one)) is not None})
+        """The kinds of evidence of the exchanges, the most reliable first."""
+        return sorted({alone.basis for alone in self.predictions.values()}, key=BASES.index)
 
-    @cached_property
+    @property
     def num_predicted(self) -> int:
         """Of how many exchanges the time there is known."""
-        return sum(self.network.alone(one) is not None for one in self.job.collectives)
+        return len(self.predictions)
 
-    def _transfer(self, end: int) -> Transfer:
-        """Return the transfers at the low (0), the middle (1) or the high (2) end of their intervals."""
+    @property
+    def basis(self) -> str:
+        """The kinds of evidence of the step, joined by `+`: the compute's, then the exchanges' least reliable one."""
+        return "+".join([self.factor.basis, *self.bases[-1:]])
 
-        def transfer(index: int, own_s: float) -> float:
-            alone = self.network.alone(self.job.collectives[index])
-            return own_s if alone is None else (alone.low_s, alone.centre_s, alone.high_s)[end]
+    @cached_property
+    def predictions(self) -> Mapping[int, Prediction]:
+        """What each exchange takes there, by index; exchanges of unknown size or kind are left out."""
+        found = {}
+        for index, one in enumerate(self.recorded.job.collectives):
+            alone = self.network.alone(one, index in self.recorded.blocking)
+            if alone is not None:
+                found[index] = alone
+        return found
 
-        return transfer
+    @cached_property
+    def unknowns(self) -> Mapping[str, Unknown]:
+        """What the interval comes from, by the names of the draws."""
+        found = {}
+        if self._longest is not None and self._is_open:
+            facts = {"machine": self.network.name, "num_nodes": self.num_nodes}
+            links = Coded.of(ElsewhereCode.EXCHANGES, **facts).text
+            command = Coded.of(ElsewhereCode.MEASURE_LINKS, **facts).text
+            found[self._links_unknown] = Unknown(links, command)
+            pool = Coded.of(ElsewhereCode.EFFICIENCY, links=self._longest.link_class).text
+            found[f"pool {self._longest.pool}"] = Unknown(pool, command)
+        if self.factor.low < self.factor.high:
+            facts = {"gpu": self.factor.gpu, "recorded": self.recorded.gpu}
+            compute = Coded.of(ElsewhereCode.COMPUTE, **facts).text
+            found[self._compute_unknown] = Unknown(compute, Coded.of(ElsewhereCode.MEASURE_COMPUTE, **facts).text)
+        return found
 
-    def blocks(self) -> Iterable[Block]:
-        """Yield the predicted step, and what it rests on."""
-        low, middle, high = self.predicted_s
-        times = f"{format_duration(middle)} [{format_duration(low)} .. {format_duration(high)}]"
-        where = f"{text.count(self.num_nodes, 'node')} of {self.network.name}"
-        yield Heading(f"a step takes {times} on {where}, and {format_duration(self.recorded_s)} as recorded")
-        rows = [
-            (
-                "compute",
-                f"x {self.factor.middle:.3g} [{self.factor.low:.3g} .. {self.factor.high:.3g}]",
-                self.factor.basis,
-            ),
-            ("exchanges", f"{self.num_predicted} of {len(self.job.collectives)} predicted", ", ".join(self.bases)),
-        ]
-        columns = [
-            Column("part", lambda row: str(row[0]), right=False),
-            Column("there", lambda row: str(row[1]), right=False),
-            Column("rests on", lambda row: str(row[2]), right=False),
-        ]
-        yield Table(columns, rows)
-        closure = abs(self.replayed_s - self.recorded_s) / self.recorded_s
-        lines = [f"closure: replayed with its own times, the step differs by {closure:.2%} from the recorded one"]
-        if self.num_predicted < len(self.job.collectives):
-            lines.append("exchanges of unknown size or kind keep their recorded time")
-        lines += ["waiting for input, host gaps and copies keep their recorded time", *self._unnamed()]
-        yield Lines(lines)
+    @property
+    def _compute_unknown(self) -> str:
+        return f"compute {self.recorded.gpu} {self.factor.gpu}"
 
-    def _unnamed(self) -> Iterable[str]:
-        if self.factor.basis == "recorded":
-            yield "the compute keeps its recorded time: give --compute-factor, or traces that name their GPU"
+    @property
+    def _links_unknown(self) -> str:
+        return f"links {self.network.name}"
 
-    def data(self) -> Mapping[str, Any]:
-        """Return the prediction as JSON, in seconds."""
-        low, middle, high = self.predicted_s
-        return {
-            "schema": SCHEMA,
-            "instance": self.network.name,
-            "num_nodes": self.num_nodes,
-            "step_s": middle,
-            "step_low_s": low,
-            "step_high_s": high,
-            "recorded_step_s": self.recorded_s,
-            "replayed_step_s": self.replayed_s,
-            "compute_factor": self.factor,
-            "num_predicted": self.num_predicted,
-            "num_collectives": len(self.job.collectives),
-            "rests_on": {"exchange": [LETTERS.get(basis, basis) for basis in self.bases], "compute": self.factor.basis},
-        }
+    @cached_property
+    def _longest(self) -> Prediction | None:
+        """The prediction of the exchange that takes longest. The errors of all others are taken to be the same."""
+        return max(self.predictions.values(), key=lambda alone: alone.centre_s, default=None)
 
-    def records(self) -> Iterable[Mapping[str, Any]]:
-        """Yield one line."""
-        low, middle, high = self.predicted_s
-        yield {"instance": self.network.name, "step_s": middle, "step_low_s": low, "step_high_s": high}
+    @property
+    def _is_open(self) -> bool:
+        return self._longest is not None and self._longest.low_s < self._longest.high_s
+
+    def _exchange_place(self, draws: Draws) -> Floats:
+        assert self._longest is not None
+        return draws.place(draws.error_of(self._links_unknown, self._longest))
+
+    @cached_property
+    def _grid(self) -> Mapping[tuple[int, int], float]:
+        """The median step of replays, by the end of the exchanges' and of the compute's interval: -1, 0 or 1."""
+        factors = {-1: self.factor.low, 0: self.factor.middle, 1: self.factor.high}
+        exchanges = (-1, 0, 1) if self._is_open else (0,)
+        computes = (-1, 0, 1) if self.factor.low < self.factor.high else (0,)
+        return {(end, at): self._replayed(_ENDS[end + 1], factors[at]) for end, at in product(exchanges, computes)}
+
+    def _replayed(self, end: Callable[[Prediction], float], factor: float) -> float:
+        job = self.recorded.job
+
+        def alone(index: int, idle_s: float) -> float:
+            return end(self.predictions[index]) * self.network.rested(job.collectives[index], idle_s)
+
+        change = GraphChange(compute_factor=factor, alone=alone, in_turn=self.predictions.keys())
+        return median(self.recorded.graph.steps(change))
 
 
-def factor_of(job: TracedJob, gpu: str | None, given: float | None) -> ComputeFactor:
-    """Return how many times as long the compute takes on another GPU.
+def _weight(place: Floats, at: int) -> Floats:
+    """Return the weight of the value at -1, 0 or 1 in a linear interpolation at each place."""
+    import numpy as np
 
-    gpu: its model. The data sheets' rates of matrices and of memory give two ratios; the truth is assumed between them,
-    within 15 % of either.
+    weights: Floats = np.clip(1 - np.abs(place - at), 0, None)
+    return weights
+
+
+def on_instance(
+    recorded: RecordedSteps,
+    site: InstanceTypes,
+    instance: str,
+    num_nodes: int | None,
+    evidence: EfficiencyEvidence,
+    rates: Rates,
+    compute_factor: float | None = None,
+) -> Elsewhere:
+    """Return the job on nodes of an instance type. num_nodes: None for as many as the ranks need.
+
+    rates: FLOP/s of products that the user's runs measured. Raises UsageError if the ranks do not fit evenly, or if
+    nothing can be said of the exchanges there.
+    """
+    job, found = recorded.job, site.instance(instance)
+    nodes = num_nodes or -(-job.num_ranks // found.gpus)
+    if nodes < 1 or nodes * found.gpus < job.num_ranks or job.num_ranks % nodes:
+        facts = {"num_ranks": job.num_ranks, "num_nodes": nodes, "machine": found.name, "num_gpus": found.gpus}
+        raise UsageError.of(RefusedJobCode.UNEVEN, **facts)
+    per_node = job.num_ranks // nodes
+    network = Network(found.name, site.links(found.name, per_node), evidence, job, per_node)
+    elsewhere = Elsewhere(recorded, network, nodes, factor_of(recorded.gpu, found.gpu, compute_factor, rates))
+    if not elsewhere.num_predicted and network.refusal is not None:
+        raise network.refusal
+    return elsewhere
+
+
+def factor_of(own: str | None, gpu: str | None, given: float | None, rates: Rates) -> ComputeFactor:
+    """Return how many times as long the compute takes on another GPU (model `gpu`; recorded on model `own`).
+
+    The data sheets' rates of matrices and of memory give two ratios; the truth is assumed between them, within 15 % of
+    either. Rates of products that were measured on both GPUs replace those of the data sheets.
     """
     if given is not None:
         if not given > 0:
             raise UsageError(f"--compute-factor must be above zero, not {given:g}")
-        return ComputeFactor(given, given, given, "given")
-    names = {trace.device_name for trace in job.traces.values()}
-    name = names.pop() if len(names) == 1 else None
-    model = catalogue.gpu_printed(name) if name else None
-    if model is None or gpu is None:
-        return ComputeFactor(1.0, 1.0, 1.0, "recorded")
-    if model == gpu:
-        return ComputeFactor(1.0, 1.0, 1.0, "the same GPU")
-    ours, theirs = catalogue.gpu(model), catalogue.gpu(gpu)
-    pairs = [(ours.flops[kind], theirs.flops[kind]) for kind in ours.flops.keys() & theirs.flops.keys()]
+        return ComputeFactor(given, given, given, "given", gpu)
+    if own is None or gpu is None:
+        return ComputeFactor(1.0, 1.0, 1.0, "recorded", gpu)
+    if own == gpu:
+        return ComputeFactor(1.0, 1.0, 1.0, "same-gpu", gpu)
+    ours, theirs = catalogue.gpu(own), catalogue.gpu(gpu)
+    common = ours.flops.keys() & theirs.flops.keys()
+    kinds = common & _TRAINING or common
+    measured = [rates[own, kind] / rates[gpu, kind] for kind in kinds if (own, kind) in rates and (gpu, kind) in rates]
+    stated = [] if measured else [ours.flops[kind] / theirs.flops[kind] for kind in kinds]
     if ours.memory_bytes_per_s and theirs.memory_bytes_per_s:
-        pairs.append((ours.memory_bytes_per_s, theirs.memory_bytes_per_s))
-    ratios = [own / other for own, other in pairs]
-    if not ratios:
-        return ComputeFactor(1.0, 1.0, 1.0, "recorded")
-    low, high = min(ratios) / _MODEL_SPREAD, max(ratios) * _MODEL_SPREAD
-    return ComputeFactor(low, sqrt(low * high), high, "assumed")
+        stated.append(ours.memory_bytes_per_s / theirs.memory_bytes_per_s)
+    lows = [*measured, *(ratio / _MODEL_SPREAD for ratio in stated)]
+    highs = [*measured, *(ratio * _MODEL_SPREAD for ratio in stated)]
+    if not lows:
+        return ComputeFactor(1.0, 1.0, 1.0, "recorded", gpu)
+    low, high = min(lows), max(highs)
+    return ComputeFactor(low, sqrt(low * high), high, "measured" if measured and not stated else "assumed", gpu)

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import pairwise
 from statistics import median_low
 from types import MappingProxyType
 
@@ -40,13 +39,17 @@ class GraphChange:
 
     removed: by rank, times of its own clock whose work takes no time. transfer: the seconds of a collective, from its
     index in `TracedJob.collectives` and its recorded seconds. balanced: these ranks arrive no later than the (lower)
-    median of the other ranks. compute_factor: how many times as long the ranks' compute takes.
+    median of the other ranks. compute_factor: how many times as long the ranks' compute takes. alone: replaces
+    `transfer` for the collectives `in_turn`: their seconds alone, from their index and how long the links of their
+    group were idle before. Collectives of one group then follow each other, because they share its links.
     """
 
     removed: Mapping[int, Spans] = field(default_factory=lambda: MappingProxyType({}))
     transfer: Transfer = _as_recorded
     balanced: frozenset[int] = frozenset()
     compute_factor: float = 1.0
+    alone: Transfer = _as_recorded
+    in_turn: Collection[int] = frozenset()
 
 
 class _Kind(Enum):
@@ -72,7 +75,7 @@ class Graph:
         self.num_steps = job.num_steps
         self._job = job
         self._known = {index for index, one in enumerate(job.collectives) if one.timed}
-        self._before = _before_on_lane(job, self._known)
+        self._before, self._at_once = _before_on_lane(job, self._known)
         self._transfers = {index: self._transfer(index) for index in self._known}
         self._events: dict[int, list[_Event]] = {}
         self._work: dict[int, Spans] = {}
@@ -118,6 +121,7 @@ class _Replay:
         self._released = dict.fromkeys(graph._events, 0.0)  # when the last collective that the rank awaited ended
         self._issued: dict[int, dict[int, float]] = defaultdict(dict)
         self._ends: dict[int, dict[int, float]] = {}  # collective -> rank -> its end
+        self._group_ends: dict[str, float] = {}  # when the links of a group are free again
         self._blocked: dict[int, list[int]] = defaultdict(list)  # collective -> ranks that wait for it
         self._marks: dict[int, list[float]] = defaultdict(list)  # rank -> its time at each boundary of a step
         self._places = dict.fromkeys(graph._events, 0)
@@ -189,12 +193,24 @@ class _Replay:
         for rank in self._change.balanced & issued.keys():
             self._balance(rank, issued)
         one = self._graph._job.collectives[index]
-        begin = max(issued.values())
+        begin = arrived = max(issued.values())
         for rank, before in self._graph._before[index].items():
             begin = max(begin, self._ends.get(before, {}).get(rank, begin))
-        transfer_s = self._change.transfer(index, self._graph._transfers[index])
+        if index in self._change.in_turn:
+            free = self._group_ends.get(one.group, -np.inf)
+            begin = max(begin, free)
+            transfer_s = self._change.alone(index, begin - free)
+            self._group_ends[one.group] = begin + transfer_s
+        else:
+            transfer_s = self._change.transfer(index, self._graph._transfers[index])
         last = max(one.ends_s.values())
-        self._ends[index] = {rank: begin + max(transfer_s - (last - end), 0.0) for rank, end in one.ends_s.items()}
+        least = dict.fromkeys(one.ends_s, begin)
+        if index in self._graph._at_once:  # it began while the one before it still ran, so it may end with it
+            for rank, before in self._graph._before[index].items():
+                least[rank] = max(arrived, self._ends.get(before, {}).get(rank, begin))
+        self._ends[index] = {
+            rank: max(begin + transfer_s - (last - end), least[rank]) for rank, end in one.ends_s.items()
+        }
         for rank in self._blocked.pop(index, ()):
             heapq.heappush(waiting, (self._graph._keys[rank][self._places[rank]], rank))
 
@@ -248,20 +264,33 @@ def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.floa
     return found
 
 
-def _before_on_lane(job: TracedJob, known: set[int]) -> dict[int, dict[int, int]]:
-    """Return for each collective, by rank, the one before it on the lane that carries it out."""
+def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:
+    """Return for each collective, by rank, the one before it on its lane, and the collectives that overlap that one.
+
+    Where several threads carry out collectives of one group at once (Gloo), they share its links. Each of them then
+    counts from the end of those that were begun before it, so that their times add up to the time on the wire.
+    """
     found: dict[int, dict[int, int]] = {index: {} for index in known}
+    at_once: set[int] = set()
     lanes: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index in known:
         for rank, part in job.collectives[index].parts.items():
             lanes[rank, part.lane].append(index)
     for (rank, _), indices in lanes.items():
         indices.sort(key=lambda index: job.collectives[index].parts[rank].start_s)
-        for before, index in pairwise(indices):
-            overlap = job.collectives[before].parts[rank].end_s > job.collectives[index].parts[rank].start_s + 1e-6
-            if not overlap:  # two at once: the lane is not known
+        ended: dict[str, int] = {}  # group -> its collective that ended last so far
+        for place, index in enumerate(indices):
+            one = job.collectives[index]
+            own = one.parts[rank]
+            before = indices[place - 1] if place else None
+            if before is not None and job.collectives[before].parts[rank].end_s <= own.start_s + 1e-6:
                 found[index][rank] = before
-    return found
+            elif one.group in ended:  # two at once, by several threads: they share the links of the group
+                found[index][rank] = ended[one.group]
+                at_once.add(index)
+            if one.group not in ended or own.end_s > job.collectives[ended[one.group]].parts[rank].end_s:
+                ended[one.group] = index
+    return found, at_once
 
 
 def _events_of(job: TracedJob, trace: RankTrace, timeline: RankTimeline, known: set[int]) -> Iterator[_Event]:

@@ -14,7 +14,8 @@ class RecordCode(Code):
     KEPT = "kept", "your own value stays: {names:list}"
     NO_TRACES = (
         "no-traces",
-        "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program",
+        "no rank wrote a trace to {folder}: paste the lines of `linkbench job record` into the program, which must run "
+        "23 steps or more",
     )
     TRACES = "traces", "{num:n trace} in {folder}; read with: linkbench job explain {folder}"
 
@@ -86,6 +87,57 @@ class ReplayCode(Code):
     )
     NO_MEMBERS = "no-members", "{num:n exchange} are left out, because fewer than two of their ranks are known"
     OUTSIDE_STEPS = "outside-steps", "no exchange lies within a marked step: record whole steps"
+
+
+class RefusedJobCode(OptionalPartsCode):
+    """Why a job's steps cannot be predicted elsewhere."""
+
+    MISSING_RANKS = (
+        "missing-ranks",
+        "{num} of {num_ranks} ranks have no trace: a prediction needs all of them",
+    )
+    NO_COMMON_STEP = "no-common-step", "the ranks recorded no step in common: there is nothing to predict"
+    UNEVEN = (
+        "uneven",
+        "{num_ranks:n rank} do not fit evenly on {num_nodes:n node} of {machine} ({num_gpus:n GPU} each)",
+    )
+    NOT_MEASURED = (
+        "not-measured",
+        "{run} has no {wanted} with correct data, which this job exchanges: measure it there, such as linkbench run "
+        "with pattern: {pattern}, mode: both, sizes: {sizes}",
+    )
+    NO_MACHINE = "no-machine", "no machine can run this job: {reasons}"
+
+
+class ElsewhereCode(OptionalPartsCode):
+    """What a prediction elsewhere rests on."""
+
+    CLOSURE = (
+        "closure",
+        "closure: replayed with its own times, the step differs by {closure:percent} from the recorded one",
+    )
+    NOT_PREDICTED = (
+        "not-predicted",
+        "{num} of {num_all} exchanges keep their recorded time: their size or kind is unknown, or was not measured",
+    )
+    KEPT_PARTS = "kept-parts", "waiting for input, host gaps and copies keep their recorded time"
+    COMPUTE_KEPT = (
+        "compute-kept",
+        "the compute keeps its recorded time, because the traces do not name a known GPU: `job predict "
+        "--compute-factor` scales it",
+    )
+    NO_MEMORY_CHECK = "no-memory-check", "whether the job fits into the memory of the GPUs is not checked"
+    EXCHANGES = "exchanges", "the exchanges on {num_nodes:n node} of {machine}"
+    EFFICIENCY = "efficiency", "the efficiency of {links} links"
+    COMPUTE = "compute", "the compute on {gpu} beside that on {recorded}"
+    MEASURE_LINKS = (
+        "measure-links",
+        "on {num_nodes:n node} of {machine}: linkbench run bandwidth; then --runs results/RUN",
+    )
+    MEASURE_COMPUTE = (
+        "measure-compute",
+        "on one {gpu} and one {recorded}: linkbench run gpu_baseline; then --runs with both runs",
+    )
 
 
 class WhatIf(Code):
@@ -213,8 +265,10 @@ class ConfirmCode(Code):
     RECORD = "record", "record with shapes and steps: linkbench job record -- COMMAND"
 
 
-class AnswerCode(Code):
-    """The answer, as the first line of a job's page."""
+class AnswerCode(OptionalPartsCode):
+    """The answer, as the first line of a job's page, and where its figures come from."""
+
+    ORIGIN = "origin", "MEASURED by the job's profiler, imported from its traces<, {days}>"
 
     NO_STEPS = "no-steps", "cannot tell: the files have no step in common; record with linkbench job record -- COMMAND"
     NOTHING = "nothing", "no cause returns more than {limit_s:time} a step: nothing in these traces slows this job down"

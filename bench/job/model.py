@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf
 from types import MappingProxyType
 
 from bench.core.codes import Coded
@@ -95,12 +94,6 @@ class MatchedCollective:
     def last_arrival_s(self) -> float:
         """When the last rank arrived."""
         return max(self.arrivals_s.values())
-
-    @property
-    def transfer_s(self) -> float:
-        """The exchange itself, at least 0: from when all ranks have arrived, and its lane is free, to the last end."""
-        queued = [self.starts_s[rank] for rank, part in self.parts.items() if part.ready_s is not None]
-        return max(max(self.ends_s.values()) - max(self.last_arrival_s, *queued, -inf), 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +10,9 @@ from bench.core.errors import UsageError
 from bench.core.links import NodeLinks
 from bench.job.model import MatchedCollective, TracedJob
 from bench.predict import predict
+from bench.predict.candidate import shared_links
 from bench.predict.predict import EfficiencyEvidence, Prediction
+from bench.predict.training import CommGroup
 
 _PATTERNS = {
     "allreduce": "allreduce",
@@ -19,6 +22,16 @@ _PATTERNS = {
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
+
+
+def pattern_of(one: MatchedCollective) -> str | None:
+    """Return the pattern of this suite that does what a collective did; None if there is none."""
+    return _PATTERNS.get(one.op)
+
+
+def size_of(one: MatchedCollective) -> int:
+    """Return the number of ranks of a collective."""
+    return one.group_size or len(one.parts)
 
 
 @dataclass
@@ -34,38 +47,72 @@ class Network:
     job: TracedJob
     ranks_per_node: int | None = None
 
-    def alone(self, one: MatchedCollective) -> Prediction | None:
-        """Return what one collective takes alone; None if its size is unknown or its kind cannot be predicted."""
-        pattern = _PATTERNS.get(one.op)
-        size = one.group_size or len(one.parts)
+    refusal: UsageError | None = None  # why an exchange could not be predicted: an unknown rate
+
+    def alone(self, one: MatchedCollective, blocks: bool = True) -> Prediction | None:
+        """Return what one collective takes alone; None if its size is unknown or its kind cannot be predicted.
+
+        blocks: whether a rank waits for it before it issues another; predictions make no difference.
+        """
+        pattern = pattern_of(one)
+        size = size_of(one)
         if pattern is None or not one.num_bytes or size < 2:
             return None
         nodes = self._num_nodes(one)
-        key = (pattern, one.num_bytes, nodes, -(-size // nodes))
+        group = CommGroup("traced", nodes, -(-size // nodes), self._num_beside(one))
+        key = (pattern, one.num_bytes, group)
         if key not in self._known:
             self._known[key] = self._predicted(*key)
         return self._known[key]
 
+    def rested(self, one: MatchedCollective, idle_s: float) -> float:
+        """Return 1: nothing is known of these links after a rest."""
+        return 1.0
+
     @cached_property
-    def _known(self) -> dict[tuple[str, int, int, int], Prediction | None]:
+    def _known(self) -> dict[tuple[str, int, CommGroup], Prediction | None]:
         return {}
 
-    def _predicted(self, pattern: str, num_bytes: int, num_nodes: int, per_node: int) -> Prediction | None:
+    def _predicted(self, pattern: str, num_bytes: int, group: CommGroup) -> Prediction | None:
         if pattern not in predict.patterns():
             return None
+        links = shared_links(self.links, group)
         try:
-            return predict.collective(pattern, num_bytes, self.links, num_nodes, per_node, self.evidence)
-        except UsageError:
+            return predict.collective(pattern, num_bytes, links, group.num_nodes, group.per_node, self.evidence)
+        except UsageError as error:
+            self.refusal = self.refusal or error
             return None
+
+    def _num_beside(self, one: MatchedCollective) -> int:
+        """Return how many groups do the same on the same nodes, as the data-parallel groups of a tensor-parallel job.
+
+        They exchange at the same time, so each has its part of the nodes' NICs.
+        """
+        nodes = self._nodes(one)
+        return len(self._groups[one.op, one.num_bytes, nodes]) if nodes and len(nodes) > 1 else 1
+
+    @cached_property
+    def _groups(self) -> Mapping[tuple[str, int | None, frozenset[object] | None], set[str]]:
+        found: dict[tuple[str, int | None, frozenset[object] | None], set[str]] = {}
+        for one in self.job.collectives:
+            found.setdefault((one.op, one.num_bytes, self._nodes(one)), set()).add(one.group)
+        return found
+
+    def _nodes(self, one: MatchedCollective) -> frozenset[object] | None:
+        """Return the nodes of a collective: as placed, else the files' hosts; None if they are unknown."""
+        if not one.complete:
+            return None
+        if self.ranks_per_node is not None:
+            return frozenset(rank // self.ranks_per_node for rank in one.parts)
+        hosts = frozenset(self.job.traces[rank].host for rank in one.parts)
+        return None if None in hosts else hosts
 
     def _num_nodes(self, one: MatchedCollective) -> int:
         """Return the number of nodes of a group: as placed, else by the files' hosts, else by the ranks' numbers."""
-        if self.ranks_per_node is not None and one.complete:
-            return len({rank // self.ranks_per_node for rank in one.parts})
-        hosts = {self.job.traces[rank].host for rank in one.parts}
-        if None not in hosts and one.complete:
-            return len(hosts)
-        size = one.group_size or len(one.parts)
+        nodes = self._nodes(one)
+        if nodes is not None:
+            return len(nodes)
+        size = size_of(one)
         members = next((part.members for part in one.parts.values() if part.members), None)
         if members:
             return len({rank // (self.ranks_per_node or self.links.gpus) for rank in members})

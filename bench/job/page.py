@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from statistics import median
 from typing import Any
@@ -187,8 +188,33 @@ class JobReport(Report):
             title += f"; the {len(self.shown_ranks)} ranks of {len(self.ranks)} that differ most"
         return title
 
-    def parts(self) -> Iterator[Block]:
-        """Yield the parts of each rank's step."""
+    def origin(self) -> str:
+        """Return where the figures come from: whose measurements they are, and the days on which they were taken."""
+        days = sorted(
+            {
+                datetime.fromtimestamp(trace.epoch_s, UTC).date().isoformat()
+                for trace in self.explained.job.traces.values()
+                if trace.epoch_s
+            }
+        )
+        return Coded.of(AnswerCode.ORIGIN, days=" to ".join(dict.fromkeys([*days[:1], *days[-1:]])) or None).text
+
+    def files(self) -> Iterator[Block]:
+        """Yield the file of each rank that is shown."""
+        traces = self.explained.job.traces
+        columns = [
+            Column("rank", lambda rank: str(rank)),
+            Column("host", lambda rank: traces[rank].host or NOTHING, right=False, optional=True),
+            Column("file", lambda rank: traces[rank].source, right=False),
+            Column("steps", lambda rank: str(len(traces[rank].steps))),
+            Column("events", lambda rank: str(traces[rank].num_events)),
+        ]
+        shown = [one.rank for one in self.shown_ranks] or [*traces][:_MOST_RANKS]
+        rest = len(traces) - len(shown)
+        yield Table(columns, shown, title=f"Files that were read{f'; {rest} more' if rest else ''}")
+
+    def parts(self, is_terminal: bool = True) -> Iterator[Block]:
+        """Yield the parts of each rank's step. is_terminal: with bars of letters and a title."""
         longest = max((one.step_s for one in self.ranks), default=0.0)
         shown = self.shown_ranks
         columns = [
@@ -196,8 +222,11 @@ class JobReport(Report):
             Column("host", lambda one: one.host or NOTHING, right=False, optional=True, leave_out=1),
             Column("step", lambda one: _ms(one.step_s)),
             *(Column(TITLES[part], _cell(part), leave_out=_LEAVE_OUT.get(part, 0)) for part in StepPart),
-            Column("", lambda one: _bar(one, longest), right=False, leave_out=9),
         ]
+        if not is_terminal:
+            yield Table(columns, shown, title=self.parts_title)
+            return
+        columns.append(Column("", lambda one: _bar(one, longest), right=False, leave_out=9))
         yield Table(columns, shown, title=self.parts_title)
         letters = ", ".join(f"{letter} {TITLES[part]}" for part, letter in _LETTERS.items())
         yield Lines([f"bars: {letters}"])

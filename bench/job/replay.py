@@ -15,6 +15,7 @@ from bench.core.codes import Coded
 from bench.core.dtypes import ALIASES, DTYPES
 from bench.core.errors import UsageError
 from bench.core.replay_plan import PATTERN_OF, Kind, Operation, PlannedStep, ReplayPlan, Turn
+from bench.job.graph import Graph
 from bench.job.messages import JobCode, ReplayCode
 from bench.job.model import MatchedCollective, TracedJob
 from bench.job.parts import RankTimeline, Stall, timelines_of
@@ -48,6 +49,8 @@ def condense(job: TracedJob) -> Condensed:
         raise UsageError("; ".join(remark.text for remark in remarks))
     kinds: dict[Kind, int] = {}
     lines = timelines_of(job)
+    graph = Graph(job, lines)
+    recorded_s = {id(one): graph.transfer_s(index) for index, one in enumerate(job.collectives)}
     steps = {rank: trace.steps for rank, trace in job.traces.items()}
     num_steps = min(len(own) for own in steps.values())
     of_step: list[list[MatchedCollective]] = [[] for _ in range(num_steps)]
@@ -59,7 +62,8 @@ def condense(job: TracedJob) -> Condensed:
     planned = []
     for place, found in enumerate(of_step):
         spans = {rank: own[place] for rank, own in steps.items()}
-        planned.append(_step(found, spans, lines, [_kind(one, job.num_ranks, kinds) for one in found]))
+        recorded = [recorded_s[id(one)] if len(one.parts) > 1 else None for one in found]
+        planned.append(_step(found, spans, lines, [_kind(one, job.num_ranks, kinds) for one in found], recorded))
     planned = [step for step in planned if step.operations]
     if not planned:
         raise UsageError.of(ReplayCode.OUTSIDE_STEPS)
@@ -112,8 +116,9 @@ def _step(
     spans: Mapping[int, tuple[float, float]],
     lines: Mapping[int, RankTimeline],
     kinds: Sequence[int],
+    recorded: Sequence[float | None],
 ) -> PlannedStep:
-    """Return one step. `spans`: its start and end on each rank."""
+    """Return one step. `spans`: its start and end on each rank. `recorded`: seconds of each exchange."""
     turns: list[dict[int, Turn]] = [{} for _ in found]
     tails: dict[int, float] = {}
     for rank, (start, end) in spans.items():
@@ -123,7 +128,6 @@ def _step(
                 latest = max(latest, one.parts[rank].arrival_s)
                 calls.append(_Call(index, latest))
         tails[rank] = _of_rank(rank, calls, start, end, lines[rank].stalls, turns)
-    recorded = [one.transfer_s if one.timed and len(one.parts) > 1 else None for one in found]
     operations = tuple(
         Operation(kind, recorded_s, own) for kind, recorded_s, own in zip(kinds, recorded, turns, strict=True)
     )
@@ -152,3 +156,11 @@ def _of_rank(
         waited = sum(until - since for since, until in waits)
         before = max(following - call.at_s - waited - (wait_s or 0.0), 0.0)
     return before
+
+
+def ranks_per_host(job: TracedJob) -> int | None:
+    """Return how many ranks each host of the job had; None for one host, unknown hosts, and uneven numbers."""
+    hosts = Counter(trace.host for trace in job.traces.values())
+    if None in hosts or len(hosts) < 2 or job.missing or len(set(hosts.values())) > 1:
+        return None
+    return next(iter(hosts.values()))

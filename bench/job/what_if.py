@@ -169,13 +169,13 @@ def _bucket_phases(job: TracedJob, timelines: Mapping[int, RankTimeline], graph:
     """Yield the exchanges of gradients by step and group. Blocking exchanges, which others depend on, are left out."""
     segments = {rank: segments_of(trace, timelines[rank]) for rank, trace in job.traces.items()}
     starts = {rank: _phase_starts(trace) for rank, trace in job.traces.items()}
-    blocking = _blocking(job, timelines)
+    awaited = blocking(job, timelines)
     phases: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index, one in enumerate(job.collectives):
         transfer_s = graph.transfer_s(index)
         rank = next(iter(one.parts))
         called = _called(one, rank)
-        if transfer_s is None or one.op not in _REDUCTIONS or index in blocking:
+        if transfer_s is None or one.op not in _REDUCTIONS or index in awaited:
             continue
         step = job.step_of(rank, called)
         if step is not None and _last_phase(starts[rank], called) is StepPhase.BACKWARD:
@@ -211,7 +211,7 @@ def _called(one: MatchedCollective, rank: int) -> float:
     return next(time for time in (part.launch_s, part.called_s, part.start_s) if time is not None)
 
 
-def _blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
+def blocking(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> set[int]:
     """Return the collectives that a rank awaited before it issued another one, if that happens more than once a step.
 
     A single such exchange at the end of the backward pass may be one large bucket.

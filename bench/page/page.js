@@ -14,6 +14,7 @@ async function unpack(text) {
 
 function offerToSave() {
   const button = document.getElementById("save");
+  if (!button) return; // the page of a job has none
   button.hidden = false;
   button.addEventListener("click", async () => {
     const link = document.createElement("a");

@@ -97,16 +97,30 @@ class Draws:
         low, middle, high = prediction.low_s, prediction.middle_s, prediction.high_s
         if low >= high:
             return low * self.ones
-        whole = np.log(high / low) / (2 * self._tail_normal)
-        own = min(prediction.spread / whole, 1.0)
-        normal = own * self.normal(name)
-        if own < 1:
-            normal = normal + np.sqrt(1 - own**2) * self.normal(f"pool {prediction.pool}")
+        normal = self.error_of(name, prediction)
         if middle is None:
             return self._flat(normal, low, high)
         below, above = np.log(middle / low), np.log(high / middle)
         side = np.where(normal < 0, float(below), float(above)) / self._tail_normal
         return np.asarray(np.maximum(middle * np.exp(side * normal), min(prediction.ideal_s, low)))
+
+    def error_of(self, name: str, prediction: Prediction) -> Floats:
+        """Return the standard normal variable of a prediction's error, of which `predicted` makes seconds."""
+        import numpy as np
+
+        whole = np.log(prediction.high_s / prediction.low_s) / (2 * self._tail_normal)
+        own = min(prediction.spread / whole, 1.0)
+        normal = own * self.normal(name)
+        if own < 1:
+            normal = normal + np.sqrt(1 - own**2) * self.normal(f"pool {prediction.pool}")
+        return np.asarray(normal)
+
+    def place(self, normal: Floats) -> Floats:
+        """Return where draws of a standard normal variable lie in an interval: -1 and 1 are its ends, 0 its middle."""
+        import numpy as np
+
+        found: Floats = np.clip(normal / self._tail_normal, -1.0, 1.0)
+        return found
 
     def _flat(self, normal: Floats, low: float, high: float) -> Floats:
         import numpy as np

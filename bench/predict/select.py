@@ -8,15 +8,15 @@ command that would measure this unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import Instance
 from bench.predict import cost
-from bench.predict.candidate import Candidate, SelectionQuestion, candidate
+from bench.predict.candidate import Candidate, SelectionQuestion, Unknown, candidate
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.memory import OutOfMemoryError
 from bench.predict.messages import PredictRemark, Refusal
@@ -53,6 +53,33 @@ class Doubt:
     command: str
 
 
+class ComparedMachine(Protocol):
+    """What a comparison reads of a machine.
+
+    A sample may be any unit of work. Its figures have one value for each draw.
+    """
+
+    @property
+    def name(self) -> str:
+        """How sentences call it."""
+        ...
+
+    @property
+    def sample_s(self) -> Any:
+        """The time of a sample."""
+        ...
+
+    @property
+    def sample_usd(self) -> Any:
+        """The cost of a sample; None without a price."""
+        ...
+
+    @property
+    def unknowns(self) -> Mapping[str, Unknown]:
+        """What its figures depend on, by the names of the draws."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PairDecision:
     """A comparison of two machines.
@@ -63,8 +90,8 @@ class PairDecision:
     """
 
     by: str
-    first: Candidate
-    other: Candidate
+    first: ComparedMachine
+    other: ComparedMachine
     ratio: DrawnRange
     doubt: Doubt | None
 
@@ -127,7 +154,7 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
     ranked = sorted(found, key=lambda each: _key(each, by))
     verdicts = []
     for other in ranked[1:]:
-        for metric in _metrics(by, ranked[0], other):
+        for metric in metrics(by, ranked[0], other):
             verdicts.append(verdict(metric, ranked[0], other, draws))
     return Selection(
         question=question,
@@ -159,7 +186,7 @@ def _key(each: Candidate, by: str) -> tuple[bool, float]:
     return usd is None, usd.middle if usd else range_of(each.sample_s).middle
 
 
-def _metrics(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
+def metrics(by: str, first: ComparedMachine, other: ComparedMachine) -> tuple[str, ...]:
     """Return the metrics by which two machines are compared.
 
     The requested metric is the first, and cost is included only if both machines have a price.
@@ -170,7 +197,7 @@ def _metrics(by: str, first: Candidate, other: Candidate) -> tuple[str, ...]:
     return tuple(sorted(BY, key=lambda metric: metric != by))
 
 
-def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> PairDecision:
+def verdict(by: str, first: ComparedMachine, other: ComparedMachine, draws: Draws) -> PairDecision:
     """Compare two machines draw by draw."""
     ratio = first.sample_usd / other.sample_usd if by == "cost" else first.sample_s / other.sample_s
     interval = range_of(ratio)
@@ -178,7 +205,7 @@ def verdict(by: str, first: Candidate, other: Candidate, draws: Draws) -> PairDe
     return PairDecision(by, first, other, interval, _doubt(ratio, first, other, draws) if is_open else None)
 
 
-def _doubt(ratio: Any, first: Candidate, other: Candidate, draws: Draws) -> Doubt:
+def _doubt(ratio: Any, first: ComparedMachine, other: ComparedMachine, draws: Draws) -> Doubt:
     """Return the unknown quantity whose draws have the largest squared correlation with the logarithm of the ratio."""
     import numpy as np
 

@@ -222,15 +222,15 @@ def _left_out(refused: Sequence[Refused]) -> list[str]:
     return lines
 
 
-def sentence(verdict: PairDecision) -> str:
-    """Return a verdict as a sentence.
+def sentence(verdict: PairDecision, unit: str = "sample") -> str:
+    """Return a verdict as a sentence. `unit`: what both machines do.
 
     It has the ratio of the two machines and names the better machine. If the verdict is open, it says UNDECIDED and
     what would decide it.
     """
     verb, better = _VERBS[verdict.by]
     first, other = verdict.first.name, verdict.other.name
-    ratio = f"a sample on {first} {verb} {verdict.ratio.text()} of one on {other}: "
+    ratio = f"a {unit} on {first} {verb} {verdict.ratio.text()} of one on {other}: "
     doubt = verdict.doubt
     if doubt is None:
         winner = first if verdict.ratio.high < 1 else other

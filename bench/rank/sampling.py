@@ -217,15 +217,23 @@ class Sampler:
 
     def timed(self, batch: int, chunk: int) -> Timing:
         """Return this rank's seconds of `chunk` samples; nothing on an idle rank."""
-        if self._row.mode == "isolated":
+        if self._row.mode == "isolated" and not self._case.pause_s:
             return self._transport.time_each(self._compiled, chunk)
-        timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
+        if self._row.mode == "isolated":
+            timings = [self._after_pause() for _ in range(chunk)]
+        else:
+            timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
         return Timing(
             tuple(second for timing in timings for second in timing.seconds),
             timings[0].loop,
             tuple(second for timing in timings for second in timing.host_s),
             tuple(second for timing in timings for second in timing.enqueue_s),
         )
+
+    def _after_pause(self) -> Timing:
+        """Return the time of one isolated call after a rest. The ranks meet after the rest, as before every call."""
+        time.sleep(self._case.pause_s)
+        return self._transport.time_each(self._compiled, 1)
 
     def _chunk(self, num: int, sample_s: float) -> int:
         """Return the number of samples until the next check.

@@ -62,6 +62,8 @@ def test_page_and_figure_are_written(traces: Path, tmp_path: Path) -> None:
     assert main(["job", "explain", str(traces), "--html", str(html), "--plot", str(svg)]) == 0
     page = html.read_text(encoding="utf-8")
     assert "rank 2, late" in page and "http://" not in page.replace("http://www.w3.org", "")
+    assert "MEASURED by the job" in page and "wwww" not in page  # the bars of letters are for terminals
+    assert all(f"rank{rank}" in page or f"worker{rank}" in page for rank in range(4))  # the files
     document = json.loads(page.partition('type="application/json" id="job">')[2].partition("</script>")[0])
     assert document["schema"] == "bench.job/1"
     assert "rank 2, late" in svg.read_text(encoding="utf-8")
@@ -130,3 +132,83 @@ def test_a_prediction_needs_all_ranks(tmp_path: Path, capsys: Out) -> None:
     synthetic.write(tmp_path, LATE, Recording(ranks=(0, 2)))
     assert main(["job", "predict", str(tmp_path), "--instance", "p5"]) == 2
     assert "2 of 4 ranks" in capsys.readouterr().err
+
+
+def test_machines_are_ranked_for_a_recorded_job_by_the_same_prediction(traces: Path, capsys: Out) -> None:
+    found = as_json(
+        capsys, "select", "--job", str(traces), "--instances", "p4d,p5", "--nodes", "1,2", "--price", "p5=40"
+    )
+    assert (found["schema"], found["modelled"], found["num_ranks"]) == ("bench.job_select/1", True, 4)
+    assert len(found["machines"]) == 4
+    usd = [machine["usd_per_1000_steps"] for machine in found["machines"]]
+    assert usd == sorted(usd)
+    for machine in found["machines"]:
+        words = ("job", "predict", str(traces), "--instance", machine["instance"], "--nodes", str(machine["num_nodes"]))
+        alone = as_json(capsys, *words)
+        assert [machine[f"step{end}_s"] for end in ("_low", "", "_high")] == pytest.approx(
+            [alone["step_low_s"], alone["step_s"], alone["step_high_s"]], rel=1e-9
+        )
+        price = 40 if machine["instance"] == "p5.48xlarge" else machine["usd_per_hour"] / machine["num_nodes"]
+        expected = alone["step_s"] * 1000 * price * machine["num_nodes"] / 3600
+        assert machine["usd_per_1000_steps"] == pytest.approx(expected, rel=1e-9)
+        assert set(machine["basis"].split("+")) <= {"same-gpu", "assumed", "published", "bound"}
+    assert all(each["ratio_low"] <= each["ratio"] <= each["ratio_high"] for each in found["verdicts"])
+
+
+def test_a_machine_on_which_the_ranks_do_not_fit_is_left_out(traces: Path, capsys: Out) -> None:
+    words = ("--instances", "p5,DGX Spark", "--nodes", "1,3", "--by", "time")
+    found = as_json(capsys, "select", "--job", str(traces), *words)
+    assert [(one["instance"], one["num_nodes"]) for one in found["machines"]] == [("p5.48xlarge", 1)]
+    assert {one["error"]["code"] for one in found["skipped"]} == {"uneven"}
+    assert main(["select", "--job", str(traces), *words]) == 0
+    assert "left out: 3 x p5.48xlarge" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--instances", "DGX Spark"],
+        ["--instances", "nosuch"],
+        ["--set", "training.batch=2"],
+        ["--plot", "a.png"],
+        ["--price", "p5"],
+        ["--workload", "vit-l-306m"],
+    ],
+)
+def test_a_selection_that_cannot_be_made_is_one_sentence(traces: Path, capsys: Out, words: list[str]) -> None:
+    assert main(["select", "--job", str(traces), *words]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("bench: error: ") and not said.out
+
+
+def test_files_that_are_no_job_select_nothing(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "x.json").write_bytes(b"\x00\xff rubbish")
+    for path in (tmp_path, tmp_path / "none", tmp_path / "x.json"):
+        assert main(["select", "--job", str(path)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    job = tmp_path / "job"
+    job.mkdir()
+    synthetic.write(job, Schedule(num_ranks=2))
+    min(path for path in job.rglob("*") if path.is_file()).unlink()
+    assert main(["select", "--job", str(job)]) == 2
+    assert "1 of 2 ranks have no trace" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--run", "RUN", "--run", "RUN"],
+        ["--run", "RUN", "--nodes", "2"],
+        ["--run", "nosuch"],
+        ["--run", "RUN"],  # it measured nothing that the job exchanges
+        ["--instance", "p5", "--compute-factor", "0"],
+        ["--instance", "p5", "--nodes", "3"],
+    ],
+)
+def test_a_prediction_that_cannot_be_made_is_one_sentence(traces: Path, capsys: Out, words: list[str]) -> None:
+    run = Path(__file__).parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
+    typed = [str(run) if word == "RUN" else word for word in words]
+    assert main(["job", "predict", str(traces), *typed]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("bench: error: ") and said.err.count("\n") == 1 and not said.out

@@ -82,6 +82,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "via": st.sampled_from(VIAS),
     "plan": WORD.map("/tmp/{}.json".format),
     "compute": st.sampled_from(COMPUTES),
+    "pause_s": st.floats(0.001, 1.0) | st.just(0.0),
     "graph": st.booleans(),
     "tf32": st.booleans(),
     "share_gpu": st.booleans(),

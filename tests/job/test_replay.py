@@ -17,9 +17,10 @@ from bench.job.align import job_of
 from bench.job.messages import JobCode, ReplayCode
 from bench.job.model import StepPart, StepSegment
 from bench.job.replay import Condensed, condense
+from bench.job.replay import ranks_per_host as ranks_per_host_of
 from bench.logs import step_traces
 from tests.job import synthetic
-from tests.job.synthetic import Late, Schedule
+from tests.job.synthetic import Late, Recording, Schedule
 from tests.logs.corpus import FOLDER, needs_corpus
 
 
@@ -177,6 +178,18 @@ def test_exchanges_without_sizes_are_left_out_and_reported(tmp_path: Path) -> No
     strange = replace(job, collectives=[replace(job.collectives[0], op="hypercube"), *job.collectives[1:]])
     (remark,) = condense(strange).remarks
     assert (remark.code, remark.facts["names"]) == (ReplayCode.UNKNOWN_OPS, ["hypercube"])
+
+
+def test_a_replay_keeps_the_ranks_of_each_host(tmp_path: Path) -> None:
+    """Unknown or uneven hosts, and a job on one host, leave the placement to the cluster."""
+    for ranks_per_host, expected in ((1, 1), (2, 2), (4, None), (3, None)):
+        folder = tmp_path / str(ranks_per_host)
+        folder.mkdir()
+        synthetic.write(folder, Schedule(num_ranks=4), Recording(ranks_per_host=ranks_per_host))
+        traces, _ = step_traces.read([folder])
+        assert ranks_per_host_of(job_of(traces)) == expected
+    unknown = job_of([replace(trace, host=None) for trace in traces])
+    assert ranks_per_host_of(unknown) is None
 
 
 @needs_corpus

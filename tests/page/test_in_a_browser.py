@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from bench.page import page
+from bench.commands import _job_explain
+from bench.job.model import StepSegment
+from bench.page import job, page
 from bench.page.content import PageContent, of_run
 from bench.results.headline import NamedRun
 from benchmarks.page_of_many_pairs import document
+from tests.job import synthetic
+from tests.job.synthetic import Late, Recording, Schedule
 
 pytestmark = pytest.mark.slow
 REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
@@ -37,6 +41,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "run": page.html(of_run(REFERENCE)),
         "pairs": page.html(PageContent(document(80), NamedRun("<script>alert(1)</script>"))),
     }
+    for name, late in (("job", ()), ("late", (Late(5, StepSegment.BACKWARD, 4000),))):
+        (folder / name).mkdir()
+        synthetic.write(folder / name, Schedule(num_ranks=12, num_steps=6, late=late), Recording())
+        made[name] = job.html(_job_explain.report_of([folder / name], None, None), name)
     for name, html in made.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in made}
@@ -57,7 +65,7 @@ def opened(browser: Any, file: Path, **options: Any) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["run", "pairs"])
+@pytest.mark.parametrize("name", ["run", "pairs", "job", "late"])
 def test_no_error_no_request_and_no_violation(browser: Any, files: dict[str, Path], name: str, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     view, troubles = opened(browser, files[name], color_scheme=scheme, bypass_csp=True)  # axe is a script of its own

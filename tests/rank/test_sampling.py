@@ -128,6 +128,18 @@ def test_of_a_host_clock_there_is_no_second_look() -> None:
     assert not len(taken.shares[0].host_s) and not len(taken.shares[0].enqueue_s)
 
 
+def test_ranks_rest_before_each_isolated_call_and_never_before_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    monkeypatch.setattr("bench.rank.sampling.time.sleep", rests.append)
+    taken, transport = take([forever(1e-4, 3e-4)], warmup=5, iterations=4, pause_s=0.02, kind=Device)
+    assert rests == [0.02] * 4
+    assert len(taken.shares[0].slowest) == len(taken.shares[0].host_s) == len(taken.shares[0].enqueue_s) == 4
+    assert transport.last == [1]  # each call on its own
+    rests.clear()
+    take([forever(1e-4)], warmup=5, iterations=4, pause_s=0.02, mode="pipelined")
+    assert rests == []
+
+
 def test_steady_times_stop_at_thirty_samples() -> None:
     taken, _ = take([forever(1e-4, 1.001e-4, 0.999e-4)], warmup=5)
     assert (taken.stop_reason, len(taken.shares[0].slowest)) == ("ci", 30)

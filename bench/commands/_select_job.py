@@ -1,0 +1,48 @@
+"""`linkbench select --job`: rank machines for a recorded training job."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from bench.core.errors import EXIT_DONE, UsageError
+from bench.predict.cost import check_region, given_prices
+from bench.predict.predict import EfficiencyEvidence
+from bench.results import output
+
+if TYPE_CHECKING:
+    from bench.config.site import InstanceTypes
+
+# Options of `select` that change or explain a workload file: attribute -> option.
+_ONLY_WORKLOADS = {"set": "--set", "gpus": "--gpus", "explain": "--explain", "plot": "--plot"}
+
+
+def main(
+    args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
+) -> int:
+    """Print the ranked machines. Raises UsageError for unusable traces and for options of workload files."""
+    from bench.commands._job_explain import read_job
+    from bench.job.elsewhere import RecordedSteps
+    from bench.job.selection import JobQuestion, select_for_job
+    from bench.job.selection_page import JobSelectPage
+
+    for name, option in _ONLY_WORKLOADS.items():
+        if getattr(args, name):
+            raise UsageError(f"{option} belongs to --workload: a recorded job has nothing to change or to derive")
+    job, _ = read_job([args.job])
+    named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
+    names = [site.instance(name).name for name in dict.fromkeys(named)]
+    check_region(args.region, [site.instance(name) for name in site.instances])
+    question = JobQuestion(
+        recorded=RecordedSteps(job),
+        evidence=evidence,
+        rates=rates,
+        today=datetime.now(UTC).date(),
+        region=args.region,
+        price_on=args.price_date,
+        prices=given_prices(args.price, list(site.instances)),
+    )
+    wanted = [(name, nodes) for name in names for nodes in args.nodes or (None,)]
+    output.show(JobSelectPage(select_for_job(question, site, wanted, args.by), str(args.job)), args)
+    return EXIT_DONE
