@@ -30,7 +30,7 @@ Launch = Callable[[int], tuple[str, ...]]
 # The command line, with nccl-tests compared with MPI instead of NCCL.
 CONTROLLER = (
     "import sys; from bench.logs.readers.nccl_tests import NcclTestsTool as T; "
-    "T.transport = 'mpi'; from bench import __main__"
+    "T.transports = ('mpi',); from bench import __main__"
 )
 SCENARIO = """
 description: beside nccl-tests
