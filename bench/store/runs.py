@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -165,7 +166,9 @@ def failure_of(outcome: Mapping[str, Any]) -> Failure:
 def remarks_of(plan: Mapping[str, Any]) -> tuple[CodedRemark, ...]:
     """Return the remarks of a stored plan. Plans of older versions have only notes; one kind of note gets its code."""
     if plan.get("remarks") is not None:
-        return tuple(CodedRemark(**remark) for remark in plan["remarks"])
+        names = [field.name for field in fields(CodedRemark)]  # another version may write more
+        known = [{name: remark[name] for name in names if name in remark} for remark in plan["remarks"]]
+        return tuple(CodedRemark(**remark) for remark in known)
     remarks = []
     for line in plan.get("notes") or ():
         thinned = _OLD_SIZES_THINNED.match(line)

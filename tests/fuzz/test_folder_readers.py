@@ -30,6 +30,14 @@ def test_a_good_folder_is_read(tmp_path: Path) -> None:
     assert end.code == 0 and json.loads(end.out)["summaries"]
 
 
+def test_a_remark_with_a_key_of_another_version_is_read(tmp_path: Path) -> None:
+    folders.write(tmp_path)
+    plan = folders.files()["plan.json"]
+    plan["remarks"][0]["more"] = 1
+    (tmp_path / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    assert [remark.text for remark in runs.remarks_of(runs.read_plan(tmp_path))] == ["a note"]
+
+
 @hypothesis.settings(max_examples=100, suppress_health_check=_SHARED_FOLDER)
 @hypothesis.given(st.sampled_from(folders.NAMES), st.integers(0, 1 << 32))
 def test_a_reader_reads_or_refuses(tmp_path: Path, name: str, seed: int) -> None:
