@@ -1,0 +1,166 @@
+"""The CUDA kernels, compiled by a C++ compiler and run on the CPU, one thread of the GPU after the other.
+
+Neither kernel synchronises threads, so their order does not matter. Each mutant below must be found, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from bench.transports import _cuda_kernels as kernels
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
+
+_DEVICE = r"""
+#include <time.h>
+#define __global__
+#define __launch_bounds__(...)
+#define __threadfence_system() __sync_synchronize()
+struct uint4 { unsigned x, y, z, w; };
+static struct { unsigned x; } threadIdx, blockIdx, blockDim, gridDim;
+static unsigned long long now_ns() {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+"""
+_GRID = r"""
+typedef unsigned long long u64;
+extern "C" void run(unsigned blocks, unsigned threads, u64 a, u64 b, u64 c) {
+    gridDim.x = blocks;
+    blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < blocks; blockIdx.x++)
+        for (threadIdx.x = 0; threadIdx.x < threads; threadIdx.x++)
+            bench_copy(a, b, c);
+}
+"""
+_CLOCK = re.compile(r'asm volatile\("mov\.u64 %0, %%globaltimer;" : "=l"\((\w+)\) :: "memory"\);')
+COPY_MUTANTS = {
+    "tail-dropped": ("num_bytes % 16", "num_bytes % 1"),
+    "tail-in-every-block": ("blockIdx.x == 0 && threadIdx.x < num_bytes % 16", "threadIdx.x < num_bytes % 16 - 1"),
+    "tail-misplaced": ("words * 16 + threadIdx.x;", "words * 16 + threadIdx.x + 1;"),
+    "last-words-dropped": ("one < words;", "one + blockDim.x < words;"),
+    "one-word-twice": ("to[at + 3ull * blockDim.x] = d;", "to[at + 3ull * blockDim.x] = c;"),
+    "word-not-stored": ("to[at + blockDim.x] = b;", ""),
+    "stride-doubled": ("begin += gridDim.x * tile", "begin += 2 * gridDim.x * tile"),
+    "tile-too-long": ("begin + tile <= words", "begin + tile <= words + 1"),
+    "wrong-tile": ("tile = 4ull * blockDim.x", "tile = 5ull * blockDim.x"),
+}
+GATE_MUTANTS = {
+    "never-waits": ("*flag != (unsigned int)ticket", "0"),
+    "never-expires": ("now - begin > limit_ns", "0"),
+    "limit-x-1000": ("> limit_ns", "> 1000 * limit_ns"),
+    "expires-at-once": ("> limit_ns", "> limit_ns / 1000"),
+    "opened-by-any-number": ("*flag != (unsigned int)ticket", "*flag == 0"),
+    "expiry-not-told": ("*(volatile unsigned int*)expired = (unsigned int)ticket;", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
+    """A function that compiles a kernel's source."""
+
+    def build(source: str) -> ctypes.CDLL:
+        folder = tmp_path_factory.mktemp("kernel")
+        text = _DEVICE + _CLOCK.sub(r"\1 = now_ns();", source) + (_GRID if "bench_copy" in source else "")
+        (folder / "kernel.cpp").write_text(text, encoding="utf-8")
+        words = ("g++", "-O1", "-fno-strict-aliasing", "-shared", "-fPIC", "-o", "kernel.so", "kernel.cpp")
+        subprocess.run(words, cwd=folder, check=True, timeout=120)
+        return ctypes.CDLL(str(folder / "kernel.so"))
+
+    return build
+
+
+def wrong_copies(library: ctypes.CDLL, num_cases: int) -> int:
+    """The number of copies of random sizes and grids that differ from their source, or that write beside it."""
+    draw, wrong = random.Random(5), 0
+    for case in range(num_cases):
+        threads = draw.choice((32, 64, 512))
+        tile = 4 * threads * 16
+        near = draw.choice((0, 16, tile, 2 * tile, 5 * tile)) + draw.choice((-16, -1, 0, 1, 5, 15, 16, 17))
+        num_bytes = max(0, near) if case % 2 else draw.randrange(6 * tile)
+        blocks = draw.choice((1, 2, 3, -(-num_bytes // tile) or 1))
+        room = num_bytes + 3 * tile  # a wrong kernel may read and write beyond the end
+        source = np.frombuffer(draw.randbytes(room), np.uint8)
+        target = np.full(room + 16, 0xC3, np.uint8)
+        begin = -target.ctypes.data % 16
+        fro = np.zeros(room + 16, np.uint8)
+        at = -fro.ctypes.data % 16
+        fro[at : at + num_bytes] = source[:num_bytes]
+        library.run(
+            blocks,
+            threads,
+            *(ctypes.c_ulonglong(number) for number in (fro.ctypes.data + at, target.ctypes.data + begin, num_bytes)),
+        )
+        copied = target[begin : begin + num_bytes]
+        outside = np.delete(target, slice(begin, begin + num_bytes))
+        wrong += not np.array_equal(copied, source[:num_bytes]) or bool((outside != 0xC3).any())
+    return wrong
+
+
+def gate_faults(library: ctypes.CDLL) -> list[str]:
+    """What a gate does wrong: it must wait for its own ticket only, and tell when it gave up."""
+    opened, expired = ctypes.c_uint32(0), ctypes.c_uint32(0)
+    ends = [ctypes.c_ulonglong(ctypes.addressof(word)) for word in (opened, expired)]
+    faults = []
+
+    def shut(ticket: int, limit_ns: int) -> threading.Thread:
+        numbers = (ctypes.c_ulonglong(ticket), ctypes.c_ulonglong(limit_ns))
+        waiting = threading.Thread(target=library.bench_gate, args=(*ends, *numbers), daemon=True)
+        waiting.start()
+        return waiting
+
+    first = shut(7, 20_000_000_000)
+    opened.value = 6
+    first.join(0.1)
+    if not first.is_alive():
+        faults.append("did not wait")
+    opened.value = 7
+    first.join(10)
+    if first.is_alive() or expired.value:
+        faults.append("did not open")
+    second = shut(8, 20_000_000)
+    second.join(5)
+    if second.is_alive() or expired.value != 8:
+        faults.append("did not give up")
+        opened.value = 8
+        second.join(5)
+    return faults
+
+
+def test_copies_of_random_sizes_are_exact(compiled: Callable[[str], ctypes.CDLL]) -> None:
+    assert wrong_copies(compiled(kernels.COPY), 200) == 0
+
+
+def test_a_gate_waits_for_its_ticket_or_its_limit(compiled: Callable[[str], ctypes.CDLL]) -> None:
+    assert gate_faults(compiled(kernels.GATE)) == []
+
+
+@pytest.mark.parametrize("name", COPY_MUTANTS)
+def test_a_wrong_copy_kernel_is_found(name: str, compiled: Callable[[str], ctypes.CDLL]) -> None:
+    right, changed = COPY_MUTANTS[name]
+    assert right in kernels.COPY
+    assert wrong_copies(compiled(kernels.COPY.replace(right, changed)), 200) > 0
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "limit-x-1000" else name for name in GATE_MUTANTS]
+)
+def test_a_wrong_gate_kernel_is_found(name: str, compiled: Callable[[str], ctypes.CDLL]) -> None:
+    right, changed = GATE_MUTANTS[name]
+    assert right in kernels.GATE
+    assert gate_faults(compiled(kernels.GATE.replace(right, changed))) != []
+
+
+def test_the_grid_covers_every_byte_and_no_more_blocks_than_fit() -> None:
+    assert [kernels.copy_grid(size, 2) for size in (0, 1, kernels.TILE_BYTES, kernels.TILE_BYTES + 1)] == [1, 1, 1, 2]
+    assert kernels.copy_grid(1 << 40, 132) == 132 * kernels.BLOCKS_PER_SM
