@@ -78,7 +78,7 @@ def _phases(job: TracedJob, timelines: Mapping[int, RankTimeline]) -> list[int]:
     for timeline in timelines.values():
         for stall in timeline.stalls:
             known = [index for index in stall.releases if len(job.collectives[index].arrivals_s) > 1]
-            if known and stall.end_s - stall.start_s >= least:
+            if known and stall.end_s - stall.start_s >= _SHORTEST_STALL_S:  # one rank's clock: its error is no matter
                 found.add(max(known, key=lambda index: job.collectives[index].last_arrival_s))
     ends = []
     following: dict[int, float] = {}  # rank -> its earliest arrival at a later exchange

@@ -11,12 +11,12 @@ import pytest
 from bench.core.step_trace import RankTrace
 from bench.job import lateness, parts
 from bench.job.align import job_of
-from bench.job.graph import Graph
 from bench.job.messages import JobCode
 from bench.job.model import Late, RankStep, StepPart, StepSegment, TracedJob
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Recording, Schedule, Style, Truth
+from tests.job.transfers import transfers_s
 
 # The sum of four timestamps, each rounded to the file's resolution.
 TICKS = 4
@@ -73,12 +73,6 @@ def random_job(seed: int) -> tuple[Schedule, Recording]:
         is_packed=random.random() < 0.2,
     )
     return schedule, recording
-
-
-def transfers_s(job: TracedJob) -> list[float]:
-    """The seconds of each collective from when its ranks and its lane were ready."""
-    graph = Graph(job, parts.timelines_of(job))
-    return [graph.transfer_s(index) or 0.0 for index in range(len(job.collectives))]
 
 
 def check_parts(steps: list[RankStep], truth: Truth, limit_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -23,8 +24,16 @@ STEP_S, WORK_S, ALONE_S, NUM_STEPS = 0.2, 0.02, 0.03, 8
 TIMES = ((0.0, 2.0), (0.0, 3.0), (2.0, 2.9))
 
 
-def traces(late_s: float, hosts: tuple[str, str] = ("h0", "h0")) -> list[RankTrace]:
-    """Two ranks; rank 1 spends `late_s` more on its host before its backward pass. Rank 1's threads end 9 ms later."""
+def traces(
+    late_s: float,
+    hosts: tuple[str, str] = ("h0", "h0"),
+    skews_s: tuple[float, ...] = (0.009,),
+    times: Sequence[tuple[float, float]] = TIMES,
+) -> list[RankTrace]:
+    """Two ranks; rank 1 spends `late_s` more on its host before its backward pass.
+
+    skews_s: by how much rank 1's threads end later, by step, again and again. After each exchange a callback works.
+    """
     found = []
     for rank in range(2):
         collectives, compute, backward, steps = [], [], [], []
@@ -33,8 +42,8 @@ def traces(late_s: float, hosts: tuple[str, str] = ("h0", "h0")) -> list[RankTra
             begin = start + rank * late_s
             called = begin + WORK_S
             last = start + late_s + WORK_S
-            ends = [last + rank * 0.009 + end * ALONE_S for _, end in TIMES]
-            for place, (first, _) in enumerate(TIMES):
+            ends = [last + rank * skews_s[number % len(skews_s)] + end * ALONE_S for _, end in times]
+            for place, (first, _) in enumerate(times):
                 at = called + 1e-4 * place
                 collectives.append(
                     TracedCollective(
@@ -48,7 +57,8 @@ def traces(late_s: float, hosts: tuple[str, str] = ("h0", "h0")) -> list[RankTra
                         called_s=at,
                     )
                 )
-            compute += [(begin, called + 3e-4), (max(ends) + 1e-4, start + STEP_S - 1e-3)]
+            callbacks = [(end + 1e-5, end + 1.1e-4) for end in ends]
+            compute += [(begin, called + 3e-4), *callbacks, (max(ends) + 2e-4, start + STEP_S - 1e-3)]
             backward.append((begin, max(ends)))
             steps.append((start, start + STEP_S))
         work = spans.union(spans.of(compute))
@@ -109,6 +119,13 @@ def test_a_late_rank_is_named_although_the_threads_of_its_host_end_exchanges_apa
     assert late.ranks == (1,) and late.gain_s == pytest.approx(late_s, abs=2e-3)
     assert {one.segment for one in found.late_ranks} == {StepSegment.HOST}
     assert CauseCode.RANDOM_LATENESS not in {cause.code for cause in found.causes}
+
+
+def test_a_late_rank_is_named_although_the_last_wait_is_shorter_than_the_bound_of_the_clocks() -> None:
+    """Callbacks divide the wait into pieces, and the last piece lasts 3 ms."""
+    found = explain(traces(0.05, ("h0", "h1"), (0.0, 0.012), ((0.0, 2.0), (0.0, 2.9), (2.0, 3.0))))
+    assert found.job.alignment.bound_s is not None and found.job.alignment.bound_s > 0.005
+    assert [cause.ranks for cause in found.causes if cause.code == CauseCode.LATE_RANK] == [(1,)]
 
 
 def test_ends_of_ranks_with_one_clock_say_nothing_of_clocks() -> None:

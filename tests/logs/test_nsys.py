@@ -14,6 +14,7 @@ from bench.core.step_trace import Direction, RankTrace, StepPhase, WaitKind
 from bench.job.align import job_of
 from bench.logs import step_traces
 from bench.logs.trace_messages import TraceCode
+from tests.job.transfers import transfers_s
 from tests.logs import corpus
 from tests.logs.synthetic_nsys import Export, training
 
@@ -69,7 +70,7 @@ def test_collectives_have_group_bytes_call_and_launch(tmp_path: Path) -> None:
     assert (found.start_s - begin, found.end_s - begin) == pytest.approx((0.0061, 0.008))
     job = job_of([zero, one])
     assert [one.last_rank for one in job.collectives] == [1, 1]
-    assert [one.transfer_s for one in job.collectives] == pytest.approx([0.0019, 0.0019])
+    assert transfers_s(job) == pytest.approx([0.0019, 0.0019])
 
 
 def test_a_file_without_payloads_says_how_to_get_the_sizes(tmp_path: Path) -> None:
@@ -277,4 +278,4 @@ def test_two_h100_of_a_real_job() -> None:
     assert zero.epoch_s == pytest.approx(1779787161.41975, abs=1e-5)
     assert [len([each for each in trace.copies if each.pinned is False]) for trace in (zero, one)] == [16, 16]
     job = job_of([zero, one])
-    assert sum(each.transfer_s for each in job.collectives) == pytest.approx(5.78e-3, abs=5e-6)
+    assert sum(transfers_s(job)) == pytest.approx(5.78e-3, abs=5e-6)
