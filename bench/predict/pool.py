@@ -42,6 +42,9 @@ PER_DOUBLING = 0.05  # distance added for each doubling of the number of ranks
 PER_EXTRAPOLATED = 0.3  # distance added for an extrapolation by 1 in ln(efficiency)
 SAME_MACHINE = 0.5  # deviation of a system of the queried instance type, as a multiple of WITHIN
 REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
+# Added to the deviation between systems for each factor of e that a busy time is below LARGE: systems start up
+# differently.
+PER_SMALLER = 0.05
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
 
@@ -152,7 +155,7 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
     if not by_system:
         return None
     systems = [_of_system(members, query) for members in by_system.values()]
-    within, freedom = _within([each for each in systems if not each.own], query.family)
+    within, freedom = _within([each for each in systems if not each.own], query.family, where)
     weights, values = [], []
     for system in systems:
         own = within * (SAME_MACHINE if system.same_machine else 1.0) / (5.0 if system.own else 1.0)
@@ -261,7 +264,7 @@ def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, bool,
     )
 
 
-def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
+def _within(systems: Sequence[_System], family: str, where: float) -> tuple[float, float]:
     """Return the standard deviation between systems of one generation, and its degrees of freedom.
 
     The prior standard deviation counts as much as PRIOR_FREEDOM systems.
@@ -269,7 +272,8 @@ def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
     groups: dict[str, list[float]] = {}
     for system in systems:
         groups.setdefault(system.exact, []).append(system.value)
-    squares, freedom = PRIOR_FREEDOM * WITHIN.get(family, 0.25) ** 2, float(PRIOR_FREEDOM)
+    prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
+    squares, freedom = PRIOR_FREEDOM * prior**2, float(PRIOR_FREEDOM)
     for values in groups.values():
         mean = sum(values) / len(values)
         squares += sum((value - mean) ** 2 for value in values)

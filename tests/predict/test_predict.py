@@ -180,6 +180,17 @@ def test_similar_machines_weigh_more() -> None:
     assert estimate([curve("a", "nvlink3", -0.2)], asked, -9.0) is None  # too far from the points
 
 
+def test_no_published_row_of_a_large_message_beats_its_links_alone() -> None:
+    above = [
+        (rows.system, rows.pattern, size)
+        for rows in KNOWN.rows
+        for size, seconds in rows.seconds.items()
+        if size >= MIB
+        and seconds < 0.999 * engine.task(rows.pattern, rows.links, rows.num_nodes, rows.ranks_per_node).ideal_s(size)
+    ]
+    assert above == []
+
+
 def test_published_curves_belong_to_rows_of_the_reference() -> None:
     file = catalogue.yaml_file("curves")
     used = sum(len(each.told.busbw) > 1 for each in curves.published())
