@@ -38,6 +38,10 @@ class Fabric:
                 f"{links.instance} has {links.gpus} GPUs per node, not {world.ranks_per_node}: "
                 f"give --ranks-per-node {links.gpus} or less"
             )
+        if links.peer == "unknown":
+            raise UsageError(
+                f"how the accelerators of {links.instance or 'these nodes'} reach each other is unknown: no prediction"
+            )
         self.links, self.world = links, world
         self._nics_per_node = min(links.num_nics or 1, world.ranks_per_node)
         self._kinds = self._layout()
@@ -171,6 +175,9 @@ class Fabric:
         if self.links.peer == "memory":
             # Processes of one node exchange data through its memory. Only the NIC limits messages to other nodes.
             inner, by_port = "memory", by_port & ~crosses
+        elif self.links.pcie_bytes_per_s is None:
+            # The rate of PCIe is unknown. Each GPU's link to its NIC is assumed to be at least as fast as the NIC.
+            by_port = by_port & ~crosses
         for column, way, ranks in ((0, "out", sources), (3, "in", targets)):
             there = ranks != SWITCH
             for used, kind in ((by_nvlink & there, f"nvlink {way}"), (by_port, f"{inner} {way}")):

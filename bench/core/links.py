@@ -12,7 +12,8 @@ from bench.core.plugins import nearest
 
 # How two GPUs of a node reach each other. With the first four kinds, GPUs have NVLink ports (`nvlink_bytes_per_s`). In
 # a mesh, the link of two GPUs has `pair_bytes_per_s`. `nvlink_pairs` joins ranks 0-1, 2-3, ...; other pairs use PCIe.
-PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory")
+# With "unknown", nothing inside a node can be predicted.
+PEERS = ("nvswitch", "nvlink_mesh", "infinity_fabric", "nvlink_pairs", "pcie_p2p", "host", "memory", "unknown")
 NVLINK_PEERS = PEERS[:4]
 RATES = ("nvlink", "pcie", "nic", "memory")
 _GIVEN = "given for this run"  # of NodeLinks.sources

@@ -18,7 +18,7 @@ from bench.core.fabric import SWITCH, Flow
 from bench.core.pattern import log2_steps
 from bench.core.plugins import nearest
 
-PIECES = 8  # in flight in a pipelined schedule, the number that NCCL's buffers can hold (NCCL_STEPS)
+MOST_AT_ONCE = 1 << 18  # the most messages of a phase; an alltoall of more ranks is solved round by round
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def scaled(flows: Iterable[Flow], part: float) -> tuple[Flow, ...]:
 
 def ring_blocks(call: Call) -> Phases:
     """allgather, reducescatter: n - 1 steps of S/n."""
-    return [Phase(call.num - 1, _ring_step([call.ranks], call.ranks_per_node, call.block_bytes))]
+    return [Phase(call.num - 1, _ring_step([call.ranks], call, call.block_bytes))]
 
 
 def ring_allreduce(call: Call) -> Phases:
@@ -120,7 +120,7 @@ def chain_broadcast(call: Call) -> Phases:
     time to fill the pipeline is negligible.
     """
     root = call.ranks[call.root]
-    shares = _ring_shares(call.ranks, call.ranks_per_node)
+    shares = _ring_shares(call.ranks, call.ranks_per_node, call.mesh)
     edges = {edge: share for edge, share in shares.items() if edge[1] != root}
     filling = tuple((a, b, 0.0) for a, b in edges)
     flowing = tuple((a, b, share * call.payload_bytes) for (a, b), share in edges.items())
@@ -132,22 +132,23 @@ def chain_reduce(call: Call) -> Phases:
     return backwards(chain_broadcast(call))
 
 
-def _ring_step(groups: Iterable[Sequence[int]], ranks_per_node: int, num_bytes: float) -> tuple[Flow, ...]:
+def _ring_step(groups: Iterable[Sequence[int]], call: Call, num_bytes: float) -> tuple[Flow, ...]:
     """One step of a ring in each of several groups: every member sends `num_bytes` to the next member."""
     return tuple(
         (source, target, share * num_bytes)
         for ranks in groups
-        for (source, target), share in _ring_shares(tuple(ranks), ranks_per_node).items()
+        for (source, target), share in _ring_shares(tuple(ranks), call.ranks_per_node, call.mesh).items()
     )
 
 
 @lru_cache(maxsize=1024)  # the groups of a round, for all sizes and for all algorithms with rings
-def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int) -> Mapping[tuple[int, int], float]:
+def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int, mesh: bool) -> Mapping[tuple[int, int], float]:
     """Return the share of the data that each edge of a ring carries.
 
     The ring visits nodes in the order of members. With L consecutive members on a node there are L rings
     (channels), each with 1/L of the data. Channel c enters each node at its c-th member, so every member sends to the
-    next node in one channel, and all rails carry the same load.
+    next node in one channel, and all rails carry the same load. On a mesh, the channels together use all links of a
+    node (`_zigzag`).
     """
     runs: list[list[int]] = []
     for rank in ranks:
@@ -156,12 +157,27 @@ def _ring_shares(ranks: tuple[int, ...], ranks_per_node: int) -> Mapping[tuple[i
         else:
             runs.append([rank])
     channels = max(map(len, runs))
+    turns = (1, -1) if mesh and channels > 1 else (1,)
     shares: dict[tuple[int, int], float] = {}
     for channel in range(channels):
-        ring = [run[(channel + i) % len(run)] for run in runs for i in range(len(run))]
-        for edge in zip(ring, ring[1:] + ring[:1], strict=True):
-            shares[edge] = shares.get(edge, 0.0) + 1 / channels
+        for turn in turns:
+            ring = [
+                run[(channel + turn * step) % len(run)]
+                for run in runs
+                for step in (_zigzag(len(run)) if mesh else range(len(run)))
+            ]
+            for edge in zip(ring, ring[1:] + ring[:1], strict=True):
+                shares[edge] = shares.get(edge, 0.0) + 1 / channels / len(turns)
     return shares
+
+
+def _zigzag(size: int) -> list[int]:
+    """Return 0, 1, -1, 2, -2, ...: a way through all members of a node.
+
+    The ways that begin at each of the members, and their mirror images, use each link of a mesh equally often
+    (E. J. Williams, Experimental designs balanced for the estimation of residual effects, 1949).
+    """
+    return [(step + 1) // 2 * (1 if step % 2 else -1) for step in range(size)]
 
 
 # ---- Hierarchical: inside nodes, then between the k-th members of all nodes (one rail each). ----
@@ -173,7 +189,7 @@ def hierarchical_allreduce(call: Call) -> Phases | None:
     if levels is None:
         return None
     inside, rails = levels
-    between = _ring_step(rails, call.ranks_per_node, call.block_bytes)
+    between = _ring_step(rails, call, call.block_bytes)
     return [inside, Phase(2 * (len(rails[0]) - 1), between), inside]
 
 
@@ -183,7 +199,7 @@ def hierarchical_allgather(call: Call) -> Phases | None:
     if levels is None:
         return None
     inside, rails = levels
-    return [Phase(len(rails[0]) - 1, _ring_step(rails, call.ranks_per_node, call.block_bytes)), inside]
+    return [Phase(len(rails[0]) - 1, _ring_step(rails, call, call.block_bytes)), inside]
 
 
 def hierarchical_reducescatter(call: Call) -> Phases | None:
@@ -193,24 +209,66 @@ def hierarchical_reducescatter(call: Call) -> Phases | None:
 
 
 def pipelined_allreduce(call: Call) -> Phases | None:
-    """In PIECES, so node and network work at the same time. Inside nodes: NVLS or rings; between nodes: rails.
+    """In many small pieces, so node and network work at the same time.
+
+    Inside nodes: NVLS or rings; between nodes: rails.
     Each port carries S (1 + 1/L) with NVLS and 2 (L-1)/L S without NVLS; each rail carries 2 (N-1)/N S/L. No algorithm
-    can send fewer bytes. Links are idle only during the first and the last piece, which pass the node and the network
-    one after the other.
+    can send fewer bytes. The time to fill the pipeline is that of its latencies, as in a chain.
     """
     levels = _levels(call)
     if levels is None:
         return None
-    inside, rails = levels
+    _, rails = levels
     size, num = len(rails), len(rails[0])
-    between = _ring_step(rails, call.ranks_per_node, 2 * (num - 1) / num * call.payload_bytes / size)
+    return _overlapped(call, levels, _ring_step(rails, call, 2 * (num - 1) / num * call.payload_bytes / size))
+
+
+def double_tree_allreduce(call: Call) -> Phases | None:
+    """NCCL's trees: each half of the data goes up and down a binary tree of the nodes, in small pieces, on all rails.
+
+    A node that is inside one tree is a leaf of the other one (P. Sanders, J. Speck, J. L. Traeff, Two-tree algorithms
+    for full bandwidth broadcast, reduction and scan, 2009). A rail carries S/L between two nodes, 3/2 S/L among three
+    and 2 S/L among more, so trees need more bytes than `pipelined` and fewer latencies than a ring. Inside nodes: NVLS
+    or rings.
+    """
+    levels = _levels(call)
+    if levels is None:
+        return None
+    part = call.payload_bytes / len(levels[1]) / 2
+    edges = _tree_edges(len(levels[1][0]))
+    flows = ((rail[a], rail[b], part) for rail in levels[1] for child, parent in edges for a, b in _both(child, parent))
+    return _overlapped(call, levels, tuple(flows))
+
+
+def _both(a: int, b: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    return (a, b), (b, a)
+
+
+def _tree_edges(num: int) -> list[tuple[int, int]]:
+    """Return (child, parent) of two binary trees of `num` nodes.
+
+    The second tree mirrors the first, or is shifted by one
+    if `num` is odd.
+    """
+    edges = []
+    for node in range(1, num):
+        lowest = node & -node
+        parent = (node ^ lowest) | (lowest << 1)
+        edges.append((node, parent if parent < num else node ^ lowest))
+    if num % 2:
+        return edges + [((child + 1) % num, (parent + 1) % num) for child, parent in edges]
+    return edges + [(num - 1 - child, num - 1 - parent) for child, parent in edges]
+
+
+def _overlapped(call: Call, levels: tuple[Phase, list[Sequence[int]]], between: tuple[Flow, ...]) -> Phases:
+    """Return the phases of an allreduce whose messages inside and between nodes all flow at the same time."""
+    inside, rails = levels
     if call.reduces:
-        within, steps = _through_switch(call, size), 1
+        within, steps = _through_switch(call, len(rails)), 1
     else:
         within, steps = scaled(inside.flows, 2 * inside.repeat), inside.repeat
-    filling = [Phase(2 * steps - 1, scaled(within, 0.0)), Phase(2 * log2_steps(num) - 1, scaled(between, 0.0))]
-    singly = [Phase(1, scaled(each, 1 / PIECES)) for each in (within, between)]
-    return [*filling, *singly, Phase(1, scaled(within + between, 1 - 1 / PIECES))]
+    filling = [Phase(2 * steps, scaled(within, 0.0)), Phase(2 * log2_steps(len(rails[0])) - 1, scaled(between, 0.0))]
+    return [*filling, Phase(1, within + between)]
 
 
 def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
@@ -226,7 +284,7 @@ def _levels(call: Call) -> tuple[Phase, list[Sequence[int]]] | None:
     if call.mesh:
         inside = Phase(1, tuple((a, b, part) for ranks in nodes for a in ranks for b in ranks if a != b))
     else:
-        inside = Phase(size - 1, _ring_step(nodes, call.ranks_per_node, part))
+        inside = Phase(size - 1, _ring_step(nodes, call, part))
     return inside, list(zip(*nodes, strict=True))
 
 
@@ -398,20 +456,24 @@ def pairwise_alltoall(call: Call) -> Phases:
     ]
 
 
-def mesh_alltoall(call: Call) -> Phases | None:
-    """alltoall on nodes whose GPUs all have links to each other. A rank sends to all members of one node at a time.
+def at_once_alltoall(call: Call) -> Phases | None:
+    """alltoall: every rank sends to all others at once, so node and network, and all links of a mesh, work together.
 
-    A rank starts its messages one after the other; the model adds the log2 n latencies of a tree for that.
+    NCCL and RCCL post all messages of a rank as one group. A rank starts its messages one after the other; the model
+    adds the log2 n latencies of a tree for that. If `call.alike`, the next node stands for all other nodes.
     """
     nodes = call.even_nodes()
-    if not call.mesh or nodes is None or len(nodes[0]) < 2:
+    if nodes is None:
         return None
-    rounds: dict[int, list[Flow]] = {}
-    for (shift, _), edges in _shifts(call).items():
-        rounds.setdefault(shift, []).extend((a, b, call.block_bytes) for a, b in edges)
-    filling = Phase(max(0, log2_steps(call.num) - len(rounds)), scaled(rounds[0], 0.0))
-    times = len(nodes) - 1 if call.alike else 1
-    return [filling, *(Phase(times if shift else 1, tuple(flows)) for shift, flows in rounds.items())]
+    size, num_nodes = len(nodes[0]), len(nodes)
+    others = min(num_nodes - 1, 1) if call.alike else num_nodes - 1
+    if call.num * (size * (others + 1) - 1) > MOST_AT_ONCE:
+        return None
+    times = num_nodes - 1 if call.alike else 1
+    shifts = list(_shifts(call).items())
+    flows = tuple((a, b, call.block_bytes * (times if s else 1)) for (s, _), edges in shifts for a, b in edges)
+    farthest = tuple((a, b, 0.0) for a, b in shifts[-1][1])
+    return [Phase(log2_steps(call.num) - 1, farthest), Phase(1, flows)]
 
 
 def pairwise_alltoallv(call: Call) -> Phases:
@@ -459,6 +521,7 @@ _ALGORITHMS: dict[str, dict[str, Callable[[Call], Phases | None]]] = {
         "halving_doubling": halving_doubling,
         "recursive_doubling": recursive_doubling,
         "tree": tree_allreduce,
+        "double_tree": double_tree_allreduce,
         "pipelined": pipelined_allreduce,
         "direct": direct_allreduce,
     },
@@ -478,7 +541,7 @@ _ALGORITHMS: dict[str, dict[str, Callable[[Call], Phases | None]]] = {
     "reduce": {"chain": chain_reduce, "tree": tree_reduce},
     "gather": {"linear": linear_gather, "tree": tree_gather},
     "scatter": {"linear": linear_scatter, "tree": tree_scatter},
-    "alltoall": {"pairwise": pairwise_alltoall, "mesh": mesh_alltoall},
+    "alltoall": {"at_once": at_once_alltoall, "pairwise": pairwise_alltoall},
     "alltoallv": {"pairwise": pairwise_alltoallv},
     "barrier": {"dissemination": dissemination_barrier},
 }

@@ -96,13 +96,17 @@ def instance(name: str) -> Instance:
 def full_name(name: str, known: Sequence[str]) -> str:
     """Return the known instance type that `name` is, or abbreviates: `p4d` or `nd96isr_h100`, if only one fits.
 
-    An abbreviation has whole parts of the full name, which end at `.`, `-` or `_`; upper and lower case are equal.
+    An abbreviation has whole parts of the full name, which end at `.`, `-` or `_`; upper and lower case are equal. The
+    family of sizes such as `p5.4xlarge` and `p5.48xlarge` means the largest one.
     Raises UsageError with the names that fit, or with the nearest name.
     """
     if name in known:
         return name
     parts = re.compile(rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])")
     fitting = [each for each in known if parts.search(each.casefold())] if name else []
+    sizes = [re.fullmatch(r"(\w+)\.(\d+)xlarge", each) for each in fitting]
+    if all(sizes) and len({size[1] for size in sizes if size}) == 1:
+        return max(fitting, key=lambda each: int(each.partition(".")[2].removesuffix("xlarge")))
     if len(fitting) > 1:
         raise UsageError(f"several instance types fit {name!r}: {', '.join(fitting)}; choose one")
     if not fitting:
@@ -315,7 +319,7 @@ def _links(name: str, num_gpus: int, blocks: Mapping[str, Mapping[str, Any]]) ->
         nvlink_bytes_per_s=_scaled(peers.get("gbyte_per_s"), 1e9),
         pair_bytes_per_s=_scaled(peers.get("pair_gbyte_per_s"), 1e9),
         pcie_bytes_per_s=_pcie_rate(blocks.get("pcie")),
-        nic_bytes_per_s=blocks["network"]["gbit_per_s"] * 1e9 / 8 / nics["count"],
+        nic_bytes_per_s=_scaled(blocks["network"]["gbit_per_s"], 1e9 / 8 / nics["count"]),
         num_nics=nics["count"],
         peer_s=latency["peer"]["us"] * 1e-6,
         host_s=latency["host"]["us"] * 1e-6,

@@ -88,7 +88,10 @@ def _links(entry: Mapping[str, Any], told: Reference) -> NodeLinks:
         rate = entry.get("nic_gbyte_per_s")
         return replace(links, nic_bytes_per_s=rate * 1e9, num_nics=1) if rate else links
     latency = yaml_file("links")["latency"]
-    links = catalogue.gpu_links(told.gpu, per_node)
+    links = catalogue.gpu_links(told.gpu, own.get("gpus", per_node))
+    wired = entry.get("pcie", own.get("pcie"))
+    if wired is not None:
+        links = replace(links, pcie_bytes_per_s=catalogue.pcie_bytes_per_s(*wired))
     return replace(
         links,
         peer=own.get("peer") or links.peer,

@@ -85,33 +85,31 @@ def _proposed(gpu: str, hosts: Sequence[str], ranks_per_node: int | None) -> Log
             None, gpu, links, f"{gpu}; unknown instance type", unknown=("PCIe as wired",), unknown_nics="NICs"
         )
     how = f"{gpu}; it may be {' or '.join(names)}, or another with this GPU (name it: --instance)"
-    networks = {node_network(name) for name in names}
-    if len(networks) > 1 or (len(names) < 2 and not providers) or None in networks:
-        rates = ", ".join(f"{name} {format_rate(node_network(name))}" for name in names)
+    known = {name: rate for name in names if (rate := node_network(name)) is not None}
+    if len(set(known.values())) != 1 or (len(known) < 2 and not providers):
+        rates = ", ".join(f"{name} {format_rate(rate)}" for name, rate in known.items())
         return LogMachine(None, gpu, links, how, None, names, unknown_nics=f"its NICs ({rates} per node)")
-    first = fitting[0].links
+    fitting = [each for each in fitting if each.name in known]
+    first, node_rate = fitting[0].links, known[fitting[0].name]
     fewest = min(each.links.num_nics or 1 for each in fitting)
     likely = replace(
         links,
         gpus=max(links.gpus, min(each.gpus for each in fitting)),
-        nic_bytes_per_s=(node_network(names[0]) or 0.0) / fewest,
+        nic_bytes_per_s=node_rate / fewest,
         num_nics=fewest,
         network_reduces=any(each.links.network_reduces for each in fitting),
         nvlink_nodes=max(each.links.nvlink_nodes for each in fitting),
         sources={**links.sources, **{link: first.sources[link] for link in ("network", "nic")}},
         verified={**links.verified, **{link: first.verified[link] for link in ("network", "nic")}},
     )
-    rate = f"its NICs ({format_rate(node_network(names[0]))} per node if it is one of these)"
-    return LogMachine(None, gpu, links, how, likely, names, unknown_nics=rate)
+    nics = f"its NICs ({format_rate(node_rate)} per node if it is one of these)"
+    return LogMachine(None, gpu, links, how, likely, names, unknown_nics=nics)
 
 
 def _instance_of_platform(platform: str | None) -> str | None:
-    """Return the instance type of a platform such as `P4d` or `p5.48xlarge`.
-
-    None if its family has no or several instance types.
-    """
+    """Return the instance type of a platform such as `P4d` or `p5.48xlarge`: the largest one of its family, or None."""
     found = _PLATFORM.match(platform or "")
     if not found:
         return None
     family = [name for name in instances() if name.split(".")[0] == found[1].lower()]
-    return family[0] if len(family) == 1 else None
+    return max(family, key=lambda name: instance(name).gpus, default=None)

@@ -21,18 +21,18 @@ from bench.core.world import World
 from bench.hardware import catalogue
 from bench.predict.messages import Refusal
 
-# The algorithms that NCCL and RCCL choose from: rings, NVLS, pipelined algorithms (such as their double trees), and
-# "direct" on meshes. The other algorithms of core/schedules.py only give bounds. Its tree only gives a bound, too,
-# because it sends whole messages, which no library does.
+# The algorithms that NCCL and RCCL choose from: rings, NVLS, double trees, and "direct" on meshes. The other algorithms
+# of core/schedules.py only give bounds: "pipelined" sends fewer bytes between nodes than any of these, and "tree" sends
+# whole messages, which no library does.
 LIBRARY = {
-    "allreduce": ("ring", "nvls", "pipelined", "direct"),
+    "allreduce": ("ring", "nvls", "double_tree", "direct"),
     "allgather": ("ring", "direct"),
     "reducescatter": ("ring", "direct"),
     "broadcast": ("chain",),
     "reduce": ("chain",),
     "gather": ("linear",),
     "scatter": ("linear",),
-    "alltoall": ("pairwise",),
+    "alltoall": ("at_once", "pairwise"),
     "sendrecv": ("shift",),
     "barrier": ("dissemination",),
 }
@@ -54,9 +54,11 @@ LINK_NAMES = {
     "nic": "NIC",
     "memory": "memory",
 }
-# Without peer access, the host limits copies between GPUs, not the GPU's link. Their efficiency is therefore relative
-# to this rate, in bytes per second.
+# Without peer access, copies between GPUs pass through host memory. Servers with many GPUs reach a share of their PCIe
+# links. Machines with few GPUs reach 2 to 4 GB/s on links of any generation, so their efficiency is relative to this
+# rate, in bytes per second.
 HOST_RATE = 10e9
+SERVER_GPUS = 8  # a node with at least this many GPUs is a server
 MOST_UNEVEN_GPUS = 2048  # the most GPUs of an alltoall whose rounds differ
 
 
@@ -184,29 +186,29 @@ def _families(kind: str, slope: float, links: NodeLinks, world: World) -> dict[t
     if kind == "memory":
         return {("memory", "memory"): slope}
     if kind in ("nvlink", "nvls"):
-        return {(kind, peer_family(links, world.num_nodes, kind == "nvls")): slope}
+        return {(kind, peer_family(links, kind == "nvls")): slope}
     if kind == "pcie":
         return {("pcie", "pcie-link"): slope}
+    if links.peer == "host" and links.gpus >= SERVER_GPUS:
+        return {("host", "no-p2p-server"): slope}
     if links.peer == "host":
         return {("host", "no-p2p"): slope * (links.pcie_bytes_per_s or HOST_RATE) / HOST_RATE}
     return {("pcie", "pcie-p2p"): slope}
 
 
-def peer_family(links: NodeLinks, num_nodes: int, reduces: bool) -> str:
+def peer_family(links: NodeLinks, reduces: bool) -> str:
     """Return the family of the path between two GPUs of a node, or of one NVLink network.
 
     `reduces`: whether the switch reduces (adds the data; NVLS).
     """
     if links.peer == "nvswitch":
-        if links.nvlink_nodes > 1 and num_nodes > 1:
-            return "nvlink-domain"
         return "nvswitch-nvls" if reduces else "nvswitch"
     families: dict[str, Any] = {
         "nvlink_mesh": "nvlink-mesh",
         "infinity_fabric": "infinity-fabric",
         "nvlink_pairs": "nvlink-pairs",
         "pcie_p2p": "pcie-p2p",
-        "host": "no-p2p",
+        "host": "no-p2p-server" if links.gpus >= SERVER_GPUS else "no-p2p",
     }
     return str(families.get(links.peer, links.peer))
 
@@ -227,10 +229,17 @@ def _links_of(family: str) -> tuple[str, ...]:
     """Return the names of the fields of NodeLinks that describe the links of a family."""
     if family == "network":
         return "nic_bytes_per_s", "num_nics", "nic_kind", "gpus"
-    if family in ("pcie-link", "pcie-p2p", "no-p2p"):
+    if family in ("pcie-link", "pcie-p2p", "no-p2p", "no-p2p-server"):
         pcie = ("pcie_bytes_per_s", "gpus_per_pcie_switch")
         return pcie if family == "pcie-link" else (*pcie, "peer")
     return "peer", "nvlink_bytes_per_s", "pair_bytes_per_s", "nvls", "nvlink_generation", "nvlink_nodes"
+
+
+def num_rails(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> int:
+    """Return the number of NICs that carry the messages of a node; 0 if no message leaves an NVLink network."""
+    if num_nodes <= max(1, links.nvlink_nodes):
+        return 0
+    return min(links.num_nics or 1, ranks_per_node)
 
 
 def generation(links: NodeLinks, family: str) -> tuple[str, str]:
@@ -240,7 +249,8 @@ def generation(links: NodeLinks, family: str) -> tuple[str, str]:
     """
     if family == "network":
         kind = links.nic_kind or "unknown"
-        return kind, kind.partition("-")[0] if kind != "roce-400" else "infiniband"
+        kind_group = kind.partition("-")[0]
+        return kind, "infiniband" if kind_group == "roce" else kind_group
     if family.startswith(("nvswitch", "nvlink")):
         return f"nvlink{links.nvlink_generation}", family
     return links.peer, family

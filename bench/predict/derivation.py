@@ -113,9 +113,9 @@ def _sent(each: Candidate, call: Communication, prediction: Prediction) -> str:
 def _switched(each: Candidate, prediction: Prediction) -> bool:
     """Check whether the node's switch reduces.
 
-    Between nodes, the algorithm "pipelined" also uses a switch that reduces.
+    Between nodes, the algorithm "double_tree" also uses a switch that reduces.
     """
-    return prediction.algorithm == "nvls" or (prediction.algorithm == "pipelined" and each.instance.links.reduces)
+    return prediction.algorithm == "nvls" or (prediction.algorithm == "double_tree" and each.instance.links.reduces)
 
 
 _FACTORS = {"allreduce": "2(n-1)/n", "sendrecv": "1"}

@@ -16,7 +16,6 @@ from bench.predict.published import EfficiencyEvidence
 CONFIDENCE = 0.9  # the part of measurements that should lie inside each interval
 # For a family without measurements, the families whose efficiencies are below and above its efficiency.
 BRACKETS = {
-    "nvlink-domain": ("nvswitch",),
     "nvswitch-nvls": ("nvswitch",),
     "nvswitch": ("nvlink-mesh", "infinity-fabric"),
     "nvlink-mesh": ("nvlink-pairs", "nvswitch"),
@@ -24,6 +23,7 @@ BRACKETS = {
     "nvlink-pairs": ("nvlink-mesh", "nvswitch"),
     "pcie-p2p": ("nvlink-pairs", "nvswitch"),
     "no-p2p": (),
+    "no-p2p-server": (),
     "network": (),
     "pcie-link": (),
     "memory": (),
@@ -100,6 +100,7 @@ class Efficiencies:
             engine.machine(self._links, family),
             self._task.num_nodes * self._task.ranks_per_node,
             self._task.num_nodes,
+            engine.num_rails(self._links, self._task.num_nodes, self._task.ranks_per_node),
         )
 
     def _at(self, query: Query, busy_s: float) -> EfficiencyRange:
@@ -110,7 +111,11 @@ class Efficiencies:
         sigmas = student(round(found.freedom), CONFIDENCE)
         # Few hosts without peer access were measured, and they differ, so another host may be faster than all of them.
         # The only limit of such a host is the GPUs' PCIe links, which are a family of their own.
-        fastest = inf if query.family == "no-p2p" and found.basis == "published" else found.quantile(sigmas)
+        fastest = (
+            inf
+            if query.family in ("no-p2p", "no-p2p-server") and found.basis == "published"
+            else found.quantile(sigmas)
+        )
         return EfficiencyRange(found.quantile(-sigmas), found.quantile(0.0), fastest, found)
 
     def _bracket(self, family: str, busy_s: float) -> EfficiencyRange:

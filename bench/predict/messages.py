@@ -230,7 +230,7 @@ class PageNote(Code):
     # bench validate
     HELD_OUT = (
         "held-out",
-        "every published row is predicted without the rows of its own system; error: |predicted / measured - 1|",
+        "every published row is predicted without its own system and source; error: |predicted / measured - 1|",
     )
     MEDIAN_ERROR = (
         "median-error",

@@ -22,21 +22,29 @@ from math import exp, hypot, inf, log, sqrt
 WITHIN = {
     "nvswitch": 0.05,
     "nvswitch-nvls": 0.05,
-    "nvlink-domain": 0.15,
     "nvlink-mesh": 0.15,
     "infinity-fabric": 0.15,
     "nvlink-pairs": 0.15,
     "pcie-p2p": 0.25,
     "no-p2p": 0.35,
+    "no-p2p-server": 0.35,
     "network": 0.25,
     "pcie-link": 0.03,
 }
 PRIOR_FREEDOM = 4
 OTHER_GENERATION, OTHER_GROUP, OTHER_STYLE = 0.1, 0.25, 0.1
+OTHER_RAILS = 0.25  # distance between a run with one NIC per node and a run with several
+# Distance between nodes with at least SERVER_GPUS ranks, whose paths cross two processors, and nodes with fewer ranks.
+# It applies to families whose path leads through the host.
+OTHER_HOST, SERVER_GPUS = 0.25, 8
+HOST_FAMILIES = ("pcie-p2p", "no-p2p-server")
 PER_DOUBLING = 0.05  # distance added for each doubling of the number of ranks
 PER_EXTRAPOLATED = 0.3  # distance added for an extrapolation by 1 in ln(efficiency)
 SAME_MACHINE = 0.5  # deviation of a system of the queried instance type, as a multiple of WITHIN
 REACH = log(4.0)  # distance in ln(busy time) at which a point still counts
+# Added to the deviation between systems for each factor of e that a busy time is below LARGE: systems start up
+# differently.
+PER_SMALLER = 0.05
 LARGE = 3e-3  # busy time in seconds above which efficiency hardly rises
 
 
@@ -59,6 +67,7 @@ class EfficiencyCurve:
     style: str
     num_ranks: int
     num_nodes: int
+    num_rails: int
     points: tuple[tuple[float, float], ...]
     overhead: float | None = None
     verified: bool = True
@@ -66,14 +75,16 @@ class EfficiencyCurve:
     def at(self, where: float) -> float | None:
         """Return ln(efficiency) at `where`; None if `where` is neither between points nor near an end of the curve.
 
-        `where`: ln(busy time in seconds). A curve that ends at large messages continues as a constant.
+        `where`: ln(busy time in seconds). A curve that ends at large messages continues as a constant. `beyond` has
+        values after the end of a curve of small messages.
         """
         points = self.points
         if not points:
             return None
         after = bisect_left(points, (where, -inf))
         if after == 0:
-            return points[0][1] if points[0][0] - where <= REACH / 2 else None
+            constant = points[0][0] - where <= REACH / 2 or where >= log(LARGE)
+            return points[0][1] if constant else None
         if after == len(points):
             constant = where - points[-1][0] <= REACH or points[-1][0] >= log(LARGE)
             return points[-1][1] if constant else None
@@ -81,6 +92,20 @@ class EfficiencyCurve:
         if x1 - x0 > 2.5 * REACH:
             return None
         return y0 + (y1 - y0) * (where - x0) / (x1 - x0)
+
+    def beyond(self, where: float) -> float | None:
+        """Return ln(efficiency) at a `where` after the end of the curve; None if the curve has too few points.
+
+        The rate between its last two points is assumed to continue: time = start + bytes / rate.
+        """
+        if len(self.points) < 2 or where <= self.points[-1][0]:
+            return None
+        (x0, y0), (x1, y1) = self.points[-2:]
+        first_s, last_s = exp(x0 - y0), exp(x1 - y1)
+        if last_s <= first_s:
+            return None
+        rate = min(max((exp(x1) - exp(x0)) / (last_s - first_s), exp(y1)), 1.0)
+        return where - log(last_s + (exp(where) - exp(x1)) / rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +119,7 @@ class Query:
     instance: str
     num_ranks: int
     num_nodes: int
+    num_rails: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +155,7 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
     if not by_system:
         return None
     systems = [_of_system(members, query) for members in by_system.values()]
-    within, freedom = _within(systems, query.family)
+    within, freedom = _within([each for each in systems if not each.own], query.family, where)
     weights, values = [], []
     for system in systems:
         own = within * (SAME_MACHINE if system.same_machine else 1.0) / (5.0 if system.own else 1.0)
@@ -205,10 +231,12 @@ def _of_system(members: Sequence[_Value], query: Query) -> _System:
         distance = OTHER_GENERATION if first.group == query.group else OTHER_GROUP
     style = 0.0 if first.style == query.style else OTHER_STYLE
     apart = PER_DOUBLING * log(first.num_ranks / query.num_ranks, 2)
+    rails = OTHER_RAILS if (first.num_rails == 1) != (query.num_rails == 1) else 0.0
+    host = OTHER_HOST if _crosses(first) != _crosses(query) else 0.0
     same = bool(query.instance) and first.instance == query.instance
     return _System(
         value=sum(each.value for each in near) / len(near),
-        distance=hypot(distance, style, apart, PER_EXTRAPOLATED * near[0].extrapolated),
+        distance=hypot(distance, style, rails, host, apart, PER_EXTRAPOLATED * near[0].extrapolated),
         exact=first.exact,
         basis=first.basis,
         sources=tuple(dict.fromkeys(each.curve.source for each in near)),
@@ -218,19 +246,25 @@ def _of_system(members: Sequence[_Value], query: Query) -> _System:
     )
 
 
-def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, float, bool]:
+def _crosses(each: EfficiencyCurve | Query) -> bool:
+    """Return whether paths between the GPUs of a node cross the processors of its host."""
+    return each.family in HOST_FAMILIES and each.num_ranks // each.num_nodes >= SERVER_GPUS
+
+
+def _dissimilarity(value: _Value, query: Query) -> tuple[bool, bool, bool, bool, float, bool]:
     curve = value.curve
     apart = abs(log(curve.num_nodes / query.num_nodes)) + 0.1 * abs(log(curve.num_ranks / query.num_ranks))
     return (
         curve.basis == "published",
         curve.exact != query.exact,
+        (curve.num_rails == 1) != (query.num_rails == 1),
         curve.style != query.style,
         apart,
         value.extrapolated > 0,
     )
 
 
-def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
+def _within(systems: Sequence[_System], family: str, where: float) -> tuple[float, float]:
     """Return the standard deviation between systems of one generation, and its degrees of freedom.
 
     The prior standard deviation counts as much as PRIOR_FREEDOM systems.
@@ -238,7 +272,8 @@ def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
     groups: dict[str, list[float]] = {}
     for system in systems:
         groups.setdefault(system.exact, []).append(system.value)
-    squares, freedom = PRIOR_FREEDOM * WITHIN.get(family, 0.25) ** 2, float(PRIOR_FREEDOM)
+    prior = hypot(WITHIN.get(family, 0.25), PER_SMALLER * max(0.0, log(LARGE) - where))
+    squares, freedom = PRIOR_FREEDOM * prior**2, float(PRIOR_FREEDOM)
     for values in groups.values():
         mean = sum(values) / len(values)
         squares += sum((value - mean) ** 2 for value in values)
@@ -249,11 +284,17 @@ def _within(systems: Sequence[_System], family: str) -> tuple[float, float]:
 def _value(curve: EfficiencyCurve, family: Sequence[EfficiencyCurve], where: float) -> tuple[float, float] | None:
     """Return ln(efficiency) of a curve, and the part of it that was extrapolated; None if it is unknown.
 
-    Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family.
+    Below its first point, a curve is assumed to have the mean shape of the most similar curves of its family. Beyond
+    its last point, see `EfficiencyCurve.beyond`.
     """
     direct = curve.at(where)
-    if direct is not None or not curve.points or curve.points[-1][0] < where:
-        return None if direct is None else (direct, 0.0)
+    if direct is not None:
+        return direct, 0.0
+    if not curve.points:
+        return None
+    if curve.points[-1][0] < where:
+        further = curve.beyond(where)
+        return None if further is None else (further, abs(further - curve.points[-1][1]))
     top, top_value = curve.points[-1]
     falls: dict[tuple[bool, bool], list[float]] = {}
     for each in family:

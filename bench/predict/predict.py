@@ -44,7 +44,9 @@ __all__ = [
 ]
 
 BASES = ("measured", "imported", "published", "bound")  # the kinds of evidence for a figure, the most reliable first
-WIDEST = 4.0  # a wider interval (high / low) is shown without a middle
+# A wider interval (high / low) is shown without a middle, unless the rate of a link that this many systems measured
+# determines it.
+WIDEST, ENOUGH_SYSTEMS = 4.0, 3
 # The time of a small message / the latency of its links, used without evidence: the middle of this ratio, and half the
 # width of the interval of its logarithm.
 _OVERHEAD = (9.0, 0.6)
@@ -92,7 +94,10 @@ def link_class(links: NodeLinks, num_nodes: int, ranks_per_node: int) -> str:
     """
     if num_nodes > max(1, links.nvlink_nodes):
         return f"network-{links.nic_kind}" if links.nic_kind else "network"
-    return engine.peer_family(links, num_nodes, links.reduces and num_nodes == 1 and ranks_per_node > 1)
+    if num_nodes > 1 and links.peer == "nvswitch":
+        return "nvlink-domain"
+    found = engine.peer_family(links, links.reduces and ranks_per_node > 1)
+    return "no-p2p" if found == "no-p2p-server" else found
 
 
 def collective(
@@ -221,7 +226,9 @@ class _Predictor:
         slowest = ranges[key] if key is not None else None
         estimate = slowest.estimate if slowest is not None else None
         known = all(ranges[each].middle is not None for each in transfers if transfers[each] >= 0.5 * middle)
-        pointed = known and high / low <= WIDEST and not self._extrapolated
+        by_rate = key is not None and transfers[key] >= 0.5 * middle
+        enough = by_rate and estimate is not None and estimate.num_systems >= ENOUGH_SYSTEMS
+        pointed = known and (high / low <= WIDEST or enough) and not self._extrapolated
         basis, sources, bottleneck = self.overhead_basis, self.overhead_sources, "latency"
         if key is not None and slowest is not None and transfers[key] >= 0.5 * middle:
             basis = estimate.basis if estimate is not None else "bound"
@@ -281,7 +288,7 @@ class _Predictor:
     def _family(self) -> str:
         """Return the family of the path that an empty message takes."""
         crossing = self.task.num_nodes > max(1, self.links.nvlink_nodes)
-        return "network" if crossing else engine.peer_family(self.links, self.task.num_nodes, False)
+        return "network" if crossing else engine.peer_family(self.links, False)
 
     def _pool(self, key: tuple[str, str] | None) -> str:
         if key is None:

@@ -22,8 +22,8 @@ from bench.predict.pool import EfficiencyCurve
 from bench.results.document import Summary
 
 LAUNCH_S = 5e-6  # seconds to start a GPU operation before any transfer; the fastest published operation takes 7.7 us
-TYPICAL = {"nvswitch-nvls": 0.65, "no-p2p": 0.3}  # assumed, to find a curve's busiest link; other families:
-TYPICAL_OTHER = 0.8
+# Assumed, to find a curve's busiest link; TYPICAL_OTHER: all other families.
+TYPICAL, TYPICAL_OTHER = {"nvswitch-nvls": 0.65, "no-p2p": 0.3, "no-p2p-server": 0.4}, 0.8
 # A row shows the efficiency of links only if the start-up takes at most this share of the row's time.
 _MOST_OVERHEAD = 0.75
 
@@ -63,11 +63,11 @@ class EfficiencyEvidence:
             self.rows + other.rows, self.curves + other.curves, self.copies + other.copies, self.notes + other.notes
         )
 
-    def without(self, system: str) -> EfficiencyEvidence:
-        """Return the evidence without the rows of one system."""
+    def without(self, system: str, source: str) -> EfficiencyEvidence:
+        """Return the evidence without the rows of one system and without the other rows of one source."""
         return EfficiencyEvidence(
-            tuple(each for each in self.rows if each.system != system),
-            tuple(each for each in self.curves if each.system != system),
+            tuple(each for each in self.rows if each.system != system and each.source != source),
+            tuple(each for each in self.curves if each.system != system and each.source != source),
             tuple(each for each in self.copies if each[0] != system),
             self.notes,
         )
@@ -208,6 +208,7 @@ def _curves(rows: PublishedCurve) -> list[EfficiencyCurve]:
             engine.load_style(rows.pattern),
             rows.num_nodes * rows.ranks_per_node,
             rows.num_nodes,
+            engine.num_rails(rows.links, rows.num_nodes, rows.ranks_per_node),
             tuple(own),
             overhead,
             rows.verified,

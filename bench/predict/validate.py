@@ -1,4 +1,4 @@
-"""Held-out validation: predict each published row from evidence that excludes the row's own system.
+"""Held-out validation: predict each published row from evidence that excludes the row's own system and its source.
 
 Each system counts once, by the median error over its rows, however many rows it has. Coverage counts the same way, with
 a Wilson interval over systems, because the rows of one system are not independent.
@@ -22,14 +22,19 @@ RANGES = (
     (1 << 26, 1 << 62, "64 MiB and above"),
 )
 LARGE_BYTES = 1 << 26
-LEVELS = {"network": "network", "no-p2p": "host", "pcie-p2p": "host"}  # by family; all other families: "peer"
+LEVELS = {
+    "network": "network",
+    "no-p2p": "host",
+    "no-p2p-server": "host",
+    "pcie-p2p": "host",
+}  # by family; all other families: "peer"
 TARGETS = {"nvswitch-nvls": 0.05, "nvswitch": 0.05, "pcie-p2p": 0.15}  # median error of large allreduces
 _Z90 = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutRow:
-    """One published row, and its prediction from evidence without the row's system.
+    """One published row, and its prediction from evidence without the row's system and source.
 
     An error is predicted / measured - 1.
 
@@ -98,17 +103,18 @@ class ErrorSummary:
 
 
 def held_out_rows(evidence: EfficiencyEvidence) -> tuple[HeldOutRow, ...]:
-    """Predict every row of the evidence from the rows of all other systems.
+    """Predict every row of the evidence from the rows of all other systems and sources.
 
     The results are in the order of the rows.
     """
     found: list[HeldOutRow] = []
-    others_of: dict[str, tuple[EfficiencyEvidence, dict[str, float]]] = {}
+    others_of: dict[tuple[str, str], tuple[EfficiencyEvidence, dict[str, float]]] = {}
     for rows in evidence.rows:
-        if rows.system not in others_of:
-            others = evidence.without(rows.system)
-            others_of[rows.system] = others, _constant_efficiencies(others)
-        found += _held_out(rows, *others_of[rows.system])
+        key = rows.system, rows.source
+        if key not in others_of:
+            others = evidence.without(*key)
+            others_of[key] = others, _constant_efficiencies(others)
+        found += _held_out(rows, *others_of[key])
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench.__main__ import main
-from bench.predict.messages import PageNote, TargetResult
+from bench.predict.messages import PageNote
 
 GOLDEN = Path(__file__).resolve().parent.parent / "predict"
 ENDS = ("low_s", "middle_s", "high_s")
@@ -88,7 +88,7 @@ def test_all_formats_show_the_same_modelled_rows(capsys: pytest.CaptureFixture[s
     asked = ("predict", "--instance", "p5.48xlarge", "--nodes", "1,2", "--sizes", "1M,1G")
     listed = rows(capsys, *asked)
     assert all(row["modelled"] and row["low_s"] <= row["high_s"] for row in listed)
-    assert [row["algorithm"] for row in listed if row["best"]] == ["nvls", "nvls", "pipelined", "pipelined"]
+    assert [row["algorithm"] for row in listed if row["best"]] == ["nvls", "nvls", "double_tree", "double_tree"]
     path = tmp_path / "rows.csv"
     assert main([*map(str, asked), "--format", "csv", "--output", str(path)]) == 0
     lines = list(csv.DictReader(io.StringIO(path.read_text())))
@@ -97,7 +97,7 @@ def test_all_formats_show_the_same_modelled_rows(capsys: pytest.CaptureFixture[s
     for form in ("table", "markdown"):
         assert main([*map(str, asked), "--format", form]) == 0
         shown = capsys.readouterr().out
-        assert shown.count("pipelined") == sum(row["algorithm"] == "pipelined" for row in listed)
+        assert shown.count("double_tree") == sum(row["algorithm"] == "double_tree" for row in listed)
 
 
 def test_unverified_figures_have_a_note(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,8 +123,8 @@ def test_other_algorithms_are_bounds_without_a_middle(capsys: pytest.CaptureFixt
 def test_oversubscription_slows_traffic_between_leaves(capsys: pytest.CaptureFixture[str], site: Path) -> None:
     asked = ("predict", "--config", site, "--sizes", "1G", "--patterns", "alltoall", "--nodes")
     for nodes, slower in ((16, False), (32, True)):
-        (fat,) = rows(capsys, *asked, nodes, "--instance", "fat")
-        (flat,) = rows(capsys, *asked, nodes, "--instance", "p5.48xlarge")
+        fat = rows(capsys, *asked, nodes, "--instance", "fat")[0]
+        flat = rows(capsys, *asked, nodes, "--instance", "p5.48xlarge")[0]
         assert (fat["ideal_s"] > 1.5 * flat["ideal_s"]) is slower
 
 
@@ -162,7 +162,7 @@ def test_validation_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "bench.validate/1" and len(document["rows"]) > 400
-    assert document["targets"]["pcie-p2p"] == {"code": TargetResult.NO_POINT, "facts": {"most": 0.15}}
+    assert document["targets"]["pcie-p2p"]["facts"]["met"]
     assert document["targets"]["nvswitch-nvls"]["facts"]["met"]
     assert all(row["modelled"] for row in document["rows"])
 

@@ -13,7 +13,7 @@ from bench.core.fabric import Fabric
 from bench.core.links import NodeLinks
 from bench.core.loads import Load, ideal_s
 from bench.core.program import Collective, Group
-from bench.core.schedules import PIECES, Phase
+from bench.core.schedules import Phase
 from bench.core.world import World
 from bench.hardware import catalogue
 from bench.transports.model import FabricModel
@@ -58,8 +58,40 @@ def test_pieces_overlap_node_and_network(nodes: int) -> None:
     inside = (1 + 1 / 8) / 450e9
     assert total(found, "nic") == pytest.approx(network) and total(found, "nvls") == pytest.approx(inside)
     assert found is not None
-    expected = (1 - 1 / PIECES) * max(network, inside) + (network + inside) / PIECES
-    assert ideal_s(found, 64 * GIB) == pytest.approx(64 * GIB * expected, rel=1e-3)
+    assert ideal_s(found, 64 * GIB) == pytest.approx(64 * GIB * max(network, inside), rel=1e-3)
+
+
+@pytest.mark.parametrize(("nodes", "share"), [(2, 1.0), (3, 1.5), (4, 1.5), (5, 2.0), (8, 2.0), (64, 2.0)])
+def test_double_trees_send_their_closed_form_between_nodes(nodes: int, share: float) -> None:
+    """In 3 and 4 nodes, no node has two children in one tree and a parent in the other one."""
+    found = loads.loads(Fabric(P5, World(nodes, 8)), "allreduce", "double_tree")
+    assert total(found, "nic") == pytest.approx(share / 8 / 50e9)
+    assert total(found, "nvls") == pytest.approx((1 + 1 / 8) / 450e9)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 5, 16, 31, 100])
+def test_each_node_is_inside_at_most_one_of_two_trees(nodes: int) -> None:
+    edges = schedules._tree_edges(nodes)
+    assert len(edges) == 2 * (nodes - 1)
+    for tree in (edges[: nodes - 1], edges[nodes - 1 :]):
+        assert len({child for child, _ in tree}) == nodes - 1  # each node but the root has one parent
+        assert all(sum(parent == node for _, parent in tree) <= 2 for node in range(nodes))
+    first, second = ({parent for _, parent in tree} for tree in (edges[: nodes - 1], edges[nodes - 1 :]))
+    assert len(first & second) <= 1 + nodes % 2
+
+
+@pytest.mark.parametrize("num", [2, 4, 5, 8])
+def test_rings_and_an_alltoall_load_all_links_of_a_mesh_alike(num: int) -> None:
+    rate = 50e9
+    port = rate * (num - 1)
+    mesh = NodeLinks("mesh", num, "infinity_fabric", nvlink_bytes_per_s=port, pair_bytes_per_s=rate, peer_s=1e-6)
+    for pattern, algorithm, factor in (("allreduce", "ring", 2.0), ("alltoall", "at_once", 1.0)):
+        found = loads.loads(Fabric(mesh, World(1, num)), pattern, algorithm)
+        assert total(found, "nvlink") == pytest.approx(factor * (num - 1) / num / port)
+    pairwise = loads.loads(Fabric(mesh, World(1, num)), "alltoall", "pairwise")
+    assert total(pairwise, "nvlink") >= total(
+        loads.loads(Fabric(mesh, World(1, num)), "alltoall", "at_once"), "nvlink"
+    ) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -55,7 +55,9 @@ def test_every_instance_can_be_read_and_its_links_written_to_a_header(name: str)
     assert set(found.links.sources) == set(found.links.verified) >= {"network", "nic", "latency"}
     dates = [price.date for price in found.prices if price.date]
     assert dates == sorted(dates)
-    assert found.links.num_nics and found.links.nic_bytes_per_s and found.links.network_s
+    assert found.links.network_s
+    if found.provider not in ("lambda", "runpod") and name != "BM.GPU.RTXPRO.8":  # they publish no rate of a network
+        assert found.links.num_nics and found.links.nic_bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,8 @@ def test_hopper_and_blackwell_switches_reduce() -> None:
 
 def test_what_was_not_read_is_not_verified() -> None:
     assert node_links("p4d.24xlarge").verified["nic"]
-    g6e = node_links("g6e.48xlarge")
-    assert g6e.verified["network"] and not g6e.verified["nic"]
+    p3 = node_links("p3.16xlarge")
+    assert p3.verified["network"] and not p3.verified["nic"]
     assert not node_links("p5.48xlarge").verified["pcie"]
     assert gpu("T4").verified and not gpu("A10G").verified
 

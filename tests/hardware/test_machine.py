@@ -98,9 +98,9 @@ def test_host_names_leave_the_types_of_their_provider() -> None:
 
 
 def test_one_type_of_many_makers_is_not_taken_for_the_machine() -> None:
-    found = machine_of(None, ("NVIDIA L40S",), ("node1",), 2)
-    assert found.candidates == ("g6e.48xlarge",) and found.likely is None
-    assert found.links is not None and found.links.pcie_bytes_per_s == pytest.approx(31.508e9, abs=1e6)
+    found = machine_of(None, ("AMD Instinct MI355X",), ("node1",), 2)
+    assert found.candidates == ("BM.GPU.MI355X.8",) and found.likely is None
+    assert found.links is not None and found.links.pcie_bytes_per_s == pytest.approx(63.015e9, abs=1e6)
 
 
 def test_no_gpu_an_unknown_one_or_two_kinds_give_no_links() -> None:
@@ -115,7 +115,7 @@ def test_a_gpu_alone_gives_ports_and_no_nics(name: str) -> None:
     assert links.num_nics is None and links.nic_bytes_per_s is None
     assert set(links.sources) == set(links.verified)
     assert ("nvlink" in links.sources) is (links.nvlink_bytes_per_s is not None)
-    assert links.pcie_bytes_per_s is not None or name in ("B300-SXM", "MI250X", "GB10")
+    assert links.pcie_bytes_per_s is not None or name in ("B300-SXM", "MI250X", "GB10", "Trainium2")
 
 
 def test_each_name_that_drivers_print_means_one_gpu() -> None:

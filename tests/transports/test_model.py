@@ -118,14 +118,14 @@ def test_a_switch_that_reduces_is_used_where_it_is_faster() -> None:
 
 
 @pytest.mark.thin(4)
-@pytest.mark.parametrize("name", instances())
+@pytest.mark.parametrize("name", [name for name in instances() if node_links(name).peer != "unknown"])
 @pytest.mark.parametrize("num_nodes", [1, 2, 3])
 def test_no_modelled_figure_is_above_a_hard_bound_or_below_the_floor(name: str, num_nodes: int) -> None:
     links = node_links(name)
     if links.pcie_bytes_per_s is None:
         links = links.with_rates({"pcie": 64e9})  # one instance type's is unknown, and the network is behind it
-    if num_nodes * links.gpus < 2:
-        return  # one rank sends nothing
+    if num_nodes * links.gpus < 2 or (num_nodes > 1 and links.nic_bytes_per_s is None):
+        return  # one rank sends nothing, and messages to another node need a known network
     for each in COLLECTIVES:
         for num_bytes in (1 << 10, GIB):
             header, record, busbw = judged(links, World(num_nodes, links.gpus), each, num_bytes)
@@ -162,9 +162,11 @@ def test_half_an_nvlink_slows_what_is_inside_nodes_and_nothing_on_rails(name: st
     assert rails[0] == rails[1]
 
 
-def test_half_an_nvlink_slows_the_pipelined_allreduce_of_two_nodes_by_its_first_piece() -> None:
-    slow = P4D.with_rates({"nvlink": 150e9})
-    assert seconds(slow, TWO_NODES, "allreduce") > 1.02 * seconds(P4D, TWO_NODES, "allreduce")
+def test_an_nvlink_slows_the_allreduce_of_two_nodes_if_it_is_slower_than_their_nics() -> None:
+    """Messages inside and between nodes flow at the same time."""
+    half, tenth = (P4D.with_rates({"nvlink": rate}) for rate in (150e9, 30e9))
+    assert seconds(half, TWO_NODES, "allreduce") == pytest.approx(seconds(P4D, TWO_NODES, "allreduce"), rel=1e-3)
+    assert seconds(tenth, TWO_NODES, "allreduce") > 1.5 * seconds(P4D, TWO_NODES, "allreduce")
 
 
 def test_rails_that_run_together_share_the_nics() -> None:
