@@ -23,7 +23,18 @@ class JobCode(OptionalPartsCode):
     """What is missing in the files of a job, or contradicts."""
 
     RANK_UNKNOWN = "rank-unknown", "{source} does not state its rank; it is taken as rank {rank}, by the order of files"
+    OTHER_FILES = "other-files", " ({num:n other file} likewise)"
     SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; the second is left out"
+    RECORDS_JOINED = (
+        "records-joined",
+        "records of collectives of {num:n rank} agree with the traces of these ranks, and add bytes, groups or peers "
+        "to {num_collectives:n collective}",
+    )
+    RECORDS_LEFT_OUT = (
+        "records-left-out",
+        "{num:n file} of records of collectives left out ({sources:list 2}): no trace of the same rank has the same "
+        "calls",
+    )
     OTHER_WORLD = (
         "other-world",
         "{source} is of a job of {world_size} ranks, the others of {num_ranks}: these files are of different jobs; it "
@@ -68,7 +79,7 @@ class JobCode(OptionalPartsCode):
         "in {num} of {num_all} exchanges one rank ended before another began: these files are of different runs, and "
         "who was late is meaningless",
     )
-    DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.0f} microseconds per second; this is corrected"
+    DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.2g} microseconds per second; this is corrected"
     NO_STEPS = "no-steps", "no step is marked (ProfilerStep#, NVTX range step): all {seconds:time} are one step"
     OTHER_STEPS = (
         "other-steps",
