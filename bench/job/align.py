@@ -23,7 +23,7 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.step_trace import RankTrace, TracedCollective
 from bench.job.messages import JobCode
-from bench.job.model import Alignment, MatchedCollective, TracedJob
+from bench.job.model import MESSAGE, Alignment, MatchedCollective, TracedJob
 from bench.job.records import is_records, join
 from bench.logs.trace_messages import TraceCode
 
@@ -316,7 +316,7 @@ def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollect
     return MatchedCollective(
         group=str(key),
         place=one.place,
-        op="message" if one.op in _MESSAGES and one.peer is not None else one.op,
+        op=MESSAGE if one.op in _MESSAGES and one.peer is not None else one.op,
         num_bytes=max(sizes) if sizes else None,
         dtype=one.dtype,
         group_size=size,
@@ -347,9 +347,11 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
     ]
     ends = [{rank: part.end_s + base[rank] for rank, part in parts.items()} for parts in exchanges]
     if not ends:
-        if len(by_rank) > 1 and any(trace.collectives for trace in by_rank.values()):
-            others = [str(rank) for rank in by_rank if rank != reference]
-            remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=others))
+        host = by_rank[reference].host
+        share_clock = len(known) == len(epochs) and host is not None
+        others = [str(rank) for rank, trace in by_rank.items() if not (share_clock and trace.host == host)]
+        if others and len(by_rank) > 1 and any(trace.collectives for trace in by_rank.values()):
+            remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=[rank for rank in others if rank != str(reference)]))
         return Alignment(reference, base, None, 0)
     offsets, unaligned = _offsets(reference, [*by_rank], ends)
     if len(known) == len(epochs):

@@ -148,7 +148,7 @@ class CauseCode(OptionalPartsCode):
         "sync_point",
         "the host waits for the device ({name}), which then waits {idle_s:time} for the host",
     )
-    BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for the stage before"
+    BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for each other"
     RECOMPUTE = "recompute", "{recompute_s:time} of the backward pass repeat the forward pass"
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
@@ -183,6 +183,12 @@ class EvidenceCode(Code):
     BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
     LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
     LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
+    PIPELINE = (
+        "pipeline",
+        "{num_stages} stages, {num_micro} micro-batches: (p - 1) / (m + p - 1) is {share:percent} of the step, "
+        "{least_s:time}",
+    )
+    UNEVEN_STAGES = "uneven-stages", "rank {rank} computes {own_s:time} a step, the median stage {usual_s:time}"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
@@ -211,7 +217,7 @@ class ConfirmCode(Code):
     OVERLAP = "overlap", "linkbench run overlap: products alone and beside an allreduce; fewer SMs for NCCL"
     GRAPHS = "graphs", "torch.compile or a CUDA graph: the gaps must vanish"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
-    MICRO_BATCHES = "micro-batches", "twice as many micro-batches: the wait must halve"
+    MICRO_BATCHES = "micro-batches", "twice as many micro-batches of half the size: the wait must halve"
     RECOMPUTE = "recompute", "recompute fewer layers, as far as the memory lasts"
     ALLOCATOR = "allocator", "PYTORCH_ALLOC_CONF=expandable_segments:True"
     BATCH = "batch", "twice the batch: the step must take less than twice as long"

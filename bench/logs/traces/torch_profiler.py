@@ -29,12 +29,14 @@ from bench.core.step_trace import Direction, HostWait, RankTrace, TracedCollecti
 from bench.logs.archives import ArchiveError
 from bench.logs.trace_messages import TraceCode
 from bench.logs.traces import _host_ranges, _names, _open
+from bench.logs.traces._columns import NO_CORRELATION, Kernels, Launches, correlation_of
 from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._json_stream import DamagedError, JsonStream
 
 _HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
 _MOST_EPOCH_NS = 1 << 63
 _OF_COLLECTIVES = ("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:")
+_PEER_PLACE = 2  # of the arguments of a message's call
 _NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 _UNIX_US = 1e15  # larger timestamps, in microseconds, count from 1970
 # Kind of event by category, in the spelling of any version.
@@ -81,11 +83,11 @@ class _Events:
 
     names: dict[str, _Name] = field(default_factory=dict)
     host: list[HostRange] = field(default_factory=list)
-    compute: list[tuple[float, float, int, int]] = field(default_factory=list)  # start, end, correlation (or -1), kind
+    compute: Kernels = field(default_factory=Kernels)
     kinds: dict[tuple[str, str], int] = field(default_factory=dict)  # name and grid of a kernel -> its number
     exchange: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
     copies: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
-    launches: dict[int, tuple[float, Any]] = field(default_factory=dict)  # correlation -> start, thread
+    launches: Launches = field(default_factory=Launches)
     waits: list[tuple[WaitKind, float, float, str]] = field(default_factory=list)
     devices: set[str] = field(default_factory=set)
 
@@ -177,9 +179,9 @@ def _add_one(event: Mapping[str, Any], kind: str, events: _Events) -> None:
         kept = args if known.is_of_collective else _NO_ARGS
         events.host.append(HostRange(start, end, thread, known.name, kept))
     elif kind is _RUNTIME:
-        correlation = args.get("correlation")
-        if type(correlation) is int:
-            events.launches.setdefault(correlation, (start, thread))
+        number = correlation_of(args.get("correlation"))
+        if number != NO_CORRELATION:
+            events.launches.add(number, start, thread)
         if known.wait is not None:
             events.waits.append((known.wait, start, end, known.name))
     else:
@@ -196,8 +198,7 @@ def _add_of_device(
     events: _Events,
 ) -> None:
     """Add a kernel or a copy."""
-    correlation = args.get("correlation")
-    number = correlation if type(correlation) is int else -1
+    number = correlation_of(args.get("correlation"))
     events.devices.add(str(args.get("device", event.get("pid"))))
     if kind is _COPY:
         events.copies.append((start, end, number, known.name, args))
@@ -205,7 +206,7 @@ def _add_of_device(
         events.exchange.append((start, end, number, known.name, args))
     else:
         key = known.name, str(args.get("grid"))
-        events.compute.append((start, end, number, events.kinds.setdefault(key, len(events.kinds))))
+        events.compute.add(start, end, number, events.kinds.setdefault(key, len(events.kinds)))
 
 
 class _Reading:
@@ -216,7 +217,8 @@ class _Reading:
         events.host.sort(key=attrgetter("end"), reverse=True)
         events.host.sort(key=attrgetter("start"))
         starts = [one.start for one in events.host[:1]]
-        starts += [min(one[0] for one in some) for some in (events.compute, events.exchange, events.copies) if some]
+        starts += [min(one[0] for one in some) for some in (events.exchange, events.copies) if some]
+        starts += [events.compute.first_start()] if len(events.compute) else []
         self._zero = min(starts, default=0.0)
         distributed = others.get("distributedInfo")
         self._distributed: Mapping[str, Any] = distributed if isinstance(distributed, dict) else {}
@@ -227,12 +229,11 @@ class _Reading:
     def trace(self, num_events: int) -> RankTrace:
         """Return the trace."""
         events, facts = self._events, {"source": self._source}
-        compute = sorted(events.compute)
-        unlaunched = (np.nan, None)
-        launches = np.array([events.launches.get(number, unlaunched)[0] for _, _, number, _ in compute], dtype=float)
+        kernels, correlations, kinds = events.compute.in_order()
+        launches = events.launches.starts_of(correlations)
         if self._on_device:
             unknown = int(np.isnan(launches).sum())
-            if unknown > len(compute) // 10:
+            if unknown > len(kernels) // 10:
                 self._remarks.append(Coded.of(TraceCode.UNMATCHED_LAUNCHES, num=unknown, **facts))
             collectives = tuple(self._device_collectives())
         else:
@@ -244,7 +245,7 @@ class _Reading:
         phases = _host_ranges.phases(events.host, self._main)
         steps = sorted((one.start, one.end, one.name) for one in events.host if _host_ranges.is_step(one.name))
         if self._on_device:
-            work, launched = self._spans([(start, end) for start, end, _, _ in compute]), launches
+            work, launched = (kernels - self._zero) * 1e-6, (launches - self._zero) * 1e-6
         else:
             work = self._operators(collectives)
             launched = np.full(len(work), np.nan)
@@ -255,8 +256,8 @@ class _Reading:
             source=self._source,
             on_device=self._on_device,
             compute=work,
-            compute_launch_s=(launched - self._zero) * 1e-6 if self._on_device else launched,
-            compute_kind=np.array([kind for _, _, _, kind in compute], dtype=np.int32) if self._on_device else None,
+            compute_launch_s=launched,
+            compute_kind=kinds if self._on_device else None,
             collectives=collectives,
             copies=tuple(self._copies()),
             waits=tuple(self._waits()),
@@ -295,11 +296,12 @@ class _Reading:
         starts = {thread: [one.start for one in own] for thread, own in calls.items()}
         found = []
         for start, end, number, name, args in self._events.exchange:
-            launch, thread = self._events.launches.get(number, (None, None))
+            call = self._events.launches.of(number)
+            launch = None if call is None else call.start
             enclosing: list[HostRange] = []
-            if launch is not None and thread in calls:
-                behind = bisect_right(starts[thread], launch)
-                enclosing = [one for one in calls[thread][max(behind - 4, 0) : behind] if one.end >= launch]
+            if call is not None and call.thread in calls:
+                behind = bisect_right(starts[call.thread], call.start)
+                enclosing = [one for one in calls[call.thread][max(behind - 4, 0) : behind] if one.end >= call.start]
             stated = dict(args)
             for one in enclosing:
                 if "Collective name" in one.args:
@@ -372,14 +374,16 @@ class _Reading:
             num_bytes, dtype = _dims_bytes(moved.args)
             if num_bytes is None:
                 num_bytes, dtype = _dims_bytes(event.args)
+            op = _names.op(event.name)
             yield TracedCollective(
-                op=_names.op(event.name),
+                op=op,
                 place=place,
                 start_s=self._time(moved.start),
                 end_s=self._time(moved.end),
                 group_size=size if isinstance(size, int) else None,
                 num_bytes=num_bytes,
                 dtype=dtype,
+                peer=None if call is None else _called_peer(op, call.args),
                 called_s=None if call is None else self._time(call.start),
                 timed=transfer is not None,
             )
@@ -407,14 +411,14 @@ class _Reading:
                 continue
             pinned = False if "pageable" in words else True if "pinned" in words else None
             size = args.get("bytes")
-            launch = self._events.launches.get(number)
+            launch = self._events.launches.of(number)
             yield TracedCopy(
                 direction=direction,
                 start_s=self._time(start),
                 end_s=self._time(end),
                 num_bytes=size if isinstance(size, int) else None,
                 pinned=pinned,
-                launch_s=None if launch is None else self._time(launch[0]),
+                launch_s=None if launch is None else self._time(launch.start),
             )
 
     def _waits(self) -> Iterator[HostWait]:
@@ -522,6 +526,15 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
     """Return the other rank of a message."""
     peer = stated.get("Dst Rank" if op == "send" else "Src Rank") if op in ("send", "recv") else None
     return peer if isinstance(peer, int) and peer >= 0 else None
+
+
+def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
+    """Return the other rank of a message from the arguments of `c10d::send` and `c10d::recv_`: tensors, group, peer."""
+    stated = args.get("Concrete Inputs")
+    if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
+        return None
+    peer = str(stated[_PEER_PLACE])
+    return int(peer) if peer.isdecimal() else None
 
 
 def _sequence(op: str, stated: Mapping[str, Any]) -> int | None:
