@@ -102,7 +102,9 @@ def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
 
 def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
     """Return the traces by rank, with the records of collectives of the same ranks joined."""
-    own = _of_one_job([_believed(trace) for trace in traces], remarks)
+    cpus = {trace.rank: trace.cpus for trace in traces if trace.cpus is not None}
+    own = _of_one_job([_believed(trace) for trace in traces if trace.cpus is None], remarks)
+    own = [replace(trace, cpus=cpus.get(trace.rank)) for trace in own]
     profiled = [trace for trace in own if not is_records(trace)]
     if not profiled:
         return _numbered(own, remarks)

@@ -41,7 +41,8 @@ _PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
 _NO_TIME_S = 1e-9  # sums of thousands of seconds are not exact
 _LEAST_KERNELS, _BESIDE = 5, 0.9  # of a kind, alone and beside an exchange; the share of a kernel that is beside one
 _EQUAL, _SLOWED = 1.1, 1.1  # alone, kernels of a kind differ by this factor at most; beside, they are longer by this
-_CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED = 0.98, 0.5, 0.7, 0.3
+_BUSY_CPUS = 0.8  # if the ranks use a smaller share of their CPUs while they wait, others use the rest
+_CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED, _AT_MOST = 0.98, 0.5, 0.7, 0.3, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +471,57 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
             yield from _cause(known, gain, words, Coded.of(ConfirmCode.COPIES))
 
 
+def _few_cpus(known: Known) -> Iterator[Cause]:
+    """Find hosts whose ranks' main threads are ready to run and wait for a CPU.
+
+    A device hides what its host waits; then only host-bound times can be gained.
+    """
+    by_host: dict[str | None, list[RankTrace]] = defaultdict(list)
+    for trace in known.job.traces.values():
+        if trace.cpus is not None:
+            by_host[trace.host].append(trace)
+    for host, traces in by_host.items():
+        cpus = [trace.cpus for trace in traces if trace.cpus is not None]
+        shares = [share for trace in traces if (share := _cpu_shares(trace)) is not None]
+        if len(shares) < len(traces):
+            continue
+        gains = []
+        for trace, (_, waited) in zip(traces, shares, strict=True):
+            rank = trace.rank or 0
+            most = _median_part(known, rank, StepPart.HOST_BOUND) if trace.on_device else known.step_s
+            gains.append(min(waited * known.step_s, most))
+        gain_s, used = median(gains), sum(used for used, _ in shares)
+        if gain_s <= known.limit_s:
+            continue
+        quotas = [one.quota for one in cpus if one.quota is not None]
+        num_cpus = min([float(len(frozenset[int]().union(*(one.cpus for one in cpus)))), *quotas])
+        num_cpus = int(num_cpus) if num_cpus.is_integer() else num_cpus
+        waited = median(waited for _, waited in shares)
+        facts = {"num_ranks": len(traces), "num_cpus": num_cpus, "others": used < _BUSY_CPUS * num_cpus}
+        words = Coded.of(CauseCode.FEW_CPUS, host=host, waited=waited, **facts)
+        evidence, confirm = Coded.of(EvidenceCode.CPUS, used=used), Coded.of(ConfirmCode.CPUS)
+        ranks = tuple(trace.rank or 0 for trace in traces)
+        yield Cause(words.code, gain_s, 0.0, gain_s, _AT_MOST, words, (evidence,), confirm, ranks)
+
+
+def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
+    """Return how many CPUs a rank used during its steps, and which share of them its main thread waited for one.
+
+    None if the CPUs were not recorded during the steps.
+    """
+    cpus = trace.cpus
+    if cpus is None or trace.epoch_s is None or not trace.steps:
+        return None
+    start, end = trace.epoch_s + trace.steps[0][0], trace.epoch_s + trace.steps[-1][1]
+    first = int(np.searchsorted(cpus.times_s, start, side="right")) - 1
+    last = int(np.searchsorted(cpus.times_s, end))
+    if first < 0 or last >= len(cpus.times_s):
+        return None
+    seconds = float(cpus.times_s[last] - cpus.times_s[first])
+    used, waited = (float(column[last] - column[first]) / seconds for column in (cpus.used_s, cpus.waited_s))
+    return used, waited
+
+
 def _shared_gpu(known: Known) -> Iterator[Cause]:
     """Report that the job has a slice of a GPU. What a whole one would return is not known."""
     parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
@@ -512,6 +564,7 @@ _RULES = (
     _periodic,
     _pageable_copy,
     _slow_copy,
+    _few_cpus,
     _shared_gpu,
     _unknown,
 )

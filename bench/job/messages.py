@@ -164,7 +164,11 @@ class CauseCode(OptionalPartsCode):
         "pageable_copy",
         "copies {direction} from pageable memory hold the device up for {exposed_s:time} a step",
     )
-    FEW_CPUS = "few_cpus", "{num_ranks:n rank} share {num_cpus:n CPU}: fewer than their threads need"
+    FEW_CPUS = (
+        "few_cpus",
+        "{num_ranks:n rank}< of {host}> on {num_cpus:n CPU}<others?, which other programs use as well>: their main "
+        "threads wait for a CPU {waited:percent} of the time",
+    )
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
         "unknown",
@@ -189,6 +193,7 @@ class EvidenceCode(Code):
         "{least_s:time}",
     )
     UNEVEN_STAGES = "uneven-stages", "rank {rank} computes {own_s:time} a step, the median stage {usual_s:time}"
+    CPUS = "cpus", "their threads use {used:.2g} CPUs; this is at most what a step gains without the wait"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
