@@ -40,7 +40,7 @@ def main(args: argparse.Namespace) -> int:
     if recording.kept:
         say(Coded.of(RecordCode.KEPT, names=recording.kept).text)
     recorded = record.run(recording, os.environ)
-    num_traces = len(recorded.traces) + len(recorded.nsys)
+    num_traces = len(recorded.traces) + len(recorded.exports)
     folder = os.path.relpath(recording.folder)
     code = RecordCode.TRACES if num_traces else RecordCode.NO_TRACES
     say(Coded.of(code, folder=folder, **({"num": num_traces} if num_traces else {})).text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,12 @@ from bench.controller.messages import ControllerError
 from bench.controller.run import RunContext
 from bench.core.errors import MeasurementError, NotInstalledError, UsageError
 from bench.core.traits import traits
+from bench.probes import nsys
 from bench.store import runs
 
 KINDS = ("torch", "nsys")
 FOLDER = "profile"
 _SAMPLES = 20  # of each row: a trace of all samples would be too large
-_NSYS = ("nsys", "profile", "--trace=cuda,nvtx,osrt", "-o")
-_NSYS_OPTIONS = ("--sample=none", "--cpuctxsw=none", "--export=sqlite", "--force-overwrite=true")
 
 
 def check(kind: str, jobs: Iterable[Job]) -> Job:
@@ -29,7 +27,7 @@ def check(kind: str, jobs: Iterable[Job]) -> Job:
 
     Raises NotInstalledError without the profiler, UsageError if no job can be profiled.
     """
-    if kind == "nsys" and shutil.which("nsys") is None:
+    if kind == "nsys" and not nsys.is_installed(os.environ):
         raise NotInstalledError.of(ControllerError.NO_NSYS)
     if kind == "torch" and importlib.util.find_spec("torch") is None:
         raise NotInstalledError.of(ControllerError.NO_TORCH_PROFILER)
@@ -53,7 +51,7 @@ def launch(kind: str, job: Job, folder: Path, context: RunContext) -> list[Path]
     short = job_of(spec, context.site)
     command = (*short.command, "--profile", f"{kind}={target}")
     if kind == "nsys":
-        command = (*_NSYS, str(target / job.name), *_NSYS_OPTIONS, *command)
+        command = (*nsys.profile_words(target / job.name), *command)
     outcome = execute.run(
         replace(short, command=command, num_records=None),
         target,
@@ -63,6 +61,8 @@ def launch(kind: str, job: Job, folder: Path, context: RunContext) -> list[Path]
         lambda seconds: context.tick(f"{kind} profile of {job.name}: {seconds:.0f} s"),
         context.share_hosts,
     )
+    for report in target.glob("*.nsys-rep"):
+        nsys.export(report, os.environ)
     runs.results_file(target, job.name).unlink(missing_ok=True)
     log = runs.log_file(target, job.name)
     if outcome.what is not None or not (found := traces(folder)):

@@ -71,3 +71,15 @@ def clip(spans: Spans, start: float, end: float) -> Spans:
 def total(spans: Spans) -> float:
     """Return the length of a union."""
     return float((spans[:, 1] - spans[:, 0]).sum())
+
+
+def covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return for each time how many seconds of a union lie before it."""
+    if not len(union):
+        return np.zeros(len(times))
+    before = np.r_[0.0, np.cumsum(union[:, 1] - union[:, 0])]
+    place = np.searchsorted(union[:, 0], times, side="right")
+    last = np.maximum(place - 1, 0)  # the last span that begins before the time, if one does
+    inside = np.where(place > 0, np.minimum(times, union[last, 1]) - union[last, 0], 0.0)
+    found: NDArray[np.float64] = before[last] + np.maximum(inside, 0.0)
+    return found

@@ -119,6 +119,22 @@ class HostWait:
 
 
 @dataclass(frozen=True, slots=True)
+class RankCpus:
+    """The CPUs of a rank, and what it got of them, as the kernel counts.
+
+    cpus: those on which it may run. quota: how many CPUs control groups grant, None without a limit.
+    times_s: unix times of the samples, ascending. used_s: seconds that all its threads ran until then. waited_s:
+    seconds that its main thread was ready to run until then and had no CPU. Shape (n,) each.
+    """
+
+    cpus: frozenset[int]
+    quota: float | None
+    times_s: NDArray[np.float64]
+    used_s: NDArray[np.float64]
+    waited_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class RankTrace:
     """One rank of one job.
 
@@ -129,6 +145,7 @@ class RankTrace:
     steps: the spans of whole steps (`ProfilerStep#`, NVTX ranges, or the distance of repeated markers); empty if the
     source marks none. step_names: their names.
     compute: spans of work. compute_launch_s: for each, the start of its launch; NaN if unknown. Shape (n,).
+    cpus: if they were recorded.
     compute_kind: for each, a number; the same for kernels of the same name and grid. None if the source does not tell.
     phases: spans of the main thread by StepPhase. remarks: what the file lacks, contradicts or lost.
     """
@@ -151,5 +168,6 @@ class RankTrace:
     epoch_s: float | None = None
     num_events: int = 0
     compute_kind: NDArray[np.int32] | None = None
+    cpus: RankCpus | None = None
     facts: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
     remarks: tuple[Coded, ...] = ()

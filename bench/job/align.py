@@ -23,7 +23,8 @@ from bench.core.codes import Coded
 from bench.core.errors import UsageError
 from bench.core.step_trace import RankTrace, TracedCollective
 from bench.job.messages import JobCode
-from bench.job.model import Alignment, MatchedCollective, TracedJob
+from bench.job.model import MESSAGE, Alignment, MatchedCollective, TracedJob
+from bench.job.records import is_records, join
 from bench.logs.trace_messages import TraceCode
 
 # All ranks of such a collective need data of all others, so none ends before the last has arrived.
@@ -77,35 +78,66 @@ def job_of(traces: Iterable[RankTrace]) -> TracedJob:
         ranks = [str(rank) for rank in missing]
         remarks.append(Coded.of(JobCode.MISSING_RANKS, num=len(missing), num_ranks=num_ranks, ranks=ranks))
     by_rank, num_steps = _same_steps(by_rank, remarks)
-    own = {(remark.code, remark.text): remark for trace in by_rank.values() for remark in trace.remarks}
+    own = [remark for trace in by_rank.values() for remark in trace.remarks]
     if not has_collectives:  # said once
-        own = {key: remark for key, remark in own.items() if remark.code != TraceCode.NO_COLLECTIVES}
-    return TracedJob(by_rank, num_ranks, alignment, collectives, num_steps, missing, (*remarks, *own.values()))
+        own = [remark for remark in own if remark.code != TraceCode.NO_COLLECTIVES]
+    told = tuple(_said_once([*remarks, *own]))
+    return TracedJob(by_rank, num_ranks, alignment, collectives, num_steps, missing, told)
+
+
+def _said_once(remarks: Iterable[Coded]) -> Iterator[Coded]:
+    """Yield the remarks; of those that say the same of several files, the first, with the number of the others."""
+    by_code: dict[tuple[str, str], list[Coded]] = defaultdict(list)
+    for remark in remarks:
+        own = by_code[remark.code, "" if "source" in remark.facts else remark.text]
+        if remark not in own:
+            own.append(remark)
+    for own in by_code.values():
+        first = own[0]
+        if len(own) > 1:
+            suffix = Coded.of(JobCode.OTHER_FILES, num=len(own) - 1)
+            facts = {**first.facts, "other_sources": [remark.facts["source"] for remark in own[1:]]}
+            first = replace(first, facts=facts, text=f"{first.text}{suffix.text}")
+        yield first
 
 
 def _by_rank(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
-    """Return the traces by rank. A rank that no file states is taken from the order of the files."""
-    traces = [_believed(trace) for trace in traces]
+    """Return the traces by rank, with the records of collectives of the same ranks joined."""
+    cpus = {trace.rank: trace.cpus for trace in traces if trace.cpus is not None}
+    own = _of_one_job([_believed(trace) for trace in traces if trace.cpus is None], remarks)
+    own = [replace(trace, cpus=cpus.get(trace.rank)) for trace in own]
+    profiled = [trace for trace in own if not is_records(trace)]
+    if not profiled:
+        return _numbered(own, remarks)
+    return join(_numbered(profiled, remarks), [trace for trace in own if is_records(trace)], remarks)
+
+
+def _of_one_job(traces: Sequence[RankTrace], remarks: list[Coded]) -> list[RankTrace]:
+    """Return the traces without those of a job of another size than most."""
     sizes = [trace.world_size for trace in traces if trace.world_size]
     usual = max(set(sizes), key=sizes.count) if sizes else None
-    found: dict[int, RankTrace] = {}
-    unknown = []
     for trace in traces:
-        if trace.world_size and trace.world_size != usual:
+        if trace.world_size not in (None, usual):
             facts = {"source": trace.source, "world_size": trace.world_size, "num_ranks": usual}
             remarks.append(Coded.of(JobCode.OTHER_WORLD, **facts))
-        elif trace.rank is not None and trace.rank in found:
+    return [trace for trace in traces if trace.world_size in (None, usual)]
+
+
+def _numbered(traces: Sequence[RankTrace], remarks: list[Coded]) -> dict[int, RankTrace]:
+    """Return the traces by rank. A rank that no file states is taken from the order of the files."""
+    found: dict[int, RankTrace] = {}
+    for trace in traces:
+        if trace.rank in found:
             other = found[trace.rank].source
             remarks.append(Coded.of(JobCode.SAME_RANK, source=trace.source, other=other, rank=trace.rank))
         elif trace.rank is not None:
             found[trace.rank] = trace
-        else:
-            unknown.append(trace)
-    for trace in unknown:
-        rank = next(number for number in range(len(traces) + 1) if number not in found)
-        found[rank] = replace(trace, rank=rank)
-        if len(traces) > 1:
-            remarks.append(Coded.of(JobCode.RANK_UNKNOWN, source=trace.source, rank=rank))
+    for trace in traces:
+        if trace.rank is None:
+            rank = next(number for number in range(len(traces) + 1) if number not in found)
+            found[rank] = replace(trace, rank=rank)
+            if len(traces) > 1:
+                remarks.append(Coded.of(JobCode.RANK_UNKNOWN, source=trace.source, rank=rank))
     return dict(sorted(found.items()))
 
 
@@ -287,7 +319,7 @@ def _collective(key: _Key, parts: Found, alignment: Alignment) -> MatchedCollect
     return MatchedCollective(
         group=str(key),
         place=one.place,
-        op="message" if one.op in _MESSAGES and one.peer is not None else one.op,
+        op=MESSAGE if one.op in _MESSAGES and one.peer is not None else one.op,
         num_bytes=max(sizes) if sizes else None,
         dtype=one.dtype,
         group_size=size,
@@ -318,9 +350,11 @@ def _aligned(by_rank: Mapping[int, RankTrace], found: Iterable[tuple[_Key, Found
     ]
     ends = [{rank: part.end_s + base[rank] for rank, part in parts.items()} for parts in exchanges]
     if not ends:
-        if len(by_rank) > 1 and any(trace.collectives for trace in by_rank.values()):
-            others = [str(rank) for rank in by_rank if rank != reference]
-            remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=others))
+        host = by_rank[reference].host
+        share_clock = len(known) == len(epochs) and host is not None
+        others = [str(rank) for rank, trace in by_rank.items() if not (share_clock and trace.host == host)]
+        if others and len(by_rank) > 1 and any(trace.collectives for trace in by_rank.values()):
+            remarks.append(Coded.of(JobCode.NOT_ALIGNED, ranks=[rank for rank in others if rank != str(reference)]))
         return Alignment(reference, base, None, 0)
     offsets, unaligned = _offsets(reference, [*by_rank], ends)
     clocks: dict[int, object] = {rank: rank for rank in by_rank}

@@ -8,7 +8,7 @@ Parts of the steps are accounting; a cause says what its removal returns.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, median_low
@@ -21,7 +21,7 @@ from bench.core.spans import Spans
 from bench.core.step_trace import Direction, RankTrace, StepPhase, WaitKind
 from bench.job.graph import GraphChange
 from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode, WhatIf
-from bench.job.model import Cause, Gain, Late, LateRank, RankStep, StepPart, TracedJob
+from bench.job.model import MESSAGE, Cause, Gain, Late, LateRank, RankStep, StepPart, TracedJob
 from bench.job.what_if import WhatIfs, gain_of
 
 _LEAST_SHARE = 0.04  # of a step: healthy jobs on hosts vary by up to 2 %
@@ -32,13 +32,17 @@ _AFTER_WAIT_S = 50e-6  # the device falls idle this long after the host began to
 _SHORT_KERNEL_S = 5e-6  # less than a launch costs
 _UNKNOWN_SHARE = 0.2
 _PERIODIC_STEPS = 3  # long steps that must be equally far apart
+_UNEVEN = 1.1  # the slowest stage of a pipeline computes this many times as long as the median stage
+_LEAST_PERIOD = 3  # if every other step is long, there are two kinds of steps
 _LONG = 1.2  # a long step takes this many times the median
 _LARGE_COPY_BYTES = 1 << 20  # smaller copies do not show the link's rate
 _DEVICE_WAITS = (WaitKind.SYNC, WaitKind.ITEM, WaitKind.ALLOCATOR)
 _PARTS_OF_A_GPU = ("MIG", "GRID", "vGPU")
+_NO_TIME_S = 1e-9  # sums of thousands of seconds are not exact
 _LEAST_KERNELS, _BESIDE = 5, 0.9  # of a kind, alone and beside an exchange; the share of a kernel that is beside one
 _EQUAL, _SLOWED = 1.1, 1.1  # alone, kernels of a kind differ by this factor at most; beside, they are longer by this
-_CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED = 0.98, 0.5, 0.7, 0.3
+_BUSY_CPUS = 0.8  # if the ranks use a smaller share of their CPUs while they wait, others use the rest
+_CERTAIN, _ONE_STEP, _RANKS_MISSING, _UNEXPLAINED, _AT_MOST = 0.98, 0.5, 0.7, 0.3, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ def _cause(
     gain: Gain,
     words: Coded,
     confirm: Coded,
-    evidence: Sequence[Coded] = (),
+    evidence: Iterable[Coded] = (),
     ranks: tuple[int, ...] = (),
     confidence: float = _CERTAIN,
 ) -> Iterator[Cause]:
@@ -119,7 +123,7 @@ def _often_late(known: Known) -> list[LateRank]:
 def _is_bubble(known: Known, rank: int) -> bool:
     """Check whether the others wait for messages of a rank: a pipeline's stage, not a late rank."""
     ops = Counter(known.job.collectives[one.collective].op for one in known.late if one.rank == rank)
-    return bool(ops) and ops.most_common(1)[0][0] == "message"
+    return bool(ops) and ops.most_common(1)[0][0] == MESSAGE
 
 
 def _random_lateness(known: Known) -> Iterator[Cause]:
@@ -138,22 +142,45 @@ def _random_lateness(known: Known) -> Iterator[Cause]:
 
 
 def _bubble(known: Known) -> Iterator[Cause]:
-    """Find stages of a pipeline that wait for the messages of the stage before."""
-    waits: dict[int, list[tuple[float, float]]] = defaultdict(list)
+    """Find stages of a pipeline that wait for the messages of other stages."""
+    waits: dict[int, Spans] = {}
     for rank, timeline in known.replays.timelines.items():
-        for stall in timeline.stalls:
-            if stall.releases and all(known.job.collectives[index].op == "message" for index in stall.releases):
-                waits[rank].append((stall.start_s, stall.end_s))
+        own = [stall for stall in timeline.stalls if stall.releases and _are_messages(known, stall.releases)]
+        if own:
+            waits[rank] = spans.union(spans.of((stall.start_s, stall.end_s) for stall in own))
+    if not waits:
+        return
     by_step = []
     for step in range(known.job.num_steps):
-        spent = [
-            spans.total(spans.clip(spans.union(spans.of(own)), *known.job.step_span(rank, step)))
-            for rank, own in waits.items()
-        ]
-        by_step.append(median(spent) if spent else 0.0)
+        spent = [spans.total(spans.clip(own, *known.job.step_span(rank, step))) for rank, own in waits.items()]
+        by_step.append(median(spent))
     gain = gain_of(CauseCode.BUBBLE, by_step)
     words = Coded.of(CauseCode.BUBBLE, wait_s=gain.gain_s)
-    yield from _cause(known, gain, words, Coded.of(ConfirmCode.MICRO_BATCHES), ranks=tuple(waits))
+    yield from _cause(known, gain, words, Coded.of(ConfirmCode.MICRO_BATCHES), _stages(known, waits), tuple(waits))
+
+
+def _are_messages(known: Known, indices: Sequence[int]) -> bool:
+    return all(known.job.collectives[index].op == MESSAGE for index in indices)
+
+
+def _stages(known: Known, ranks: Collection[int]) -> Iterator[Coded]:
+    """Yield what a pipeline with these numbers of stages and micro-batches waits at least, and the work of each stage.
+
+    A step of p stages takes m + p - 1 times as long as one of its m micro-batches, and each stage works in m of these
+    times (GPipe and 1F1B alike). With several messages for a micro-batch, or several pipelines, nothing is said.
+    """
+    counts = Counter(one.group for one in known.job.collectives if one.op == MESSAGE)
+    num_links = 2 * (len(ranks) - 1)  # one to the next stage and one back, between each two stages
+    num_messages = max(counts.values())
+    if len(counts) == num_links and len({*counts.values()}) == 1 and num_messages % known.job.num_steps == 0:
+        num_micro = num_messages // known.job.num_steps
+        share = (len(ranks) - 1) / (num_micro + len(ranks) - 1)
+        facts = {"num_stages": len(ranks), "num_micro": num_micro, "share": share, "least_s": share * known.step_s}
+        yield Coded.of(EvidenceCode.PIPELINE, **facts)
+    work = {rank: _median_part(known, rank, StepPart.COMPUTE) for rank in ranks}
+    usual, most = median(work.values()), max(work, key=lambda rank: work[rank])
+    if work[most] > _UNEVEN * usual:
+        yield Coded.of(EvidenceCode.UNEVEN_STAGES, rank=most, own_s=work[most], usual_s=usual)
 
 
 def _slow_link(known: Known) -> Iterator[Cause]:
@@ -216,7 +243,7 @@ def _slower_than_other_groups(known: Known) -> Iterator[Cause]:
 
 def _exchange_not_hidden(known: Known) -> Iterator[Cause]:
     """Find gradients whose exchange is exposed although the backward pass is long enough to hide it."""
-    phases = known.replays.buckets()
+    phases = known.replays.buckets
     gain = known.replays.of(WhatIf.OTHER_BUCKETS)
     if not phases or gain is None or not _compared(known):
         return
@@ -238,7 +265,7 @@ def _exchange_cannot_hide(known: Known) -> Iterator[Cause]:
     if hidden is not None:
         saved = [all_s - more for all_s, more in zip(saved, hidden.by_step, strict=True)]
     gain = gain_of(CauseCode.EXCHANGE_CANNOT_HIDE, saved)
-    phases = known.replays.buckets()
+    phases = known.replays.buckets
     facts: dict[str, object] = {"exchange_s": _wire_s(known), "num": _num_exchanges(known)}
     if phases:
         facts["backward_s"] = median(phase.backward_s for phase in phases)
@@ -357,10 +384,10 @@ def _slowed(trace: RankTrace) -> Iterator[tuple[list[tuple[float, float]], float
         return
     running = spans.union(spans.of((one.start_s, one.end_s) for one in trace.collectives if one.timed))
     lengths = trace.compute[:, 1] - trace.compute[:, 0]
-    beside = np.array([spans.total(spans.clip(running, start, end)) for start, end in trace.compute])
+    beside = spans.covered_before(running, trace.compute[:, 1]) - spans.covered_before(running, trace.compute[:, 0])
     for kind in np.unique(trace.compute_kind):
         mine = trace.compute_kind == kind
-        alone, slow = lengths[mine & (beside == 0)], mine & (beside > _BESIDE * lengths)
+        alone, slow = lengths[mine & (beside < _NO_TIME_S)], mine & (beside > _BESIDE * lengths)
         if len(alone) < _LEAST_KERNELS or slow.sum() < _LEAST_KERNELS:
             continue
         low, usual, high = np.quantile(alone, (0.1, 0.5, 0.9))
@@ -407,11 +434,11 @@ def _periodic(known: Known) -> Iterator[Cause]:
     usual = median(recorded)
     long = [step for step, seconds in enumerate(recorded) if seconds > _LONG * usual]
     gaps = {after - before for before, after in pairwise(long)}
-    if len(long) < _PERIODIC_STEPS - 1 or len(gaps) != 1 or max(gaps) < 2:
-        return
-    if len(long) < _PERIODIC_STEPS and len(recorded) < _PERIODIC_STEPS * max(gaps) - 1:
+    if len(long) < _PERIODIC_STEPS or len(gaps) != 1 or max(gaps) < _LEAST_PERIOD:
         return
     period = max(gaps)
+    if long[0] >= period or long[-1] + period < len(recorded):  # the steps before and after do not follow the period
+        return
     extra = [recorded[step] - usual for step in long]
     amortised = [one / period for one in extra]
     gain = gain_of(CauseCode.PERIODIC, amortised)
@@ -459,6 +486,57 @@ def _slow_copy(known: Known) -> Iterator[Cause]:
             yield from _cause(known, gain, words, Coded.of(ConfirmCode.COPIES))
 
 
+def _few_cpus(known: Known) -> Iterator[Cause]:
+    """Find hosts whose ranks' main threads are ready to run and wait for a CPU.
+
+    A device hides what its host waits; then only host-bound times can be gained.
+    """
+    by_host: dict[str | None, list[RankTrace]] = defaultdict(list)
+    for trace in known.job.traces.values():
+        if trace.cpus is not None:
+            by_host[trace.host].append(trace)
+    for host, traces in by_host.items():
+        cpus = [trace.cpus for trace in traces if trace.cpus is not None]
+        shares = [share for trace in traces if (share := _cpu_shares(trace)) is not None]
+        if len(shares) < len(traces):
+            continue
+        gains = []
+        for trace, (_, waited) in zip(traces, shares, strict=True):
+            rank = trace.rank or 0
+            most = _median_part(known, rank, StepPart.HOST_BOUND) if trace.on_device else known.step_s
+            gains.append(min(waited * known.step_s, most))
+        gain_s, used = median(gains), sum(used for used, _ in shares)
+        if gain_s <= known.limit_s:
+            continue
+        quotas = [one.quota for one in cpus if one.quota is not None]
+        num_cpus = min([float(len(frozenset[int]().union(*(one.cpus for one in cpus)))), *quotas])
+        num_cpus = int(num_cpus) if num_cpus.is_integer() else num_cpus
+        waited = median(waited for _, waited in shares)
+        facts = {"num_ranks": len(traces), "num_cpus": num_cpus, "others": used < _BUSY_CPUS * num_cpus}
+        words = Coded.of(CauseCode.FEW_CPUS, host=host, waited=waited, **facts)
+        evidence, confirm = Coded.of(EvidenceCode.CPUS, used=used), Coded.of(ConfirmCode.CPUS)
+        ranks = tuple(trace.rank or 0 for trace in traces)
+        yield Cause(words.code, gain_s, 0.0, gain_s, _AT_MOST, words, (evidence,), confirm, ranks)
+
+
+def _cpu_shares(trace: RankTrace) -> tuple[float, float] | None:
+    """Return how many CPUs a rank used during its steps, and which share of them its main thread waited for one.
+
+    None if the CPUs were not recorded during the steps.
+    """
+    cpus = trace.cpus
+    if cpus is None or trace.epoch_s is None or not trace.steps:
+        return None
+    start, end = trace.epoch_s + trace.steps[0][0], trace.epoch_s + trace.steps[-1][1]
+    first = int(np.searchsorted(cpus.times_s, start, side="right")) - 1
+    last = int(np.searchsorted(cpus.times_s, end))
+    if first < 0 or last >= len(cpus.times_s):
+        return None
+    seconds = float(cpus.times_s[last] - cpus.times_s[first])
+    used, waited = (float(column[last] - column[first]) / seconds for column in (cpus.used_s, cpus.waited_s))
+    return used, waited
+
+
 def _shared_gpu(known: Known) -> Iterator[Cause]:
     """Report that the job has a slice of a GPU. What a whole one would return is not known."""
     parts = {trace.device_name for trace in known.job.traces.values() if trace.device_name}
@@ -501,6 +579,7 @@ _RULES = (
     _periodic,
     _pageable_copy,
     _slow_copy,
+    _few_cpus,
     _shared_gpu,
     _unknown,
 )

@@ -18,12 +18,11 @@ from statistics import median_low
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
-from bench.job.model import StepPart, TracedJob
+from bench.job.model import MESSAGE, StepPart, TracedJob
 from bench.job.parts import RankTimeline
 
 Transfer = Callable[[int, float], float]
@@ -136,10 +135,10 @@ class _Replay:
         if not events:
             return []
         times = np.array([one.time_s for one in events])
-        done = _covered_before(np.clip(work, times[0], times[-1]), times)
+        done = spans.covered_before(np.clip(work, times[0], times[-1]), times)
         if self._change.compute_factor != 1:
             compute = spans.both(work, self._graph._compute[rank])
-            done += (self._change.compute_factor - 1) * _covered_before(compute, times)
+            done += (self._change.compute_factor - 1) * spans.covered_before(compute, times)
         return [float(more) for more in np.diff(done, prepend=done[0])]
 
     def steps(self) -> list[float]:
@@ -190,9 +189,10 @@ class _Replay:
     def _complete(self, index: int, waiting: list[tuple[float, int]]) -> None:
         """Compute the end of a collective that all ranks have issued, and wake those that wait for it."""
         issued = self._issued.pop(index)
-        for rank in self._change.balanced & issued.keys():
-            self._balance(rank, issued)
         one = self._graph._job.collectives[index]
+        if one.op != MESSAGE:  # the next stage of a pipeline is not late
+            for rank in self._change.balanced & issued.keys():
+                self._balance(rank, issued)
         begin = arrived = max(issued.values())
         for rank, before in self._graph._before[index].items():
             begin = max(begin, self._ends.get(before, {}).get(rank, begin))
@@ -248,20 +248,6 @@ class _Replay:
         if not self._issued[index]:
             self._issued[index] = {rank: self._now[rank] for rank in self._blocked[index]}
         self._complete(index, waiting)
-
-
-def _covered_before(union: Spans, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return for each time how many seconds of a union lie before it."""
-    if not len(union):
-        return np.zeros(len(times))
-    lengths = union[:, 1] - union[:, 0]
-    before = np.r_[0.0, np.cumsum(lengths)]
-    place = np.searchsorted(union[:, 0], times, side="right")
-    inside = np.where(
-        place > 0, np.minimum(times, union[np.maximum(place - 1, 0), 1]) - union[np.maximum(place - 1, 0), 0], 0.0
-    )
-    found: NDArray[np.float64] = before[np.maximum(place - 1, 0)] + np.maximum(inside, 0.0)
-    return found
 
 
 def _before_on_lane(job: TracedJob, known: set[int]) -> tuple[dict[int, dict[int, int]], set[int]]:

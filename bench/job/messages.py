@@ -24,7 +24,18 @@ class JobCode(OptionalPartsCode):
     """What is missing in the files of a job, or contradicts."""
 
     RANK_UNKNOWN = "rank-unknown", "{source} does not state its rank; it is taken as rank {rank}, by the order of files"
+    OTHER_FILES = "other-files", " ({num:n other file} likewise)"
     SAME_RANK = "same-rank", "{source} and {other} are both of rank {rank}; the second is left out"
+    RECORDS_JOINED = (
+        "records-joined",
+        "records of collectives of {num:n rank} agree with the traces of these ranks, and add bytes, groups or peers "
+        "to {num_collectives:n collective}",
+    )
+    RECORDS_LEFT_OUT = (
+        "records-left-out",
+        "{num:n file} of records of collectives left out ({sources:list 2}): no trace of the same rank has the same "
+        "calls",
+    )
     OTHER_WORLD = (
         "other-world",
         "{source} is of a job of {world_size} ranks, the others of {num_ranks}: these files are of different jobs; it "
@@ -69,7 +80,7 @@ class JobCode(OptionalPartsCode):
         "in {num} of {num_all} exchanges one rank ended before another began: these files are of different runs, and "
         "who was late is meaningless",
     )
-    DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.0f} microseconds per second; this is corrected"
+    DRIFT = "drift", "the clock of rank {rank} drifts by {ppm:.2g} microseconds per second; this is corrected"
     NO_STEPS = "no-steps", "no step is marked (ProfilerStep#, NVTX range step): all {seconds:time} are one step"
     OTHER_STEPS = (
         "other-steps",
@@ -189,7 +200,7 @@ class CauseCode(OptionalPartsCode):
         "sync_point",
         "the host waits for the device ({name}), which then waits {idle_s:time} for the host",
     )
-    BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for the stage before"
+    BUBBLE = "bubble", "the pipeline's stages wait {wait_s:time} a step for each other"
     RECOMPUTE = "recompute", "{recompute_s:time} of the backward pass repeat the forward pass"
     ALLOCATOR = "allocator", "the device waits {idle_s:time} a step for memory to be allocated or freed ({name})"
     SMALL_BATCH = (
@@ -205,7 +216,11 @@ class CauseCode(OptionalPartsCode):
         "pageable_copy",
         "copies {direction} from pageable memory hold the device up for {exposed_s:time} a step",
     )
-    FEW_CPUS = "few_cpus", "{num_ranks:n rank} share {num_cpus:n CPU}: fewer than their threads need"
+    FEW_CPUS = (
+        "few_cpus",
+        "{num_ranks:n rank}< of {host}> on {num_cpus:n CPU}<others?, which other programs use as well>: their main "
+        "threads wait for a CPU {waited:percent} of the time",
+    )
     SHARED_GPU = "shared_gpu", "the job has only a part of the GPU ({device})"
     UNKNOWN = (
         "unknown",
@@ -224,6 +239,13 @@ class EvidenceCode(Code):
     BUCKETS = "buckets", "{num:n bucket} of {largest:bytes} at most; with eight or more, {least_s:time} stay exposed"
     LONG_STEPS = "long-steps", "long steps: numbers {steps:list 8}"
     LAUNCHES = "launches", "{num} kernels a step, {mean_s:time} on average"
+    PIPELINE = (
+        "pipeline",
+        "{num_stages} stages, {num_micro} micro-batches: (p - 1) / (m + p - 1) is {share:percent} of the step, "
+        "{least_s:time}",
+    )
+    UNEVEN_STAGES = "uneven-stages", "rank {rank} computes {own_s:time} a step, the median stage {usual_s:time}"
+    CPUS = "cpus", "their threads use {used:.2g} CPUs; this is at most what a step gains without the wait"
     SHARE = "share", "{num} of {num_steps} steps would gain more than {limit_s:time}"
 
 
@@ -252,7 +274,7 @@ class ConfirmCode(Code):
     OVERLAP = "overlap", "linkbench run overlap: products alone and beside an allreduce; fewer SMs for NCCL"
     GRAPHS = "graphs", "torch.compile or a CUDA graph: the gaps must vanish"
     SYNC = "sync", "remove `.item()` and `.cpu()` from the step: torch.cuda.set_sync_debug_mode(1) names each"
-    MICRO_BATCHES = "micro-batches", "twice as many micro-batches: the wait must halve"
+    MICRO_BATCHES = "micro-batches", "twice as many micro-batches of half the size: the wait must halve"
     RECOMPUTE = "recompute", "recompute fewer layers, as far as the memory lasts"
     ALLOCATOR = "allocator", "PYTORCH_ALLOC_CONF=expandable_segments:True"
     BATCH = "batch", "twice the batch: the step must take less than twice as long"

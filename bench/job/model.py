@@ -5,13 +5,17 @@ All times are seconds. After `align.py`, times of all ranks are on the clock of 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from types import MappingProxyType
 
 from bench.core.codes import Coded
 from bench.core.step_trace import Direction, RankTrace, TracedCollective
+
+MESSAGE = "message"  # the operation of a send and its receive, matched
 
 
 class StepPart(StrEnum):
@@ -154,10 +158,9 @@ class TracedJob:
 
     def step_of(self, rank: int, time_s: float) -> int | None:
         """Return the number of the rank's step that contains a time of its own clock."""
-        for number, (start, end) in enumerate(self.traces[rank].steps):
-            if start <= time_s < end:
-                return number
-        return None
+        steps = self.traces[rank].steps
+        number = bisect_right(steps, time_s, key=itemgetter(0)) - 1
+        return number if number >= 0 and time_s < steps[number][1] else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,12 +119,13 @@ def _in_flight(one: TracedCollective, on_device: bool) -> tuple[float, float]:
 
 def _launched_late(idle: Spans, trace: RankTrace) -> Spans:
     """Return the idle times at whose begin the host had not yet begun to launch the work that ends them."""
-    work = [(start, launch) for (start, _), launch in zip(trace.compute, trace.compute_launch_s, strict=True)]
-    work += [(one.start_s, one.launch_s) for one in trace.collectives if one.launch_s is not None]
-    work += [(copy.start_s, copy.launch_s) for copy in trace.copies if copy.launch_s is not None]
-    if not work or not len(idle):
+    kernels = np.column_stack((trace.compute[:, 0], trace.compute_launch_s))
+    others = [(one.start_s, one.launch_s) for one in trace.collectives if one.launch_s is not None]
+    others += [(one.start_s, one.launch_s) for one in trace.copies if one.launch_s is not None]
+    work = np.concatenate((kernels, spans.of(others)))
+    if not len(work) or not len(idle):
         return idle
-    starts, launches = np.array(sorted(work)).T
+    starts, launches = work[np.argsort(work[:, 0], kind="stable")].T
     following = np.searchsorted(starts, idle[:, 1] - 1e-9)
     launched = np.append(launches, np.inf)[following]
     return idle[~(launched <= idle[:, 0])]  # unknown launches (NaN) count as late

@@ -5,8 +5,8 @@ The profiler itself runs in the user's program (`PROFILER_LINES`), because only 
 
 from __future__ import annotations
 
+import json
 import shlex
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +14,8 @@ from pathlib import Path
 
 from bench.core.errors import NotInstalledError, RefusedError, UsageError, first_line
 from bench.job.messages import RecordCode
+from bench.probes import nsys
+from bench.probes.job_cpus import INTERVAL_S, JobCpus
 
 FOLDER_VARIABLE = "BENCH_TRACES"
 # Ten steps after three that warm the profiler up. Shapes are the only source of the sizes of Gloo's exchanges.
@@ -33,7 +35,6 @@ profiler.start()       # before the first step
 profiler.stop()        # after the last step
 """
 _NUM_COLLECTIVES = 20000  # that the flight recorder keeps
-_NSYS = ("nsys", "profile", "--trace=cuda,nvtx,osrt", "--sample=none", "--cpuctxsw=none", "--cuda-graph-trace=node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Recorded:
 
     exit_code: int
     traces: tuple[Path, ...]
-    nsys: tuple[Path, ...]
+    exports: tuple[Path, ...]
     nccl_logs: tuple[Path, ...]
 
 
@@ -61,9 +62,9 @@ def prepare(folder: Path, command: tuple[str, ...], env: Mapping[str, str], unde
     folder = folder.absolute()
     wanted = variables(folder)
     if under_nsys:
-        if shutil.which(_NSYS[0], path=env.get("PATH")) is None:
+        if not nsys.is_installed(env):
             raise NotInstalledError.of(RecordCode.NO_NSYS)
-        command = (*nsys_words(folder / "nsys-%h-%p"), *command)
+        command = (*nsys.profile_words(folder / "nsys-%h-%p"), *command)
     kept = tuple(name for name in wanted if name in env)
     return Recording(folder, command, {name: value for name, value in wanted.items() if name not in env}, kept)
 
@@ -80,11 +81,6 @@ def variables(folder: Path) -> dict[str, str]:
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_FILE": str(folder / "nccl-%h-%p.log"),
     }
-
-
-def nsys_words(output: Path) -> tuple[str, ...]:
-    """Return the words before a command that make nsys record it. The reader needs the SQLite export."""
-    return (*_NSYS, "--export=sqlite", "--force-overwrite=true", f"--output={output}")
 
 
 def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
@@ -104,22 +100,34 @@ def run(recording: Recording, env: Mapping[str, str]) -> Recorded:
         raise RefusedError.of(
             RecordCode.NOT_STARTED, program=recording.command[0], why=error.strerror or first_line(error)
         ) from None
-    exit_code = _ended(process)
-    new = sorted(path for path in folder.iterdir() if path.stat().st_mtime_ns != before.get(path))
+    cpus = JobCpus(FOLDER_VARIABLE, str(folder))
+    exit_code = _ended(process, cpus)
+    if (record := cpus.record()) is not None:
+        (folder / f"cpus-{record['host']}-{process.pid}.json").write_text(json.dumps(record), encoding="utf-8")
+    for report in sorted(_changed(folder, before)):
+        if report.suffix == ".nsys-rep":
+            nsys.export(report, env)
+    new = sorted(_changed(folder, before))
     return Recorded(
         exit_code,
-        tuple(path for path in new if path.name.endswith((".json", ".json.gz"))),
+        tuple(path for path in new if path.name.endswith((".json", ".json.gz")) and not path.name.startswith("cpus-")),
         tuple(path for path in new if path.suffix == ".sqlite"),
         tuple(path for path in new if path.suffix == ".log"),
     )
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
+def _changed(folder: Path, before: Mapping[Path, int]) -> list[Path]:
+    """Return the files that are new or written again. before: times of their last change, nanoseconds."""
+    return [path for path in folder.iterdir() if path.stat().st_mtime_ns != before.get(path)]
+
+
+def _ended(process: subprocess.Popen[bytes], cpus: JobCpus) -> int:
     """Wait for the command and return its exit code as a shell does. It gets Ctrl-C from the terminal, as we do."""
     while True:
         try:
-            code = process.wait()
-        except KeyboardInterrupt:
+            cpus.sample()
+            code = process.wait(INTERVAL_S)
+        except (KeyboardInterrupt, subprocess.TimeoutExpired):
             continue
         except BaseException:  # this process is to end: so is the command
             process.terminate()

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 
 import numpy as np
@@ -26,6 +27,7 @@ from bench.job.parts import RankTimeline
 from bench.results import stats
 
 _BUCKETS = 8  # of one step; fewer leave much of the exchange behind the backward pass, many more cost calls
+_LEAST_BUCKET_BYTES = 1 << 16  # a smaller exchange takes its latency, which more buckets do not divide
 _REDUCTIONS = ("allreduce", "reduce_scatter", "reduce")
 _HALVED = ("float32", "float", "fp32", "Float")
 
@@ -72,6 +74,7 @@ class WhatIfs:
         """Return the times of one part, by rank."""
         return {rank: timeline.by_part[part] for rank, timeline in self.timelines.items()}
 
+    @cached_property
     def buckets(self) -> list[BucketPhase]:
         """Return the exchanges of gradients that may be hidden behind the backward pass, by step."""
         return [*_bucket_phases(self.job, self.timelines, self.graph)]
@@ -92,7 +95,7 @@ class WhatIfs:
             case WhatIf.NO_HOST_GAPS:
                 return GraphChange(removed=self.part(StepPart.HOST_BOUND)) if self._on_device else None
             case WhatIf.OTHER_BUCKETS:
-                phases = self.buckets()
+                phases = self.buckets
                 return GraphChange(transfer=_rebucketed(phases)) if phases else None
             case WhatIf.HALF_GRADIENTS:
                 return self._half()
@@ -126,8 +129,8 @@ def gain_of(name: str, saved: Sequence[float]) -> Gain:
     return Gain(name, median(ordered), ordered[rank - 1], ordered[-rank], tuple(saved))
 
 
-def _nothing(_: int, transfer_s: float) -> float:
-    return 0.0 * transfer_s
+def _nothing(_index: int, _transfer_s: float) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +139,14 @@ class BucketPhase:
 
     indices: in `TracedJob.collectives`, in the order in which they were issued. transfer_s: the time in which at least
     one of them was on the wire. backward_s: the shortest backward pass of a rank, because a late rank's hides more than
-    the job can rely on. exposed_s: from the last arrival to the last end.
+    the job can rely on. exposed_s: from the last arrival to the last end. num_bytes: of all of them; None if unknown.
     """
 
     indices: Sequence[int]
     transfer_s: float
     backward_s: float
     exposed_s: float
+    num_bytes: int | None
 
     @property
     def least_exposed_s(self) -> float:
@@ -150,7 +154,8 @@ class BucketPhase:
 
         With k buckets of a seconds and a backward pass of b: max(b + a, b/k + k a) - b.
         """
-        k, b, all_s = max(_BUCKETS, len(self.indices)), self.backward_s, self.transfer_s
+        most = _BUCKETS if self.num_bytes is None else min(_BUCKETS, self.num_bytes // _LEAST_BUCKET_BYTES)
+        k, b, all_s = max(most, len(self.indices)), self.backward_s, self.transfer_s
         return min(self.exposed_s, max(all_s / k, b / k + all_s - b))
 
 
@@ -191,7 +196,10 @@ def _bucket_phases(job: TracedJob, timelines: Mapping[int, RankTimeline], graph:
             end = max(job.collectives[index].ends_s.values())
             wire.append((end - (graph.transfer_s(index) or 0.0), end))
         exposed_s = max(end for _, end in wire) - last.last_arrival_s
-        yield BucketPhase(indices, spans.total(spans.union(spans.of(wire))), min(lengths), max(exposed_s, 0.0))
+        sizes = [job.collectives[index].num_bytes for index in indices]
+        num_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        transfer_s = spans.total(spans.union(spans.of(wire)))
+        yield BucketPhase(indices, transfer_s, min(lengths), max(exposed_s, 0.0), num_bytes)
 
 
 def _phase_starts(trace: RankTrace) -> list[tuple[float, StepPhase]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.core.cpu_use import CpuUse
 
-_Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, ready to run but without a CPU)
+Threads = dict[str, tuple[int, int]]  # thread id -> nanoseconds (on a CPU, ready to run but without a CPU)
 
 
 class CpuMeter:
@@ -23,12 +23,12 @@ class CpuMeter:
     """
 
     def __init__(self) -> None:
-        self._began, self._cpu_s, self._threads = time.monotonic(), time.process_time(), _threads("self")
+        self._began, self._cpu_s, self._threads = time.monotonic(), time.process_time(), threads("self")
 
     def use(self) -> CpuUse:
         """Return the CPU use so far."""
         wall_s, cpu_s = time.monotonic() - self._began, time.process_time() - self._cpu_s
-        _, waited_s = _between(self._threads, _threads("self"))
+        _, waited_s = between(self._threads, threads("self"))
         return CpuUse(cpu_s, waited_s, wall_s)
 
 
@@ -37,19 +37,20 @@ def uses(processes: Iterable[int], seconds: float) -> dict[int, CpuUse]:
 
     Processes that cannot be read are left out.
     """
-    before = {process: _threads(process) for process in processes}
+    before = {process: threads(process) for process in processes}
     began = time.monotonic()
     time.sleep(seconds)
     wall_s = time.monotonic() - began
     found = {}
-    for process, threads in before.items():
-        now = _threads(process)
-        if threads and now:
-            found[process] = CpuUse(*_between(threads, now), wall_s)
+    for process, own in before.items():
+        now = threads(process)
+        if own and now:
+            found[process] = CpuUse(*between(own, now), wall_s)
     return found
 
 
-def _threads(process: int | str) -> _Threads:
+def threads(process: int | str) -> Threads:
+    """Return what the kernel counts for each thread of a process; nothing if it cannot be read."""
     found = {}
     folder = Path(f"/proc/{process}/task")
     with contextlib.suppress(OSError):
@@ -60,7 +61,7 @@ def _threads(process: int | str) -> _Threads:
     return found
 
 
-def _between(before: _Threads, after: _Threads) -> tuple[float, float]:
+def between(before: Threads, after: Threads) -> tuple[float, float]:
     """Return the seconds that all threads were on a CPU, and the seconds that they waited for one.
 
     Threads that ended in between are missing.

@@ -145,18 +145,21 @@ measure:
     mode: isolated
     iterations: 7
 """
-# What nsys gets must be exactly this, and the rest is the launch; it writes two files.
+# What nsys gets must be exactly this, and the rest of `profile` is the launch. Each of its two commands writes a file.
 NSYS = """\
 #!/bin/sh
-[ "$1 $2 $3" = "profile --trace=cuda,nvtx,osrt -o" ] || { echo "nsys: $*" >&2; exit 9; }
-file=$4
-shift 4
-while case $1 in --sample=none|--cpuctxsw=none|--export=sqlite|--force-overwrite=true) true;; *) false;; esac; do
-  shift
-done
-case $1 in --*) echo "nsys: unknown option $1" >&2; exit 9;; esac
-"$@" || exit $?
-: > "$file.nsys-rep"; : > "$file.sqlite"
+refuse() { echo "nsys: $*" >&2; exit 9; }
+what=$1
+shift
+case $what in
+profile) known="--trace=cuda,nvtx,osrt --sample=none --cpuctxsw=none --cuda-graph-trace=node --force-overwrite=true" ;;
+export) known="--type=sqlite --force-overwrite=true --include-blobs=true" ;;
+*) refuse "$what" ;;
+esac
+while case $1 in --output=*) file=${1#--output=} ;; --*) case " $known " in *" $1 "*) ;; *) refuse "$1" ;; esac ;;
+*) false ;; esac; do shift; done
+[ -n "$file" ] || refuse "no output"
+if [ "$what" = profile ]; then "$@" || exit $?; : > "$file.nsys-rep"; else [ -f "$1" ] && : > "$file"; fi
 """
 
 

@@ -170,8 +170,8 @@ def test_steps_of_which_none_matches_are_not_compared(tmp_path: Path) -> None:
     style = Style.V2023
     job = job_from(
         tmp_path,
-        (Schedule(), Recording(style=style, ranks=(0, 1))),
-        (Schedule(first_step=50), Recording(style=style, ranks=(2, 3))),
+        (Schedule(), Recording(style=style, ranks_per_host=2, ranks=(0, 1))),
+        (Schedule(first_step=50), Recording(style=style, ranks_per_host=2, ranks=(2, 3))),
     )
     assert codes(job) == ["no-match", "not-aligned", "other-steps"]
     assert (job.num_steps, len(job.collectives)) == (0, 0)

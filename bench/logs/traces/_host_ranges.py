@@ -15,7 +15,7 @@ from bench.core import spans
 from bench.core.spans import Spans
 from bench.core.step_trace import StepPhase
 
-STEP = re.compile(r"^ProfilerStep\s*#")
+_STEP = re.compile(r"^ProfilerStep\s*#")
 _DATA = re.compile(
     r"dataloader.*__next__|dataloader.*next|^(get|load|next)[ _-]?batch$|^data([ _-]?(load(ing|er)?|wait))?$",
     re.IGNORECASE,
@@ -43,9 +43,16 @@ class HostRange:
     args: Mapping[str, Any]
 
 
+@lru_cache(maxsize=_NUM_NAMES)
+def is_step(name: str) -> bool:
+    """Check whether a range of this name marks a step."""
+    return _STEP.match(name) is not None
+
+
+@lru_cache(maxsize=_NUM_NAMES)
 def is_annotation(name: str) -> bool:
     """Check whether a range marks a step or a phase, and so contains operators but is none."""
-    return bool(STEP.match(name) or _phases_of(name))
+    return is_step(name) or bool(_phases_of(name))
 
 
 @lru_cache(maxsize=_NUM_NAMES)
@@ -63,7 +70,7 @@ def _phases_of(name: str) -> tuple[StepPhase, ...]:
 def main_thread(host: Sequence[HostRange]) -> Any:
     """Return the thread that marks the steps, else the one that is in operators for the longest time."""
     for one in host:
-        if STEP.match(one.name):
+        if is_step(one.name):
             return one.thread
     by_thread: dict[Any, float] = defaultdict(float)
     for one in host:
@@ -95,7 +102,7 @@ def _autograd(host: Sequence[HostRange]) -> Iterator[tuple[float, float]]:
     start = end = None
     inside = -np.inf
     for one in host:
-        if one.start < inside or STEP.match(one.name) or one.name.startswith(("gloo:", "nccl:")):
+        if one.start < inside or is_step(one.name) or one.name.startswith(("gloo:", "nccl:")):
             continue
         if one.name.startswith(_EVALUATE):
             inside = one.end

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 _SPACE = re.compile(r"[\s,]*")
@@ -40,6 +41,10 @@ class JsonStream:
 
     def members(self) -> Iterator[Any]:
         """Yield each member of the array. Raises DamagedError where the document ends early or is no JSON."""
+        return chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[list[Any]]:
+        """Yield the members of the array in lists, each of those that one piece holds. Raises DamagedError."""
         begin = self._next_character()
         if begin == "[":
             self._place += 1
@@ -61,13 +66,13 @@ class JsonStream:
             else:
                 self.others[name] = self._value()
 
-    def _array(self) -> Iterator[Any]:
+    def _array(self) -> Iterator[list[Any]]:
         while (character := self._next_character()) != "]":
             if not character:
                 raise DamagedError(is_cut=True)
             members = self._many() or [self._value()]
             self.num_members += len(members)
-            yield from members
+            yield members
         self._place += 1
 
     def _many(self) -> list[Any]:

@@ -197,7 +197,7 @@ class _Reading:
         compute = sorted((node.start, node.start + (node.duration or 0.0)) for node in work if node.start is not None)
         host = self._host_ranges()
         main = _host_ranges.main_thread(host)
-        steps = [one for one in host if _host_ranges.STEP.match(one.name)]
+        steps = [one for one in host if _host_ranges.is_step(one.name)]
         if not any(node.duration for node in self._nodes):
             self._remark(TraceCode.NO_TIMES)
         elif not starts:

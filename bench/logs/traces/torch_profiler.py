@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import inf
+from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,12 +29,15 @@ from bench.core.step_trace import Direction, HostWait, RankTrace, TracedCollecti
 from bench.logs.archives import ArchiveError
 from bench.logs.trace_messages import TraceCode
 from bench.logs.traces import _host_ranges, _names, _open
+from bench.logs.traces._columns import NO_CORRELATION, Kernels, Launches, correlation_of
 from bench.logs.traces._host_ranges import HostRange
 from bench.logs.traces._json_stream import DamagedError, JsonStream
 
 _HEAD = re.compile(rb'^\s*(\{|\[\s*\{).*"(traceEvents|schemaVersion|deviceProperties|ph)"', re.DOTALL)
 _MOST_EPOCH_NS = 1 << 63
-_NUM_NAMES = 1 << 14
+_OF_COLLECTIVES = ("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:")
+_PEER_PLACE = 2  # of the arguments of a message's call
+_NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 _UNIX_US = 1e15  # larger timestamps, in microseconds, count from 1970
 # Kind of event by category, in the spelling of any version.
 _HOST, _KERNEL, _COPY, _RUNTIME = "host", "kernel", "copy", "runtime"
@@ -57,18 +61,43 @@ _KIND_OF = _KINDS | {word.capitalize(): kind for word, kind in _KINDS.items()}
 _DIRECTIONS = {"htod": Direction.H2D, "dtoh": Direction.D2H, "dtod": Direction.D2D, "ptop": Direction.P2P}
 
 
+class _Name:
+    """A name of events, and what it says of them. A file repeats few names many times."""
+
+    __slots__ = ("is_exchange", "is_of_collective", "name", "wait")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_of_collective = name.startswith(_OF_COLLECTIVES)
+        self.is_exchange = _names.COLLECTIVE_KERNEL.search(name) is not None
+        self.wait: WaitKind | None = None
+        if _names.SYNC.match(name):
+            self.wait = WaitKind.SYNC
+        elif _names.ALLOCATOR.match(name):
+            self.wait = WaitKind.ALLOCATOR
+
+
 @dataclass(slots=True)
 class _Events:
     """The events of a file, by kind; times in microseconds as in the file."""
 
+    names: dict[str, _Name] = field(default_factory=dict)
     host: list[HostRange] = field(default_factory=list)
-    compute: list[tuple[float, float, int, int]] = field(default_factory=list)  # start, end, correlation (or -1), kind
+    compute: Kernels = field(default_factory=Kernels)
     kinds: dict[tuple[str, str], int] = field(default_factory=dict)  # name and grid of a kernel -> its number
     exchange: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
     copies: list[tuple[float, float, int, str, Mapping[str, Any]]] = field(default_factory=list)
-    launches: dict[int, tuple[float, Any]] = field(default_factory=dict)  # correlation -> start, thread
+    launches: Launches = field(default_factory=Launches)
     waits: list[tuple[WaitKind, float, float, str]] = field(default_factory=list)
     devices: set[str] = field(default_factory=set)
+
+    def known(self, name: Any) -> _Name:
+        """Return what a name says, and one text for all events of this name."""
+        text = str(name)
+        found = self.names.get(text)
+        if found is None:
+            found = self.names[text] = _Name(text)
+        return found
 
 
 class TorchProfiler:
@@ -88,11 +117,8 @@ class TorchProfiler:
         facts = {"source": str(path)}
         try:
             with _without_collector():
-                for event in stream.members():
-                    if isinstance(event, dict) and event.get("ph") == "X":
-                        kind = _KIND_OF.get(str(event.get("cat")))
-                        if kind is not None:
-                            _add(event, kind, events)
+                for batch in stream.batches():
+                    _add(batch, events)
         except DamagedError as damage:
             code = TraceCode.CUT if damage.is_cut else TraceCode.DAMAGED
             remarks.append(Coded.of(code, num=stream.num_members, **facts))
@@ -122,8 +148,18 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _add(event: Mapping[str, Any], kind: str, events: _Events) -> None:
-    """Add one event with a duration to its kind. An event whose times are no finite numbers is left out."""
+def _add(batch: Iterable[Any], events: _Events) -> None:
+    """Add the events with a duration to their kinds. Millions pass through this loop, many of them of no use."""
+    for event in batch:
+        if type(event) is dict and event.get("ph") == "X":
+            category = event.get("cat")
+            kind = _KIND_OF.get(category) if type(category) is str else None
+            if kind is not None:
+                _add_one(event, kind, events)
+
+
+def _add_one(event: Mapping[str, Any], kind: str, events: _Events) -> None:
+    """Add one event. If its times are no finite numbers, it is left out."""
     try:
         start = float(event["ts"])
         end = start + float(event.get("dur") or 0.0)
@@ -131,23 +167,25 @@ def _add(event: Mapping[str, Any], kind: str, events: _Events) -> None:
         return
     if not 0 <= end - start < inf:
         return
-    name = str(event.get("name", ""))
+    known = events.known(event.get("name", ""))
     args = event.get("args")
-    if not isinstance(args, dict):
-        args = {}
-    thread = str(event.get("tid"))
-    if kind == _HOST:
+    if type(args) is not dict:
+        args = _NO_ARGS
+    thread = event.get("tid")
+    if type(thread) is not int:
+        thread = str(thread)
+    if kind is _HOST:
         # Arguments of other events are not needed, and would fill the memory.
-        events.host.append(HostRange(start, end, thread, name, args if _is_of_collective(name) else {}))
-    elif kind == _RUNTIME:
-        correlation = args.get("correlation")
-        if isinstance(correlation, int):
-            events.launches.setdefault(correlation, (start, thread))
-        wait = _wait_kind(name)
-        if wait is not None:
-            events.waits.append((wait, start, end, name))
+        kept = args if known.is_of_collective else _NO_ARGS
+        events.host.append(HostRange(start, end, thread, known.name, kept))
+    elif kind is _RUNTIME:
+        number = correlation_of(args.get("correlation"))
+        if number != NO_CORRELATION:
+            events.launches.add(number, start, thread)
+        if known.wait is not None:
+            events.waits.append((known.wait, start, end, known.name))
     else:
-        _add_of_device(event, kind, start, end, name, args, events)
+        _add_of_device(event, kind, start, end, known, args, events)
 
 
 def _add_of_device(
@@ -155,40 +193,20 @@ def _add_of_device(
     kind: str,
     start: float,
     end: float,
-    name: str,
+    known: _Name,
     args: Mapping[str, Any],
     events: _Events,
 ) -> None:
     """Add a kernel or a copy."""
-    correlation = args.get("correlation")
-    number = correlation if isinstance(correlation, int) else -1
+    number = correlation_of(args.get("correlation"))
     events.devices.add(str(args.get("device", event.get("pid"))))
-    if kind == _COPY:
-        events.copies.append((start, end, number, name, args))
-    elif _is_exchange(name) or "Collective name" in args:
-        events.exchange.append((start, end, number, name, args))
+    if kind is _COPY:
+        events.copies.append((start, end, number, known.name, args))
+    elif known.is_exchange or "Collective name" in args:
+        events.exchange.append((start, end, number, known.name, args))
     else:
-        key = name, str(args.get("grid"))
-        events.compute.append((start, end, number, events.kinds.setdefault(key, len(events.kinds))))
-
-
-# A file repeats few names many times.
-@lru_cache(maxsize=_NUM_NAMES)
-def _wait_kind(name: str) -> WaitKind | None:
-    """Return why the host waits in a call of the device's runtime, if it does."""
-    if _names.SYNC.match(name):
-        return WaitKind.SYNC
-    return WaitKind.ALLOCATOR if _names.ALLOCATOR.match(name) else None
-
-
-@lru_cache(maxsize=_NUM_NAMES)
-def _is_exchange(kernel: str) -> bool:
-    return _names.COLLECTIVE_KERNEL.search(kernel) is not None
-
-
-@lru_cache(maxsize=_NUM_NAMES)
-def _is_of_collective(name: str) -> bool:
-    return name.startswith(("nccl:", "c10d::", "gloo:", "record_param_comms", "mpi:", "xccl:"))
+        key = known.name, str(args.get("grid"))
+        events.compute.add(start, end, number, events.kinds.setdefault(key, len(events.kinds)))
 
 
 class _Reading:
@@ -196,9 +214,11 @@ class _Reading:
 
     def __init__(self, source: str, events: _Events, others: Mapping[str, Any], remarks: list[Coded]) -> None:
         self._source, self._events, self._others, self._remarks = source, events, others, remarks
-        events.host.sort(key=lambda one: (one.start, -one.end))
+        events.host.sort(key=attrgetter("end"), reverse=True)
+        events.host.sort(key=attrgetter("start"))
         starts = [one.start for one in events.host[:1]]
-        starts += [min(one[0] for one in some) for some in (events.compute, events.exchange, events.copies) if some]
+        starts += [min(one[0] for one in some) for some in (events.exchange, events.copies) if some]
+        starts += [events.compute.first_start()] if len(events.compute) else []
         self._zero = min(starts, default=0.0)
         distributed = others.get("distributedInfo")
         self._distributed: Mapping[str, Any] = distributed if isinstance(distributed, dict) else {}
@@ -209,11 +229,11 @@ class _Reading:
     def trace(self, num_events: int) -> RankTrace:
         """Return the trace."""
         events, facts = self._events, {"source": self._source}
-        compute = sorted(events.compute)
-        launches = [events.launches.get(number, (np.nan, None))[0] for _, _, number, _ in compute]
+        kernels, correlations, kinds = events.compute.in_order()
+        launches = events.launches.starts_of(correlations)
         if self._on_device:
-            unknown = int(np.isnan(np.array(launches, dtype=float)).sum())
-            if unknown > len(compute) // 10:
+            unknown = int(np.isnan(launches).sum())
+            if unknown > len(kernels) // 10:
                 self._remarks.append(Coded.of(TraceCode.UNMATCHED_LAUNCHES, num=unknown, **facts))
             collectives = tuple(self._device_collectives())
         else:
@@ -223,9 +243,9 @@ class _Reading:
         if len(events.devices) > 1:
             self._remarks.append(Coded.of(TraceCode.SEVERAL_DEVICES, num=len(events.devices), **facts))
         phases = _host_ranges.phases(events.host, self._main)
-        steps = sorted((one.start, one.end, one.name) for one in events.host if _host_ranges.STEP.match(one.name))
+        steps = sorted((one.start, one.end, one.name) for one in events.host if _host_ranges.is_step(one.name))
         if self._on_device:
-            work, launched = self._spans((start, end) for start, end, *_ in compute), np.array(launches, dtype=float)
+            work, launched = (kernels - self._zero) * 1e-6, (launches - self._zero) * 1e-6
         else:
             work = self._operators(collectives)
             launched = np.full(len(work), np.nan)
@@ -236,8 +256,8 @@ class _Reading:
             source=self._source,
             on_device=self._on_device,
             compute=work,
-            compute_launch_s=(launched - self._zero) * 1e-6 if self._on_device else launched,
-            compute_kind=np.array([kind for *_, kind in compute], dtype=np.int32) if self._on_device else None,
+            compute_launch_s=launched,
+            compute_kind=kinds if self._on_device else None,
             collectives=collectives,
             copies=tuple(self._copies()),
             waits=tuple(self._waits()),
@@ -276,11 +296,12 @@ class _Reading:
         starts = {thread: [one.start for one in own] for thread, own in calls.items()}
         found = []
         for start, end, number, name, args in self._events.exchange:
-            launch, thread = self._events.launches.get(number, (None, None))
+            call = self._events.launches.of(number)
+            launch = None if call is None else call.start
             enclosing: list[HostRange] = []
-            if launch is not None and thread in calls:
-                behind = bisect_right(starts[thread], launch)
-                enclosing = [one for one in calls[thread][max(behind - 4, 0) : behind] if one.end >= launch]
+            if call is not None and call.thread in calls:
+                behind = bisect_right(starts[call.thread], call.start)
+                enclosing = [one for one in calls[call.thread][max(behind - 4, 0) : behind] if one.end >= call.start]
             stated = dict(args)
             for one in enclosing:
                 if "Collective name" in one.args:
@@ -353,14 +374,16 @@ class _Reading:
             num_bytes, dtype = _dims_bytes(moved.args)
             if num_bytes is None:
                 num_bytes, dtype = _dims_bytes(event.args)
+            op = _names.op(event.name)
             yield TracedCollective(
-                op=_names.op(event.name),
+                op=op,
                 place=place,
                 start_s=self._time(moved.start),
                 end_s=self._time(moved.end),
                 group_size=size if isinstance(size, int) else None,
                 num_bytes=num_bytes,
                 dtype=dtype,
+                peer=None if call is None else _called_peer(op, call.args),
                 called_s=None if call is None else self._time(call.start),
                 timed=transfer is not None,
             )
@@ -388,14 +411,14 @@ class _Reading:
                 continue
             pinned = False if "pageable" in words else True if "pinned" in words else None
             size = args.get("bytes")
-            launch = self._events.launches.get(number)
+            launch = self._events.launches.of(number)
             yield TracedCopy(
                 direction=direction,
                 start_s=self._time(start),
                 end_s=self._time(end),
                 num_bytes=size if isinstance(size, int) else None,
                 pinned=pinned,
-                launch_s=None if launch is None else self._time(launch[0]),
+                launch_s=None if launch is None else self._time(launch.start),
             )
 
     def _waits(self) -> Iterator[HostWait]:
@@ -503,6 +526,15 @@ def _peer(op: str, stated: Mapping[str, Any]) -> int | None:
     """Return the other rank of a message."""
     peer = stated.get("Dst Rank" if op == "send" else "Src Rank") if op in ("send", "recv") else None
     return peer if isinstance(peer, int) and peer >= 0 else None
+
+
+def _called_peer(op: str, args: Mapping[str, Any]) -> int | None:
+    """Return the other rank of a message from the arguments of `c10d::send` and `c10d::recv_`: tensors, group, peer."""
+    stated = args.get("Concrete Inputs")
+    if op not in ("send", "recv") or not isinstance(stated, list) or len(stated) < _PEER_PLACE + 1:
+        return None
+    peer = str(stated[_PEER_PLACE])
+    return int(peer) if peer.isdecimal() else None
 
 
 def _sequence(op: str, stated: Mapping[str, Any]) -> int | None:
