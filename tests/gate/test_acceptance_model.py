@@ -49,7 +49,10 @@ KINDS = {
     "Standard_NC96ads_A100_v4",
     "GB200 NVL72",
 }
-UNKNOWN = {"p6-b300.48xlarge", "DGX Spark"}  # the PCIe rate is not published; no PCIe link between GPU and memory
+# Unknown: how the accelerators reach each other, the rate of the network, or the PCIe rate.
+BARE = {name: catalogue.node_links(name) for name in catalogue.instances()}
+UNKNOWN = {name for name, each in BARE.items() if each.peer == "unknown" or not each.nic_bytes_per_s}
+UNKNOWN |= {"p6-b300.48xlarge", "DGX Spark"}
 
 
 @cache
