@@ -162,7 +162,8 @@ def estimate(curves: Sequence[EfficiencyCurve], query: Query, where: float) -> E
         weights.append(1 / (own**2 + system.distance**2))
         values.append(system.value)
     total = sum(weights)
-    mean = _weighted_median(values, weights)
+    chosen = [k for k, system in enumerate(systems) if system.own] or range(len(systems))
+    mean = _weighted_median([values[k] for k in chosen], [weights[k] for k in chosen])
     spread = within
     for system in systems:
         if system.own:

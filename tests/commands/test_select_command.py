@@ -266,7 +266,7 @@ def test_imported_log_replaces_the_interval(capsys: pytest.CaptureFixture[str], 
 
 def test_unknown_rate_can_be_given_as_the_message_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ("select", "--workload", "llama-3-8b", "--nodes", "8", "--instances")
-    [left_out] = document_of(capsys, *words, "p6-b300.48xlarge,p5.48xlarge")["skipped"]
+    [left_out] = document_of(capsys, *words, "gpu_8x_h100_sxm5,p5.48xlarge")["skipped"]
     assert "--links" not in left_out["reason"]
     [entry] = re.findall(r"`(instances: .*?)`", left_out["reason"])
     site = tmp_path / "bench.yaml"

@@ -80,7 +80,6 @@ def test_no_machine_is_expected_to_beat_its_links(instance: str, nodes: int) -> 
             "p4d.24xlarge",
             NoExpectationCode.DISTURBED,
         ),
-        ("allreduce --sizes 1G", 1, "p3.16xlarge", NoExpectationCode.EVIDENCE),
         pytest.param("allreduce --sizes 1M", 4096, "p4d.24xlarge", NoExpectationCode.WORLD, marks=pytest.mark.slow),
     ],
 )
