@@ -56,7 +56,8 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
     enqueued = _middle([issued / all_ for issued, all_ in zip(samples.enqueue_s, samples.host_s, strict=False) if all_])
     flags[Flag.LAUNCH_BOUND] = enqueued is not None and enqueued > _LAUNCH_SHARE
     calls = samples.calls_per_sample
-    flags[Flag.SHORT_BATCH] = record.mode == "pipelined" and calls < _FEW_CALLS and calls * middle < _SHORT_S
+    of_device = header.clock == "device" and record.mode == "pipelined"
+    flags[Flag.SHORT_BATCH] = of_device and calls < _FEW_CALLS and calls * middle < _SHORT_S
     moves = record.payload_bytes and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
     shares = RankShares(header, record, samples)

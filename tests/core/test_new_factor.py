@@ -25,8 +25,8 @@ FIELD = """
     # fmt: on
 """
 TRANSPORT = "bench/transports/model.py"
-PLAIN = "        return tuple(seconds)\n"
-OBEYING = "        return tuple(taken * self.options.case.detour for taken in seconds)\n"
+PLAIN = "        return tuple(seconds.tolist())\n"
+OBEYING = "        return tuple(taken * self.options.case.detour for taken in seconds.tolist())\n"
 
 
 @pytest.fixture(scope="module")
