@@ -66,7 +66,9 @@ def main(args: argparse.Namespace) -> int:
     The exit code tells whether a run would start and whether the links are healthy.
     """
     if args.facts is not None:
-        return _report("", {}, LinkTest(), [], _machines(_recorded(args.facts), {}, _instance(args.instance)), args)
+        page, code = recorded_page(args.facts, args.instance, args.format)
+        output.emit(page, args)
+        return code
     own = _instance(args.instance)
     planned = plan.make(_plan.request(args))
     findings: list[PreflightFinding] = []
@@ -94,6 +96,18 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError("--load copies on this machine only: omit --cluster, or run it on each host")
         nodes = {host: _loaded(node, cluster.python or sys.executable) for host, node in nodes.items()}
     return _report(cluster.name, hosts, found.links, findings, _machines(nodes, software, own or here), args)
+
+
+def recorded_page(path: Path, instance: str | None, page_format: str) -> tuple[str, int]:
+    """Return the page of a machine by the facts in a file, and the exit code. Raises UsageError if there are none."""
+    machines = _machines(_recorded(path), {}, _instance(instance))
+    render = _json if page_format == "json" else _table
+    return render("", {}, LinkTest(), [], machines), _verdict(machines)
+
+
+def _verdict(machines: Mapping[str, Any]) -> int:
+    wrong = any(finding.severity == "wrong" for own in machines.values() for finding in own["findings"])
+    return EXIT_VERDICT if wrong else EXIT_DONE
 
 
 def _instance(name: str | None) -> str | None:
@@ -163,8 +177,7 @@ def _report(
     output.emit(render(cluster, hosts, links, findings, machines), args)
     if any(finding.refuses for finding in findings):
         return EXIT_REFUSED
-    wrong = any(finding.severity == "wrong" for own in machines.values() for finding in own["findings"])
-    return EXIT_VERDICT if wrong else EXIT_DONE
+    return _verdict(machines)
 
 
 def _json(

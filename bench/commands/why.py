@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.commands import _job_explain, explain
+from bench.commands import _job_explain, doctor, explain
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.results import output
 from bench.results.table import as_json
@@ -16,6 +18,7 @@ from bench.results.table import as_json
 SCHEMA = "bench.why/1"
 # Records of collectives without compute: they say what failed, and not where a step went.
 _READ_AS_LOGS = ("flight-recorder", "inspector")
+_LOG_SUFFIXES = (".log", ".txt", ".out", ".err")
 EXAMPLES = (("linkbench why trace/ train.log nccl-tests.log topo.txt", "what does each file say, on one page?"),)
 
 
@@ -24,42 +27,105 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     explain.arguments(parser)
 
 
+@dataclass
+class _Pages:
+    """What each file is, and what was said of it. code: that of the worst verdict."""
+
+    traces: list[str] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    machines: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)  # file -> why
+    pages: list[str] = field(default_factory=list)
+    code: int = EXIT_DONE
+
+    def add(self, page: str, code: int) -> None:
+        """Add a page."""
+        self.pages.append(page.rstrip())
+        self.code = max(self.code, code)
+
+
 def main(args: argparse.Namespace) -> int:
-    """Print what the traces say, then what the logs say. Returns 1 if `explain` would for the logs."""
+    """Print what the traces say, then the logs, then the machines.
+
+    Returns 1 if `explain` or `doctor` would for one of the files. Raises UsageError if no file can be read.
+    """
+    found = _Pages()
+    is_json = args.format == "json"
+    document: dict[str, Any] = {"schema": SCHEMA, "files": {}, "job": None, "explain": None, "machines": []}
+    others = _explain_traces(args, found, document)
+    for name in others:
+        try:
+            explain.rendered(_of(args, [name]))
+        except UsageError as error:
+            if not _explain_machine(args, name, found, document):
+                found.unread[name] = str(error)
+        else:
+            found.logs.append(name)
+    if found.logs:
+        page, code = explain.rendered(_of(args, found.logs))
+        document["explain"] = json.loads(page) if is_json else None
+        found.add(page, code)
+    if not found.pages:
+        raise UsageError("; ".join(dict.fromkeys(found.unread.values())))
+    if is_json:
+        document["files"] = {"traces": found.traces, "logs": found.logs, "machines": found.machines}
+        document["unread"] = [{"file": name, "why": why} for name, why in found.unread.items()]
+        output.emit(as_json(document), args)
+    else:
+        output.emit("\n\n".join(["\n".join(_head(found)), *found.pages]), args)
+    return found.code
+
+
+def _explain_traces(args: argparse.Namespace, found: _Pages, document: dict[str, Any]) -> list[str]:
+    """Explain all traces as one job. Returns the other files; if no file holds a trace, all of them."""
     from bench.core import plugins
     from bench.logs import step_traces
 
-    traces = [name for name in args.paths if Path(name).exists() and step_traces.formats(Path(name)) - {*_READ_AS_LOGS}]
-    logs = [name for name in args.paths if name not in traces]
-    pages: list[str] = []
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "files": {"traces": traces, "logs": logs},
-        "job": None,
-        "explain": None,
-    }
-    code = EXIT_DONE
-    if traces:
+    names = [str(name) for name in args.paths]
+    traces = [name for name in names if Path(name).exists() and step_traces.formats(Path(name)) - {*_READ_AS_LOGS}]
+    if not traces:
+        return names
+    try:
         report = _job_explain.report_of([Path(name) for name in traces], args.instance, args.config)
-        document["job"] = report.data()
-        pages.append(plugins.load("format", args.format).render(report) if args.format != "json" else "")
-    if logs:
-        of_logs = copy.copy(args)
-        of_logs.paths = logs
-        try:
-            page, code = explain.rendered(of_logs)
-        except UsageError as error:
-            if not traces:
-                raise
-            page = f"# {', '.join(logs)}: {error}"
-            document["problem"] = str(error)
-        else:
-            document["explain"] = json.loads(page) if args.format == "json" else None
-        pages.append(page)
+    except UsageError as error:
+        broken = [name for name in traces if step_traces.formats(Path(name)) != {"archive"}]  # others may hold logs
+        found.unread.update(dict.fromkeys(broken, str(error)))
+        return [name for name in names if name not in broken]
+    found.traces = traces
+    document["job"] = report.data()
+    found.add(plugins.load("format", args.format).render(report) if args.format != "json" else "", EXIT_DONE)
+    return [*(name for name in names if name not in traces), *_logs_in(traces)]
+
+
+def _logs_in(folders: Sequence[str]) -> Iterator[str]:
+    """Yield the logs in folders of traces: `job record` has NCCL write some beside them."""
+    for folder in map(Path, folders):
+        if folder.is_dir():
+            logs = (path for path in folder.rglob("*") if path.suffix in _LOG_SUFFIXES and path.is_file())
+            yield from map(str, sorted(logs))
+
+
+def _explain_machine(args: argparse.Namespace, name: str, found: _Pages, document: dict[str, Any]) -> bool:
+    """Explain a machine by the output of nvidia-smi, lspci or NCCL. Returns whether the file is such an output."""
+    try:
+        page, code = doctor.recorded_page(Path(name), args.instance, args.format)
+    except UsageError:
+        return False
+    found.machines.append(name)
     if args.format == "json":
-        output.emit(as_json(document), args)
-    else:
-        told = [("a trace", traces), ("a log", logs)]
-        head = [f"# {name}: read as {kind}" for kind, names in told for name in names]
-        output.emit("\n\n".join(["\n".join(head), *(page.rstrip() for page in pages)]), args)
-    return code
+        document["machines"].append(json.loads(page))
+    found.add(page, code)
+    return True
+
+
+def _of(args: argparse.Namespace, names: Sequence[str]) -> argparse.Namespace:
+    of_logs = copy.copy(args)
+    of_logs.paths = [*names]
+    return of_logs
+
+
+def _head(found: _Pages) -> Iterator[str]:
+    """Yield as what each file was read."""
+    for kind, names in (("a trace", found.traces), ("a log", found.logs), ("a machine", found.machines)):
+        yield from (f"# {name}: read as {kind}" for name in names)
+    yield from (f"# {name}: not read: {why}" for name, why in found.unread.items())

@@ -116,8 +116,13 @@ def _late_rank(known: Known) -> Iterator[Cause]:
 
 
 def _often_late(known: Known) -> list[LateRank]:
-    """Return the ranks that are late in most steps, without the stages of a pipeline."""
-    return [late for late in known.late_ranks if late.share >= _OFTEN and not _is_bubble(known, late.rank)]
+    """Return the ranks that are late in most steps, without the stages of a pipeline.
+
+    What a rank does after the last exchange of a step delays the next step, so one of few steps may not show it.
+    """
+    num_steps = known.job.num_steps
+    least = min(_OFTEN * num_steps, max(num_steps - 1, 2))
+    return [late for late in known.late_ranks if late.share * num_steps >= least and not _is_bubble(known, late.rank)]
 
 
 def _is_bubble(known: Known, rank: int) -> bool:
@@ -130,8 +135,8 @@ def _random_lateness(known: Known) -> Iterator[Cause]:
     """Find ranks that are late, every time another one; one rank alone that is late now and then is not random."""
     if _often_late(known) or known.job.num_steps < 2:
         return
-    late = [one for one in known.late if one.late_s > known.limit_s]
-    if len({one.rank for one in late}) < 2 or all(_is_bubble(known, one.rank) for one in late):
+    late = [one for one in known.late if one.late_s > known.limit_s and not _is_bubble(known, one.rank)]
+    if len({one.rank for one in late}) < 2:
         return
     gain = known.replays.of(WhatIf.BALANCED_RANKS)
     if gain is None:

@@ -14,6 +14,7 @@ from bench.job.messages import CauseCode
 from bench.job.model import StepPart, StepSegment
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule
+from tests.probes.synthetic_machines import TEXTS
 
 GOLDEN = Path(__file__).parent / "golden_job.txt"
 LATE = Schedule(
@@ -77,14 +78,40 @@ def test_the_same_machine_and_compute_give_back_the_compute_of_the_step(traces: 
     assert 1.7 < twice["step_s"] / found["step_s"] < 2
 
 
-def test_why_explains_traces_and_logs(traces: Path, tmp_path: Path, capsys: Out) -> None:
-    log = tmp_path / "train.log"
+def why(capsys: Out, *paths: Path) -> tuple[int, Any]:
+    """Return the exit code of `why` and its JSON."""
+    code = main(["why", *map(str, paths), "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_why_explains_traces_logs_and_machines(traces: Path, tmp_path: Path, capsys: Out) -> None:
+    log, machine, other = (tmp_path / name for name in ("train.log", "smi.xml", "notes.md"))
     log.write_text("node1:12:12 [0] NCCL WARN Connection closed by remote peer\n" * 3, encoding="utf-8")
-    main(["why", str(traces), str(log), "--format", "json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["files"] == {"traces": [str(traces)], "logs": [str(log)]}
-    assert found["job"]["schema"] == "bench.job/1"
-    assert found["explain"] is not None or found["problem"]
+    machine.write_text(TEXTS[next(name for name in TEXTS if name.startswith("pcie_logs/"))], encoding="utf-8")
+    other.write_text("hello\n", encoding="utf-8")
+    code, found = why(capsys, other, log, traces, machine)
+    assert code == 1  # the log tells of a failure
+    assert found["files"] == {"traces": [str(traces)], "logs": [str(log)], "machines": [str(machine)]}
+    assert [one["file"] for one in found["unread"]] == [str(other)]
+    assert found["job"]["schema"] == "bench.job/1" and found["explain"] is not None
+    assert [one["schema"] for one in found["machines"]] == ["bench.doctor/1"]
+
+
+def test_why_explains_the_logs_in_a_folder_of_traces(tmp_path: Path, capsys: Out) -> None:
+    synthetic.write(tmp_path, LATE, Recording())
+    log = tmp_path / "nccl-node0-17.log"
+    log.write_text("node1:12:12 [0] NCCL WARN Connection closed by remote peer\n" * 3, encoding="utf-8")
+    code, found = why(capsys, tmp_path)
+    assert code == 1 and found["files"]["logs"] == [str(log)] and found["job"]["steps"] == 8
+
+
+def test_why_of_a_file_that_nothing_reads_is_one_sentence(tmp_path: Path, capsys: Out) -> None:
+    paths = [tmp_path / name for name in ("a.md", "b.md")]
+    for path in paths:
+        path.write_text("hello\n", encoding="utf-8")
+    assert main(["why", *map(str, paths)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and all(str(path) in err for path in paths)
 
 
 BAD = {
