@@ -25,7 +25,7 @@ Place = Callable[[int], Bytes]  # the memory for a record, by the record's numbe
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RecordLayout:
     """The records of one data set, all of the same size, and how its files are opened."""
 
     folder: Path
@@ -46,7 +46,7 @@ class Layout:
 class RecordReader:
     """An open data set. `close` must release every mapping, or pages could not leave the page cache."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RecordLayout) -> None:
         self.layout = layout
         self.opened = ExitStack()
 
@@ -78,15 +78,15 @@ class DatasetFormat(ABC):
         return tuple(package for module, package in self.requires.items() if find_spec(module) is None)
 
     @abstractmethod
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write all records to new files in the folder."""
 
     @abstractmethod
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Open the files for one pass."""
 
     @abstractmethod
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the file that holds a record."""
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import DatasetFormat, Layout, RecordReader
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordReader
 
 BUFFERED = 256  # records in the buffer from which `shuffled` draws
 
@@ -23,7 +23,13 @@ class RecordPass:
     """
 
     def __init__(
-        self, dataset_format: DatasetFormat, layout: Layout, target: Bytes, order: str, num_workers: int, seed: int
+        self,
+        dataset_format: DatasetFormat,
+        layout: RecordLayout,
+        target: Bytes,
+        order: str,
+        num_workers: int,
+        seed: int,
     ) -> None:
         self._format, self._layout = dataset_format, layout
         self._rows = target.reshape(layout.num_records, layout.record_bytes)

@@ -26,7 +26,7 @@ from bench.core.traits import Traits
 from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.datasets import page_cache
-from bench.datasets.dataset_format import DatasetFormat, Layout, aligned, opened_file
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout, aligned, opened_file
 from bench.datasets.messages import DatasetError, DatasetFailure, DatasetNote, DatasetSkip
 from bench.datasets.passes import RecordPass
 from bench.datasets.work_folder import WorkFolder, files_below
@@ -151,7 +151,7 @@ class _Passes:
             record_bytes -= 1
         self._case, self._format, self._folder = case, dataset_format, folder
         self._source, self._target = buffers.view("send", 0), buffers.view("recv", 0)
-        self._layout = Layout(folder.new("records"), num_bytes // record_bytes, record_bytes, case.direct_io)
+        self._layout = RecordLayout(folder.new("records"), num_bytes // record_bytes, record_bytes, case.direct_io)
         self._pass = RecordPass(dataset_format, self._layout, self._target, case.read_order, case.workers, case.seed)
         self._files: list[Path] = []
         self._written: int | None = None

@@ -114,7 +114,12 @@ def test_a_row_without_proof_fails(state: str, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(page_cache, "evict", lambda files: None)
     else:
         warm = page_cache.device_bytes
-        monkeypatch.setattr(page_cache, "device_bytes", lambda: (page_cache.evict(tmp_path.rglob("*.bin")), warm())[1])
+
+        def after_eviction() -> int:
+            page_cache.evict(tmp_path.rglob("*.bin"))
+            return warm()
+
+        monkeypatch.setattr(page_cache, "device_bytes", after_eviction)
     storage.time_each(compiled, 2)
     failure = compiled.reads()
     storage.close()

@@ -10,7 +10,7 @@ import pytest
 from bench.core import plugins
 from bench.core.payload import Bytes
 from bench.datasets import page_cache
-from bench.datasets.dataset_format import DatasetFormat, Layout
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout
 from bench.datasets.formats.tfrecord import masked_crc32c
 from bench.datasets.passes import RecordPass
 from bench.datasets.work_folder import WorkFolder, files_below
@@ -27,7 +27,7 @@ def loaded(name: str) -> DatasetFormat:
     return found
 
 
-def written(found: DatasetFormat, layout: Layout) -> tuple[Bytes, list[Path]]:
+def written(found: DatasetFormat, layout: RecordLayout) -> tuple[Bytes, list[Path]]:
     data = np.random.default_rng(3).integers(0, 256, (layout.num_records, layout.record_bytes), np.uint8)
     found.write(layout, list(data))
     files = files_below(layout.folder)
@@ -40,7 +40,7 @@ def test_every_record_arrives_and_the_state_is_what_the_kernel_counts(name: str,
     if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:
         pytest.skip("cold needs a disk")
     found = loaded(name)
-    layout = Layout(tmp_path, NUM, SIZE)
+    layout = RecordLayout(tmp_path, NUM, SIZE)
     data, files = written(found, layout)
     for order in ORDERS if found.indexed else ORDERS[:2]:
         for num_workers in (0, 3):
@@ -62,7 +62,7 @@ def test_direct_reads_come_from_the_device_though_the_file_is_cached(tmp_path: P
     if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:
         pytest.skip("O_DIRECT needs a disk")
     found = loaded("raw")
-    layout = Layout(tmp_path, NUM, SIZE, direct_io=True)
+    layout = RecordLayout(tmp_path, NUM, SIZE, direct_io=True)
     data, files = written(found, layout)
     page_cache.load(files)
     target = np.zeros(data.size, np.uint8)
@@ -75,7 +75,7 @@ def test_direct_reads_come_from_the_device_though_the_file_is_cached(tmp_path: P
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_ends_too_early_is_an_error(name: str, tmp_path: Path) -> None:
     found = loaded(name)
-    layout = Layout(tmp_path, NUM, SIZE)
+    layout = RecordLayout(tmp_path, NUM, SIZE)
     written(found, layout)
     path = found.file_of(layout, NUM - 1)
     with path.open("r+b") as file:

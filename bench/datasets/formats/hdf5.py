@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import DatasetFormat, Layout, RecordReader
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordReader
 
 
 class Hdf5(DatasetFormat):
@@ -18,7 +18,7 @@ class Hdf5(DatasetFormat):
     requires: ClassVar = {"h5py": "h5py"}
     chunked = False
 
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file."""
         import h5py
 
@@ -28,17 +28,17 @@ class Hdf5(DatasetFormat):
             for index, record in enumerate(records):
                 table[index] = record
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Open the file."""
         return _Hdf5Reader(layout, self.file_of(layout, 0))
 
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the only file."""
         return layout.folder / "records.h5"
 
 
 class _Hdf5Reader(RecordReader):
-    def __init__(self, layout: Layout, path: Path) -> None:
+    def __init__(self, layout: RecordLayout, path: Path) -> None:
         super().__init__(layout)
         import h5py
 

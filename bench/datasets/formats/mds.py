@@ -18,7 +18,7 @@ from bench.core.payload import Bytes
 from bench.datasets.dataset_format import (
     PER_SHARD,
     DatasetFormat,
-    Layout,
+    RecordLayout,
     RecordReader,
     opened_file,
     read_exactly,
@@ -32,7 +32,7 @@ _OTHERS: dict[str, Any] = {"compression": None, "format": "mds", "hashes": [], "
 class MdsShards(DatasetFormat):
     """Shards, and one index of them."""
 
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write the shards, then index.json."""
         config = json.dumps(_COLUMNS | _OTHERS, sort_keys=True).encode()
         shards = []
@@ -52,17 +52,17 @@ class MdsShards(DatasetFormat):
             )
         (layout.folder / "index.json").write_text(json.dumps({"shards": shards, "version": 2}), encoding="utf-8")
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Read the index."""
         return _MdsReader(layout)
 
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the shard of a record."""
         return layout.folder / f"shard.{index // PER_SHARD:05d}.mds"
 
 
 class _MdsReader(RecordReader):
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RecordLayout) -> None:
         super().__init__(layout)
         shards = json.loads((layout.folder / "index.json").read_text(encoding="utf-8"))["shards"]
         self._paths = [layout.folder / shard["raw_data"]["basename"] for shard in shards]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import DatasetFormat, Layout, Place, RecordReader
+from bench.datasets.dataset_format import DatasetFormat, Place, RecordLayout, RecordReader
 
 
 class Parquet(DatasetFormat):
@@ -18,7 +18,7 @@ class Parquet(DatasetFormat):
     requires: ClassVar = {"pyarrow": "pyarrow"}
     indexed = False
 
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -31,17 +31,17 @@ class Parquet(DatasetFormat):
                 rows = [records[index].tobytes() for index in layout.in_shard(shard)]
                 writer.write_table(pa.table([pa.array(rows, schema[0].type)], schema), len(rows))
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Read the footer."""
         return _ParquetReader(layout)
 
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the only file."""
         return layout.folder / "records.parquet"
 
 
 class _ParquetReader(RecordReader):
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RecordLayout) -> None:
         super().__init__(layout)
         import pyarrow.parquet as pq
 

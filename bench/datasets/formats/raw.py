@@ -9,7 +9,7 @@ from bench.core.payload import Bytes
 from bench.datasets.dataset_format import (
     PER_SHARD,
     DatasetFormat,
-    Layout,
+    RecordLayout,
     RecordReader,
     aligned,
     opened_file,
@@ -23,24 +23,24 @@ class RawFiles(DatasetFormat):
 
     direct = True
 
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file per record."""
         for shard in range(layout.num_shards):
             (layout.folder / f"{shard:05d}").mkdir(exist_ok=True)
         for index, record in enumerate(records):
             self.file_of(layout, index).write_bytes(record.data)
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Nothing to open yet."""
         return _RawReader(layout)
 
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the record's own file."""
         return layout.folder / f"{index // PER_SHARD:05d}" / f"{index:07d}.bin"
 
 
 class _RawReader(RecordReader):
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: RecordLayout) -> None:
         super().__init__(layout)
         self._room = aligned(layout.record_bytes) if layout.direct_io else None
 

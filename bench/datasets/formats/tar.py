@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Layout, Place, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader
 
 
 class TarShards(DatasetFormat):
@@ -19,7 +19,7 @@ class TarShards(DatasetFormat):
 
     indexed = False
 
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one archive per shard."""
         for shard in range(layout.num_shards):
             indices = layout.in_shard(shard)
@@ -29,11 +29,11 @@ class TarShards(DatasetFormat):
                     member.size = layout.record_bytes
                     archive.addfile(member, io.BytesIO(records[index].data))
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Nothing to open yet."""
         return _TarReader(layout)
 
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the archive of a record."""
         return layout.folder / f"{index // PER_SHARD:05d}.tar"
 

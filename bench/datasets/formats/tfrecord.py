@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Layout, Place, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader
 
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
@@ -27,7 +27,7 @@ class TfRecords(DatasetFormat):
 
     indexed = False
 
-    def write(self, layout: Layout, records: Sequence[Bytes]) -> None:
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file per shard."""
         header = _header(layout.record_bytes)
         for shard in range(layout.num_shards):
@@ -39,11 +39,11 @@ class TfRecords(DatasetFormat):
                     file.write(records[index].data)
                     file.write(struct.pack("<I", checksum))
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Nothing to open yet."""
         return _TfReader(layout)
 
-    def file_of(self, layout: Layout, index: int) -> Path:
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
         """Return the shard of a record."""
         return layout.folder / f"{index // PER_SHARD:05d}.tfrecord"
 

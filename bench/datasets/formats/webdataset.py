@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bench.datasets.dataset_format import Layout, Place, RecordReader
+from bench.datasets.dataset_format import Place, RecordLayout, RecordReader
 from bench.datasets.formats.tar import TarShards, read_errors
 
 
@@ -16,7 +16,7 @@ class WebDataset(TarShards):
 
     requires: ClassVar = {"webdataset": "webdataset"}
 
-    def open(self, layout: Layout) -> RecordReader:
+    def open(self, layout: RecordLayout) -> RecordReader:
         """Nothing to open yet."""
         return _WebReader(layout)
 
