@@ -66,7 +66,7 @@ def _resident(path: Path) -> int:
             if failed:
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number), str(path))
-            return int((np.frombuffer(states, np.uint8) & 1).sum())
+            return int((np.frombuffer(bytes(states), np.uint8) & 1).sum())
 
 
 @cache

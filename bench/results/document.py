@@ -365,6 +365,7 @@ class Fed:
     read_order: str
     state: str
     num_workers: int
+    direct_io: bool
     payload_bytes: int
     record_bytes: int
     num_records: int
@@ -390,8 +391,8 @@ class Fed:
         return self.num_records / self.seconds
 
     @property
-    def binds(self) -> str:
-        """Return the least bound: "disk", "copy" or "core"; "" if none is known."""
+    def least(self) -> str:
+        """Return the least of the reference rates: "disk", "copy" or "core"; "" if none is known."""
         bounds = {"disk": self.disk_bytes_per_s, "copy": self.copy_bytes_per_s, "core": self.core_bytes_per_s}
         known = {name: rate for name, rate in bounds.items() if rate is not None}
         return min(known, key=lambda name: known[name]) if known else ""

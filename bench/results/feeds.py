@@ -30,6 +30,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             read_order=case.read_order,
             state=reads.state,
             num_workers=case.workers,
+            direct_io=case.direct_io,
             payload_bytes=num_bytes,
             record_bytes=reads.record_bytes,
             num_records=reads.num_records,
