@@ -177,8 +177,8 @@ def check_matched(step_of: dict[int, Step]) -> None:
             for peer, num_bytes in enumerate(step.send_split):
                 assert step_of[peer].recv_split[member] == num_bytes  # type: ignore[union-attr]
         return
-    if any(isinstance(step, CopyStep | Product) for step in step_of.values()):
-        assert len({type(step) for step in step_of.values()}) == 1  # nobody answers a copy, nor a product
+    if any(isinstance(step, CopyStep | Product | Read) for step in step_of.values()):
+        assert len({type(step) for step in step_of.values()}) == 1  # nobody answers a copy, a product or a read
         return
     sent: dict[tuple[int, int], list[int]] = {}
     received: dict[tuple[int, int], list[int]] = {}
@@ -423,6 +423,10 @@ def moved(pattern: Pattern, shape: Shape) -> list[list[set[Label]]]:
         if any(isinstance(step, Product) for step in at_once.values()):
             for m in at_once:  # each element is made of all of both factors, as far as labels tell
                 got[m] = [{(m, k) for k in range(len(sent[m]))}] * len(got[m])
+        elif any(isinstance(step, Read) for step in at_once.values()):
+            for m, step in at_once.items():
+                assert isinstance(step, Read)
+                got[m][: step.num_bytes] = sent[m][: step.num_bytes]
         elif any(isinstance(step, CopyStep) for step in at_once.values()):
             for copy in (copy for step in at_once.values() for copy in getattr(step, "copies", ())):
                 data = sent[copy.source][copy.source_offset : copy.source_offset + copy.num_bytes]
