@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bench.core import plugins
 from bench.core.case import ACCESSES, DIRECTIONS, VIAS, add_arguments, from_args
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, Copied, CopyStep, Exchange, Message, Multiplied, Product, Reduced, Step
+from bench.core.program import Collective, Copied, CopyStep, Exchange, Message, Multiplied, Product, Read, Reduced, Step
 from bench.core.record import Skip
 from bench.core.skips import SkipCode
 
@@ -129,6 +129,9 @@ def check_within(step: Step, send_bytes: int, recv_bytes: int, sizes: list[tuple
     if isinstance(step, Product):
         assert 2 * recv_bytes == send_bytes and recv_bytes % step.order**2 == 0 < step.order
         return
+    if isinstance(step, Read):
+        assert step.num_bytes == send_bytes == recv_bytes
+        return
     if isinstance(step, Collective):
         assert (step.send_bytes, step.recv_bytes) <= (send_bytes, recv_bytes)
         return
@@ -174,8 +177,8 @@ def check_matched(step_of: dict[int, Step]) -> None:
             for peer, num_bytes in enumerate(step.send_split):
                 assert step_of[peer].recv_split[member] == num_bytes  # type: ignore[union-attr]
         return
-    if any(isinstance(step, CopyStep | Product) for step in step_of.values()):
-        assert len({type(step) for step in step_of.values()}) == 1  # nobody answers a copy, nor a product
+    if any(isinstance(step, CopyStep | Product | Read) for step in step_of.values()):
+        assert len({type(step) for step in step_of.values()}) == 1  # nobody answers a copy, a product or a read
         return
     sent: dict[tuple[int, int], list[int]] = {}
     received: dict[tuple[int, int], list[int]] = {}
@@ -245,6 +248,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "gpu_baseline": NONE,
     "host_device": dict.fromkeys(WHOLE, F(1)),
     "local_copy": dict.fromkeys(WHOLE, F(2)),
+    "feed": dict.fromkeys(WHOLE, F(1)),
 }
 
 
@@ -370,7 +374,7 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.overlaps} == {"overlap"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    ones = (MESSAGES - {"overlap", "replay"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline"}
+    ones = (MESSAGES - {"overlap", "replay"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
     assert {p.name for p in known if p.min_steps(8) == 1} == ones
     assert {p.min_steps(8) for p in known} == {1, 3}
 
@@ -419,6 +423,10 @@ def moved(pattern: Pattern, shape: Shape) -> list[list[set[Label]]]:
         if any(isinstance(step, Product) for step in at_once.values()):
             for m in at_once:  # each element is made of all of both factors, as far as labels tell
                 got[m] = [{(m, k) for k in range(len(sent[m]))}] * len(got[m])
+        elif any(isinstance(step, Read) for step in at_once.values()):
+            for m, step in at_once.items():
+                assert isinstance(step, Read)
+                got[m][: step.num_bytes] = sent[m][: step.num_bytes]
         elif any(isinstance(step, CopyStep) for step in at_once.values()):
             for copy in (copy for step in at_once.values() for copy in getattr(step, "copies", ())):
                 data = sent[copy.source][copy.source_offset : copy.source_offset + copy.num_bytes]

@@ -24,7 +24,7 @@ from bench.core.skips import SkipCode
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
 from bench.core.traits import names_obeying, traits
-from bench.core.units import parse_duration, parse_size
+from bench.core.units import format_size, parse_duration, parse_size
 
 MODES = ("both", "isolated", "pipelined")
 CACHES = ("cold", "hot")
@@ -38,6 +38,7 @@ THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
+READ_ORDERS = ("sequential", "shuffled", "random")
 SCHEDULES = ("full", "ladder")
 # `--like`: the settings with which another tool measures.
 LIKE: dict[str, dict[str, str]] = {
@@ -241,6 +242,29 @@ class Case:
         help="what NCCL must have used, or the row is void: network=efa,algorithm=ring,protocol=simple",
         parse=words.required, show=_show_pairs, keys=("require", "expect"),
         split=words.split_requirements, merge=words.only_one, by_transport=True, strict=True)
+    files: str = factor(
+        "raw", "--files", help="feed: format of the data set, a file of datasets/formats/ (default raw)",
+        parse=lambda text: check("dataset format", text), keys=("files",), patterns=_lists("files"), labelled=True)
+    read_order: str = one_of(
+        "read order", READ_ORDERS, "--read-order",
+        help="feed: sequential (default), shuffled (shards and a buffer), random (single records)",
+        keys=("read_order", "read_orders"), patterns=_lists("read_order"), labelled=True)
+    record: int = factor(
+        110 << 10, "--record", help="feed: bytes of a record (default 110K)",
+        parse=words.at_least_one_byte, show=format_size, keys=("record", "records"), patterns=_lists("record"),
+        word=format_size, labelled=True)
+    workers: int = factor(
+        0, "--workers", help="feed: threads that read (default 0: the calling thread)",
+        parse=words.whole(0, "workers"), keys=("workers",), patterns=_lists("workers"), labelled=True)
+    direct_io: bool = switch(
+        False, "--direct-io", help="1: feed reads with O_DIRECT",
+        keys=("direct_io",), patterns=_lists("direct_io"), labelled=True)
+    folder: str = factor(
+        "", "--folder", help="feed: where the data set is written (default: here); removed afterwards",
+        several=False, name_rank=None, patterns=_lists("folder"))
+    demand: float = setting(
+        0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",
+        parse=words.demand, show=lambda rate: f"{rate!r}B/s", patterns=_lists("demand"))
     # fmt: on
 
     @property

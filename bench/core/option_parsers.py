@@ -81,6 +81,19 @@ def alignment(text: str) -> int:
     return num_bytes
 
 
+def at_least_one_byte(text: str) -> int:
+    """Return a size of one byte or more."""
+    num_bytes = parse_size(text)
+    if num_bytes < 1:
+        raise UsageError(f"size {text!r} is too small: at least 1 byte")
+    return num_bytes
+
+
+def demand(text: str) -> float:
+    """Return a rate in bytes per second; 0 means that there is no demand."""
+    return 0.0 if text in ("0", "0.0B/s") else parse_rate(text)
+
+
 def switch(text: str) -> bool:
     """`1` or `true`, `0` or `false`."""
     if text.lower() not in _SWITCH:

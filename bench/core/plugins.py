@@ -26,6 +26,7 @@ FOLDERS = {
     "command": "commands",
     "reason": "explain/reasons",
     "trace": "logs/traces",
+    "dataset format": "datasets/formats",
 }
 
 

@@ -82,12 +82,22 @@ class Product:
         return 2 * self.order**3
 
 
-Step = Collective | Exchange | CopyStep | Product
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One pass over a data set of `num_bytes` on storage, into the receive buffer of this member.
+
+    The bytes of its files are those of the send buffer.
+    """
+
+    num_bytes: int
+
+
+Step = Collective | Exchange | CopyStep | Product | Read
 
 
 def is_device_work(step: Step) -> bool:
-    """Is the step a copy or product that one GPU makes, so a message library cannot run it?"""
-    return isinstance(step, CopyStep | Product)
+    """Is the step a copy, product or read that a rank makes alone, so a message library cannot run it?"""
+    return isinstance(step, CopyStep | Product | Read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,24 @@ class OverlapSamples:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadSamples:
+    """Where the bytes of each pass over a data set came from, and the bounds of that pass.
+
+    `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
+    read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
+    with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
+    """
+
+    state: str
+    num_records: int
+    record_bytes: int
+    device_bytes: Sequence[int]
+    cpu_s: Sequence[float]
+    direct_s: Sequence[float]
+    copy_s: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
 class Skip(Coded):
     """Why a row was not measured."""
 
@@ -221,6 +239,7 @@ class Record:
     contention: Contention | None = None  # if the case has an aggressor
     recorded_s: float | None = None  # replay: the same time in the job that is replayed, the median of its steps
     overlap: OverlapSamples | None = None  # if products overlapped the samples
+    reads: ReadSamples | None = None  # if the row is a pass over a data set
     reported: Mapping[str, float] | None = None
     skipped: Skip | None = None
     failed: Failure | None = None

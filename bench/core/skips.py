@@ -10,7 +10,10 @@ class SkipCode(Code):
 
     BUDGET = "budget", "the time budget of {budget_s:g} s was used up before this row"
     OTHER_GROUP_WRONG = "other-group-wrong", "another group received wrong data"
-    DEVICE_WORK = "device-work", "{transport} moves messages between ranks; this pattern is work of one GPU"
+    DEVICE_WORK = (
+        "device-work",
+        "{transport} moves messages between ranks; this pattern needs no other rank",
+    )
     # Options
     OPTION_IGNORED = (
         "option-ignored",

@@ -18,7 +18,7 @@ from bench.core.case import Case
 from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
-from bench.core.record import Skip
+from bench.core.record import Failure, ReadSamples, Skip
 from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer
@@ -162,6 +162,7 @@ class Compiled:
     release: Callable[[], None] | None = None  # frees the library's objects after the row
     native: Any = None  # the same program for a compiled loop, if the transport has one
     flags: tuple[str, ...] = ()  # flags of the row: "through-host", ...
+    reads: Callable[[], ReadSamples | Failure] | None = None  # after timing: where the bytes came from
 
 
 class Transport(ABC):
@@ -213,6 +214,10 @@ class Transport(ABC):
     def cache_bytes(self) -> int | None:
         """Size of the cache that buffers must exceed to be cold; None: use the host CPU's last-level cache."""
         return None
+
+    def cache_words(self, asked: str) -> str:
+        """How this transport makes the requested cache state, for a remark; "" if by rotating buffers."""
+        return ""
 
     @abstractmethod
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:

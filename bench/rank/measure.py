@@ -214,10 +214,13 @@ class Measurer:
         last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu, host_use))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
+        reads = prepared.compiled.reads() if prepared and prepared.compiled.reads else None
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if last is None or fresh is None:
             return ()
+        if isinstance(reads, Failure):  # only a transport of one rank proves its reads, so no other rank has a say
+            return self._skipped(row, reads)
         wrongs = [a if a.num_wrong else b for (a, _, _), b in zip(last, fresh, strict=True)]
         uses = [cpu for _, cpu, _ in last]
         hosts = self._host_uses(uses, [use for _, _, use in last])
@@ -230,7 +233,7 @@ class Measurer:
                 for rank in group.ranks:
                     group_flags |= dict.fromkeys(flags[rank])
             record = self._records.measured(
-                row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention
+                row, k, taken, wrongs, in_place, bound_s, tuple(group_flags), self._contention, reads
             )
             records.append(self._with_use(record, group, uses, hosts))
         return tuple(records)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.core.pattern import Pattern
 from bench.core.program import Group
-from bench.core.record import Failure, Flag, Record, Samples, Skip
+from bench.core.record import Failure, Flag, ReadSamples, Record, Samples, Skip
 from bench.core.skips import SkipCode
 from bench.rank.contention import ContentionSampler
 from bench.rank.messages import RankFailure
@@ -36,6 +36,7 @@ class Records:
         clock_bound_s: float | None,
         transport_flags: tuple[str, ...],
         contention: ContentionSampler | None,
+        reads: ReadSamples | None = None,
     ) -> Record:
         """Return the record of group k.
 
@@ -79,6 +80,7 @@ class Records:
             ),
             contention=contention.record(taken, k, per) if contention else None,
             overlap=taken.overlaps[k] if taken.overlaps else None,
+            reads=reads,
         )
 
     def failed(self, row: PlannedRow, wrongs: list[Wrong], in_place: bool) -> tuple[Record, ...]:

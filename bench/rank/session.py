@@ -160,7 +160,8 @@ def open_case(
         replayed,
         marker,
     )
-    remarks = [_choice(case, opened.why, cache_bytes, own_cache)]
+    cache = transport.cache_words(case.cache) or _cache_words(case, cache_bytes, own_cache)
+    remarks = [_choice(case, opened.why, cache)]
     remarks += [CodedRemark.of(RankRemark.TRANSPORT, text=note) for note in transport.notes]
     if replayed is not None:
         remarks += replay.remarks(case, replayed, world.num_ranks)
@@ -253,16 +254,18 @@ def world_of(hosts: Sequence[str]) -> World:
     return World(len(names), per_node)
 
 
-def _choice(case: Case, why: str, cache_bytes: int, of_gpu: bool) -> CodedRemark:
+def _choice(case: Case, why: str, cache: str) -> CodedRemark:
     modes = "isolated and pipelined modes" if case.mode == "both" else f"{case.mode} mode"
+    return CodedRemark.of(RankRemark.CHOICE, transport=case.transport, why=why, modes=modes, cache=cache)
+
+
+def _cache_words(case: Case, cache_bytes: int, of_gpu: bool) -> str:
     name = "the GPU's L2 cache" if of_gpu else "the last-level cache"
     if case.cache == "hot":
-        cache = "cache hot: one buffer is used again and again"
-    elif cache_bytes:
-        cache = f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
-    else:
-        cache = f"cache hot: the size of {name} is unknown here"
-    return CodedRemark.of(RankRemark.CHOICE, transport=case.transport, why=why, modes=modes, cache=cache)
+        return "cache hot: one buffer is used again and again"
+    if cache_bytes:
+        return f"cache cold: buffers rotate through twice {name} of {format_size(cache_bytes)}"
+    return f"cache hot: the size of {name} is unknown here"
 
 
 def _limits(case: Case, pattern: Pattern, world: World, num_cpus: int) -> list[CodedRemark]:

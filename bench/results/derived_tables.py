@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.core.units import format_size
 from bench.results import text
-from bench.results.document import Document, Interference, Overlapped, Parity, Scaling, Sharing, Spread
+from bench.results.document import Document, Fed, Interference, Overlapped, Parity, Scaling, Sharing, Spread
 from bench.results.run_table import group_names
 from bench.results.table import NOTHING, Column, Table
 
@@ -37,6 +37,7 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_INTERFERENCE, document.interferences, _INTERFERENCE_TITLE, _interference_heading),
         Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
+        Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
         Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
     return [table for table in found if table.rows]
@@ -311,6 +312,42 @@ _OVERLAP = (
     Column("overlapped", _us("product_together_s"), unit="(us)"),
     *_factor_columns("product_factor"),
     Column("not covered", lambda one: _share_of(one.num_not_covered, one.num_samples), optional=True),
+)
+
+
+# -- feed
+
+
+def _feed_heading(one: Fed) -> str:
+    return f"{one.num_records:,} records of {format_size(one.record_bytes)}, {one.state}"
+
+
+def _rate_cell(name: str) -> Callable[[Any], str]:
+    def shown(one: Any) -> str:
+        rate = getattr(one, name)
+        return NOTHING if rate is None else f"{rate / 1e9:.3f}"
+
+    return shown
+
+
+_FEED_TITLE = (
+    "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass); "
+    "device: bytes from the device per byte asked; headroom: rate / demand"
+)
+_FEED = (
+    Column("files", lambda one: one.files, right=False),
+    Column("order", lambda one: one.read_order, right=False),
+    Column("workers", lambda one: str(one.num_workers)),
+    Column("", lambda one: "O_DIRECT" if one.direct_io else "", right=False, optional=True),
+    Column("size", _size),
+    Column("records/s", lambda one: f"{one.records_per_s:.0f}"),
+    Column("rate", _rate_cell("bytes_per_s"), unit="(GB/s)"),
+    Column("disk", _rate_cell("disk_bytes_per_s"), unit="(GB/s)"),
+    Column("copy", _rate_cell("copy_bytes_per_s"), unit="(GB/s)"),
+    Column("core", _rate_cell("core_bytes_per_s"), unit="(GB/s)"),
+    Column("least", lambda one: one.least, right=False),
+    Column("device", lambda one: f"{one.device_share:.3f}"),
+    Column("headroom", lambda one: "" if one.headroom is None else f"{one.headroom:.2f}", optional=True),
 )
 
 

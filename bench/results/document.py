@@ -352,6 +352,58 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Fed:
+    """Passes over a data set, what bounds them, and what a workload consumes.
+
+    `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
+    `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
+    `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
+    """
+
+    job: str
+    files: str
+    read_order: str
+    state: str
+    num_workers: int
+    direct_io: bool
+    payload_bytes: int
+    record_bytes: int
+    num_records: int
+    seconds: float
+    low_s: float | None
+    high_s: float | None
+    device_share: float
+    cpu_s_per_record: float
+    disk_bytes_per_s: float | None
+    copy_bytes_per_s: float | None
+    core_bytes_per_s: float | None
+    demand_bytes_per_s: float | None
+    num_launches: int
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The supply."""
+        return self.payload_bytes / self.seconds
+
+    @property
+    def records_per_s(self) -> float:
+        """Records per second."""
+        return self.num_records / self.seconds
+
+    @property
+    def least(self) -> str:
+        """Return the least of the reference rates: "disk", "copy" or "core"; "" if none is known."""
+        bounds = {"disk": self.disk_bytes_per_s, "copy": self.copy_bytes_per_s, "core": self.core_bytes_per_s}
+        known = {name: rate for name, rate in bounds.items() if rate is not None}
+        return min(known, key=lambda name: known[name]) if known else ""
+
+    @property
+    def headroom(self) -> float | None:
+        """Supply / demand; None without a demand."""
+        return self.bytes_per_s / self.demand_bytes_per_s if self.demand_bytes_per_s else None
+
+
+@dataclass(frozen=True, slots=True)
 class RankComparison:
     """One rank compared with the others that did the same work at the same time.
 
@@ -431,4 +483,5 @@ class Document:
     sharings: tuple[Sharing, ...] = ()
     overlaps: tuple[Overlapped, ...] = ()
     replays: tuple[Replayed, ...] = ()
+    feeds: tuple[Fed, ...] = ()
     standings: tuple[RankComparison, ...] = ()

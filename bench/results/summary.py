@@ -13,6 +13,7 @@ from bench.core.record import LIMIT_REACHED, Flag, Header, Record
 from bench.hardware.bounds import bounds_of, floor_of
 from bench.results import (
     consistency,
+    feeds,
     flops,
     gpus,
     interference,
@@ -24,7 +25,7 @@ from bench.results import (
     scaling,
     sharing,
 )
-from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Interference, Overlapped, Replayed, Summary
+from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Fed, Interference, Overlapped, Replayed, Summary
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
@@ -71,6 +72,7 @@ class DocumentBuilder:
     contended: list[Interference] = field(default_factory=list)
     overlapped: list[Overlapped] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
+    fed: list[Fed] = field(default_factory=list)
     num_wrong: int = 0
     num_left_out: int = 0
 
@@ -87,6 +89,7 @@ class DocumentBuilder:
             self.contended += interference.of_record(job, header, record)
             self.overlapped += overlap.of_record(job, header, record)
             self.replayed += replay.of_record(job, header, record)
+            self.fed += feeds.of_record(job, header, record)
         elif record.failed is not None:
             failed = {
                 "what": record.failed.what,
@@ -127,6 +130,7 @@ class DocumentBuilder:
             sharings=sharing.sharings(own, measured),
             overlaps=overlap.overlaps(self.overlapped),
             replays=replay.replays(self.replayed),
+            feeds=feeds.feeds(self.fed),
             standings=gpus.standings(headers, self.summaries),
         )
 

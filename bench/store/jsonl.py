@@ -12,6 +12,7 @@ Schema history (the `schema` key of each header line):
                     sampled; a line of type `end` after the rows: each host's GPUs at the end, added to its facts in the
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
   bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
+                    `reads` of rows that read a data set;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
@@ -38,7 +39,18 @@ import numpy as np
 
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.host_use import HostUse
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, StarvedRank, WrongData
+from bench.core.record import (
+    Contention,
+    Failure,
+    Header,
+    OverlapSamples,
+    ReadSamples,
+    Record,
+    Samples,
+    Skip,
+    StarvedRank,
+    WrongData,
+)
 from bench.core.remarks import CodedRemark
 from bench.store import line_schema, older
 
@@ -52,6 +64,7 @@ _RESOLUTION_DIGITS = 10  # 0.1 ns is finer than any clock in use, and needs half
 _PARTS: dict[str, type] = {
     "contention": Contention,
     "overlap": OverlapSamples,
+    "reads": ReadSamples,
     "skipped": Skip,
     "failed": Failure,
     "first_wrong": WrongData,
@@ -189,6 +202,8 @@ def _fields(record: Record) -> dict[str, Any]:
     if record.overlap is not None:
         sides = ("alone_s", "product_alone_s", "product_s")
         told["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
+    if record.reads is not None:
+        told["reads"] = asdict(record.reads)
     if record.samples is not None:
         samples = record.samples
         taken = {

@@ -20,7 +20,17 @@ from bench.core.errors import UsageError
 from bench.core.host_use import HostUse
 from bench.core.inventory import Adapter, Gpu, NvLink, Path
 from bench.core.links import NodeLinks
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Skip, StarvedRank, WrongData
+from bench.core.record import (
+    Contention,
+    Failure,
+    Header,
+    OverlapSamples,
+    ReadSamples,
+    Record,
+    Skip,
+    StarvedRank,
+    WrongData,
+)
 from bench.core.remarks import CodedRemark
 
 MOST_NESTED = 12  # levels of lists and mappings in a value without a shape
@@ -262,7 +272,7 @@ def _of_part(part: str) -> Shape:
     return values(inner) if found[1] == "Mapping" else each(inner)
 
 
-_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples, HostUse)
+_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples, ReadSamples, HostUse)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (NvLink, Gpu, Adapter, Path, CodedRemark, *_OF_RECORDS)}
 _REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))
 _STATE = keys(

@@ -1,0 +1,128 @@
+"""What a file of `formats/` defines: how records of equal size are written to files, and how they are read.
+
+Each file holds one `FORMAT`. Its name is the word that the user types. Libraries beyond numpy are imported on use only.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bench.core.payload import Bytes
+
+PER_SHARD = 64  # records of one shard, or of one row group
+_ALIGNED_BYTES = 4096  # O_DIRECT reads whole blocks of the file system, into memory that begins at a block
+Place = Callable[[int], Bytes]  # the memory for a record, by the record's number
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLayout:
+    """The records of one data set, all of the same size, and how its files are opened."""
+
+    folder: Path
+    num_records: int
+    record_bytes: int
+    direct_io: bool = False
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards; the last one may hold fewer records."""
+        return -(-self.num_records // PER_SHARD)
+
+    def in_shard(self, shard: int) -> range:
+        """Return the numbers of a shard's records."""
+        return range(shard * PER_SHARD, min((shard + 1) * PER_SHARD, self.num_records))
+
+
+class RecordReader:
+    """An open data set. `close` must release every mapping, or pages could not leave the page cache."""
+
+    def __init__(self, layout: RecordLayout) -> None:
+        self.layout = layout
+        self.opened = ExitStack()
+
+    def close(self) -> None:
+        """Close all files."""
+        self.opened.close()
+
+    def read(self, index: int, target: Bytes) -> None:
+        """Read one record. Only readers of indexed formats have this method."""
+        raise NotImplementedError
+
+    def stream(self, shard: int, place: Place) -> Iterator[int]:
+        """Read a shard in the order of its files. Yields the number of each record once it is in its place."""
+        for index in self.layout.in_shard(shard):
+            self.read(index, place(index))
+            yield index
+
+
+class DatasetFormat(ABC):
+    """One format. `requires`: the packages beyond numpy that it needs, with the names under which pip has them."""
+
+    requires: ClassVar[dict[str, str]] = {}
+    indexed: ClassVar[bool] = True  # can single records be read in any order?
+    direct: ClassVar[bool] = False  # can its files be read with O_DIRECT?
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The packages that pip would have to install."""
+        return tuple(package for module, package in self.requires.items() if find_spec(module) is None)
+
+    @abstractmethod
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
+        """Write all records to new files in the folder."""
+
+    @abstractmethod
+    def open(self, layout: RecordLayout) -> RecordReader:
+        """Open the files for one pass."""
+
+    @abstractmethod
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
+        """Return the file that holds a record."""
+
+
+@contextmanager
+def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
+    """Open a file for reading, with O_DIRECT if `direct_io`."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct_io else 0))
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def read_exactly(number: int, target: Any, offset: int, path: Path) -> None:
+    """Fill `target` from `offset` of a file. Raises EOFError, which names the file, if it ends before."""
+    done = 0
+    view = memoryview(target)
+    while done < len(view):
+        count = os.preadv(number, [view[done:]], offset + done)
+        if not count:
+            raise EOFError(f"{path} ends {len(view) - done} bytes too early")
+        done += count
+
+
+def aligned(num_bytes: int) -> mmap.mmap:
+    """Return memory for an O_DIRECT read of `num_bytes`: whole pages."""
+    return mmap.mmap(-1, max(1, -(-num_bytes // _ALIGNED_BYTES)) * _ALIGNED_BYTES)
+
+
+def read_direct(number: int, room: mmap.mmap, num_bytes: int, path: Path) -> Bytes:
+    """Read the first `num_bytes` of a file opened with O_DIRECT into `room`; return them as an array."""
+    done = 0
+    with memoryview(room) as view:
+        while done < num_bytes:
+            count = os.preadv(number, [view[done:]], done)
+            done += count
+            if done < num_bytes and (not count or count % _ALIGNED_BYTES):
+                raise EOFError(f"{path} ends {num_bytes - done} bytes too early")
+    return np.frombuffer(room, np.uint8, num_bytes)

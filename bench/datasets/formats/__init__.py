@@ -1,0 +1,1 @@
+"""The formats of data sets, one file for each."""

@@ -1,0 +1,14 @@
+"""HDF5, stored in chunks of one record, read by h5py."""
+
+from __future__ import annotations
+
+from bench.datasets.formats.hdf5 import Hdf5
+
+
+class Hdf5Chunked(Hdf5):
+    """Every record is a chunk."""
+
+    chunked = True
+
+
+FORMAT = Hdf5Chunked()

@@ -1,0 +1,62 @@
+"""Tar archives of 64 records each, read from beginning to end by the standard library."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from bench.core.payload import Bytes
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader
+
+
+class TarShards(DatasetFormat):
+    """Members are named as webdataset expects: a key, a dot, the name of the field."""
+
+    indexed = False
+
+    def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
+        """Write one archive per shard."""
+        for shard in range(layout.num_shards):
+            indices = layout.in_shard(shard)
+            with tarfile.open(self.file_of(layout, indices[0]), "w", format=tarfile.USTAR_FORMAT) as archive:
+                for index in indices:
+                    member = tarfile.TarInfo(f"{index:07d}.bin")
+                    member.size = layout.record_bytes
+                    archive.addfile(member, io.BytesIO(records[index].data))
+
+    def open(self, layout: RecordLayout) -> RecordReader:
+        """Nothing to open yet."""
+        return _TarReader(layout)
+
+    def file_of(self, layout: RecordLayout, index: int) -> Path:
+        """Return the archive of a record."""
+        return layout.folder / f"{index // PER_SHARD:05d}.tar"
+
+
+class _TarReader(RecordReader):
+    def stream(self, shard: int, place: Place) -> Iterator[int]:
+        path = FORMAT.file_of(self.layout, self.layout.in_shard(shard)[0])
+        with read_errors(path), tarfile.open(path, "r|") as archive:
+            for member in archive:
+                index = int(member.name.partition(".")[0])
+                file = archive.extractfile(member)
+                assert file is not None
+                place(index)[:] = np.frombuffer(file.read(), np.uint8)
+                yield index
+
+
+@contextmanager
+def read_errors(path: Path) -> Iterator[None]:
+    """Raise EOFError, which names the file, for an archive that ends too early or is damaged."""
+    try:
+        yield
+    except tarfile.TarError as error:
+        raise EOFError(f"{path}: {error}") from error
+
+
+FORMAT = TarShards()

@@ -1,0 +1,51 @@
+"""Messages about data sets: codes of skipped and failed rows and of refusals, with their words."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class DatasetSkip(Code):
+    """Why a row cannot be read."""
+
+    NOT_INSTALLED = "format-not-installed", "{files} needs {packages}: pip install {packages}"
+    NOT_INDEXED = "not-indexed", "{files} cannot find a single record: use --read-order sequential or shuffled"
+    NO_DIRECT_IO = "no-direct-io", "{files} cannot be read with O_DIRECT: use --files raw, or omit --direct-io"
+    ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
+    IN_MEMORY = (
+        "folder-in-memory",
+        "{folder} is on {file_system}, in memory: its files cannot be cold; give --folder on a disk, or --cache hot",
+    )
+    NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
+    ISOLATED_ONLY = "isolated-only", "each pass is proven by itself: use --mode isolated"
+
+
+class DatasetFailure(Code):
+    """Why a row that was read is void."""
+
+    NOT_COLD = (
+        "not-cold",
+        "the files were not cold: {pages:n page} cached before a pass, {share:.3f} bytes from the device per byte "
+        "asked (at least 0.99)",
+    )
+    NOT_WARM = "not-warm", "the files were not warm: {share:.3f} bytes from the device per byte asked (at most 0.01)"
+
+
+class DatasetError(Code):
+    """What ends a run."""
+
+    FOLDER = "folder-unusable", "--folder {folder} cannot be used: {why}"
+    ONE_RANK = "one-rank", "storage is read by one rank, {launcher} started {num_ranks}: start one"
+    WRITE = "write-failed", "the data set cannot be written to {folder}: {why}"
+    READ = "read-failed", "the data set in {folder} cannot be read: {why}"
+    CORRUPTED = "corrupted-record", "record {record} differs from its checksum: {file} is damaged"
+
+
+class DatasetNote(Code):
+    """What the reader must know about the folder."""
+
+    REMOVED = "removed-leftovers", "removed {num:n folder} that killed runs left in {parent}: {num_bytes:bytes}"
+    CLIENT_COLD = (
+        "client-cold",
+        "{folder} is on {file_system}: only the client's cache is known to be cold; the server's cannot be seen",
+    )

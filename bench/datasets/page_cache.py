@@ -1,0 +1,100 @@
+"""Where the bytes of a read came from: the page cache or the device, as the kernel counts them."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from bench.datasets.dataset_format import opened_file
+
+# File systems in memory: their files cannot leave it.
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
+# File systems whose server has a cache of its own, which no client can see or empty.
+REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "beegfs", "gpfs", "9p", "virtiofs", "afs"})
+_PAGE_BYTES = mmap.PAGESIZE
+
+
+def evict(files: Iterable[Path]) -> None:
+    """Ask the kernel to drop the pages of files. Their data must be on the device already (`fsync`)."""
+    for path in files:
+        with opened_file(path) as number:
+            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def load(files: Iterable[Path]) -> None:
+    """Read files once, so that their pages are in the page cache."""
+    room = bytearray(1 << 20)
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.readinto(room):
+                pass
+
+
+def sync(files: Iterable[Path]) -> None:
+    """Wait until the data of files are on the device."""
+    for path in files:
+        with opened_file(path) as number:
+            os.fsync(number)
+
+
+def num_resident(files: Iterable[Path]) -> int:
+    """Return the number of pages of files that are in the page cache (mincore)."""
+    return sum(_resident(path) for path in files)
+
+
+def _resident(path: Path) -> int:
+    with path.open("rb") as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        if not num_bytes:
+            return 0
+        # A private mapping is writable for Python, which ctypes needs for its address; nothing is written.
+        with mmap.mmap(
+            file.fileno(), num_bytes, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        ) as pages:
+            states = (ctypes.c_ubyte * -(-num_bytes // _PAGE_BYTES))()
+            first = ctypes.c_char.from_buffer(pages)
+            try:
+                failed = _libc().mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(num_bytes), states)
+            finally:
+                del first
+            if failed:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+            return int((np.frombuffer(bytes(states), np.uint8) & 1).sum())
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def device_bytes() -> int:
+    """Return the bytes that this process has caused the kernel to read from devices (proc(5): read_bytes)."""
+    for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(": ")
+        if name == "read_bytes":
+            return int(value)
+    raise OSError("/proc/self/io has no read_bytes: this kernel does not count the reads of a process")
+
+
+def file_system(folder: Path, mounts: str | None = None) -> str:
+    """Return the type of the file system of a folder: ext4, tmpfs, nfs4; "" if the kernel does not list it.
+
+    `mounts`: the text of /proc/self/mountinfo.
+    """
+    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8") if mounts is None else mounts
+    place = folder.resolve()
+    found, depth = "", -1
+    for line in text.splitlines():
+        mount, _, rest = line.partition(" - ")
+        point = Path(mount.split()[4].encode().decode("unicode_escape"))
+        # Of several mounts on one point, the last one is seen.
+        if place.is_relative_to(point) and len(point.parts) >= depth:
+            found, depth = rest.split()[0].partition(".")[0], len(point.parts)
+    return found

@@ -1,0 +1,74 @@
+"""The folder of one run's data sets: made, locked while in use, removed at the end, and found again after a kill -9."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+_PREFIX = "linkbench-feed-"
+_LOCK = "in-use"
+_SPARE = 1.05  # space that headers, indexes and the file system need beside the records
+
+
+class WorkFolder:
+    """A new folder below `parent`. Raises OSError if it cannot be made.
+
+    `removed`: folders of runs that ended without removing them; they were removed now, with `removed_bytes`. The kernel
+    releases a lock when its process ends, however it ends, so a folder without a lock has no owner.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        self.removed, self.removed_bytes = _remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def lacks_bytes(self, num_bytes: int) -> int:
+        """Return how many bytes the disk lacks for `num_bytes` of records; 0 if there is enough space."""
+        return max(0, int(num_bytes * _SPARE) - shutil.disk_usage(self.path).free)
+
+    def new(self, name: str) -> Path:
+        """Return an empty folder below this one; one of this name is removed first."""
+        folder = self.path / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return all files of a folder and of the folders in it, sorted."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
+    removed, num_bytes = [], 0
+    for folder in sorted(parent.glob(f"{_PREFIX}*")):
+        if _is_abandoned(folder):
+            num_bytes += sum(path.stat().st_size for path in files_below(folder))
+            shutil.rmtree(folder)
+            removed.append(folder)
+    return removed, num_bytes
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        if folder.stat().st_uid != os.getuid():
+            return False
+        number = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # another run has just made the folder, or has just removed it
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(number)
+    return True

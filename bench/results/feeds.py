@@ -1,0 +1,82 @@
+"""Compare the rate of a data set's passes with what bounds it, and with what a workload consumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from bench.core.case import from_argv
+from bench.core.record import Header, Record
+from bench.results import launches, stats
+from bench.results.document import Fed
+from bench.results.model import case_of
+
+
+def of_record(job: str, header: Header, record: Record) -> list[Fed]:
+    """Return the feed of a row that read a data set correctly; an empty list for any other row."""
+    reads, samples = record.reads, record.samples
+    if reads is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
+        return []
+    if not record.payload_bytes or not reads.device_bytes:
+        return []
+    num_bytes, case = record.payload_bytes, from_argv(header.case)
+    low, high = stats.interval(samples.seconds) or (None, None)
+    cpu_s = sum(reads.cpu_s) / len(reads.cpu_s) if reads.cpu_s else 0.0
+    return [
+        Fed(
+            job=case_of(job, header),
+            files=case.files,
+            read_order=case.read_order,
+            state=reads.state,
+            num_workers=case.workers,
+            direct_io=case.direct_io,
+            payload_bytes=num_bytes,
+            record_bytes=reads.record_bytes,
+            num_records=reads.num_records,
+            seconds=median(samples.seconds),
+            low_s=low,
+            high_s=high,
+            device_share=median(reads.device_bytes) / num_bytes,
+            cpu_s_per_record=cpu_s / reads.num_records,
+            disk_bytes_per_s=_rate(num_bytes, reads.direct_s),
+            copy_bytes_per_s=_rate(num_bytes, reads.copy_s),
+            core_bytes_per_s=num_bytes / cpu_s if cpu_s > 0 else None,
+            demand_bytes_per_s=case.demand or None,
+            num_launches=1,
+        )
+    ]
+
+
+def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
+    """Return one result for each row of each case. With three launches or more, the interval is over launches."""
+    rows: dict[tuple[object, ...], list[Fed]] = {}
+    for one in of_launches:
+        rows.setdefault((one.job, one.payload_bytes, one.state), []).append(one)
+    return tuple(of_row[0] if len(of_row) == 1 else _merged(of_row) for of_row in rows.values())
+
+
+def _rate(num_bytes: int, seconds: Sequence[float]) -> float | None:
+    return num_bytes / median(seconds) if seconds and median(seconds) > 0 else None
+
+
+def _merged(of_row: list[Fed]) -> Fed:
+    medians = [one.seconds for one in of_row]
+    low, high = launches.interval(medians) or (None, None)
+
+    def middle(name: str) -> float | None:
+        known = [getattr(one, name) for one in of_row if getattr(one, name) is not None]
+        return median(known) if known else None
+
+    return replace(
+        of_row[0],
+        seconds=median(medians),
+        low_s=low,
+        high_s=high,
+        device_share=median(one.device_share for one in of_row),
+        cpu_s_per_record=median(one.cpu_s_per_record for one in of_row),
+        disk_bytes_per_s=middle("disk_bytes_per_s"),
+        copy_bytes_per_s=middle("copy_bytes_per_s"),
+        core_bytes_per_s=middle("core_bytes_per_s"),
+        num_launches=len(of_row),
+    )

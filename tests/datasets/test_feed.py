@@ -1,0 +1,150 @@
+"""`python -m bench.feed` as users run it: results, skipped rows, failures, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.core.case import Case
+from bench.core.errors import EXIT_USAGE, MeasurementError
+from bench.core.program import Group, Read
+from bench.core.record import Failure, ReadSamples
+from bench.core.transport import Compiled, Options, Reduction
+from bench.core.world import RankInfo
+from bench.datasets import page_cache
+from bench.datasets.messages import DatasetError, DatasetFailure, DatasetSkip
+from bench.transports.storage import Storage
+
+SMALL = ["--sizes", "2M", "--mode", "isolated", "-n", "5", "--record", "64K", "--share-hosts"]
+
+
+def feed(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench.feed", *SMALL, "--folder", str(folder), "--format", "json", *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def fed(folder: Path, *more: str) -> dict[str, Any]:
+    done = feed(folder, *more)
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert list(folder.iterdir()) == []
+    return document
+
+
+def on_disk(folder: Path) -> None:
+    """Skip the test if this kernel does not drop pages of this file system, or does not count reads of it."""
+    probe = folder / "probe"
+    probe.write_bytes(bytes(1 << 20))
+    with probe.open("rb", buffering=0) as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        before = Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0]
+        file.read()
+    after = Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split()[0]
+    probe.unlink()
+    if int(after) - int(before) < 1 << 20:
+        pytest.skip("cold needs a disk whose reads the kernel counts")
+
+
+def opened(folder: Path, **factors: Any) -> tuple[Storage, Compiled]:
+    """A transport with a data set of 1 MiB, and its compiled pass."""
+    case = Case("feed", mode="isolated", folder=str(folder), record=64 << 10, **factors)
+    storage = Storage(RankInfo(0, 1, 0, 1, "direct"), Options(case=case))
+    buffers = storage.allocate(1 << 20, 1 << 20, 1)
+    buffers.write("send", 0, np.arange(1 << 20, dtype=np.uint8))
+    group = Group("world", (0,))
+    return storage, storage.compile((Read(1 << 20),), group, buffers, Reduction("float32", "sum"), False)
+
+
+def test_a_cold_pass_is_shown_beside_its_bounds_and_the_demand(tmp_path: Path) -> None:
+    on_disk(tmp_path)
+    document = fed(tmp_path, "--demand", "1GB/s")
+    (one,) = document["feeds"]
+    assert (one["state"], one["num_records"], one["files"]) == ("cold", 32, "raw")
+    assert one["device_share"] >= 0.99
+    assert one["disk_bytes_per_s"] and one["copy_bytes_per_s"] and one["core_bytes_per_s"]
+    assert document["summaries"][0]["verified"] is True
+
+
+def test_what_cannot_be_read_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    for more, code in (
+        (("--files", "tar", "--read-order", "random"), DatasetSkip.NOT_INDEXED),
+        (("--files", "tar", "--direct-io", "1"), DatasetSkip.NO_DIRECT_IO),
+        (("--cache", "hot", "--direct-io", "1"), DatasetSkip.ALWAYS_DEVICE),
+    ):
+        assert [row["code"] for row in fed(tmp_path, *more)["skipped"]] == [code]
+
+
+def test_memory_cannot_be_cold() -> None:
+    folder = Path("/dev/shm")
+    if page_cache.file_system(folder) != "tmpfs" or not os.access(folder, os.W_OK):
+        pytest.skip("no tmpfs here")
+    storage, _ = opened(folder)
+    skip = storage.unsupported_reason(Read(1 << 20), Reduction("float32", "sum"), False)
+    storage.close()
+    assert skip is not None and skip.code == DatasetSkip.IN_MEMORY
+
+
+def test_a_folder_that_cannot_be_used_is_bad_input(tmp_path: Path) -> None:
+    done = feed(tmp_path / "missing")
+    assert done.returncode == EXIT_USAGE
+    assert "missing" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_damaged_record_is_named_with_its_file(tmp_path: Path) -> None:
+    storage, compiled = opened(tmp_path, cache="hot")
+    compiled.calls[0]()
+    victim = sorted(tmp_path.rglob("*.bin"))[3]
+    with victim.open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    with pytest.raises(MeasurementError) as error:
+        compiled.calls[0]()
+    storage.close()
+    assert (error.value.code, error.value.facts["file"]) == (DatasetError.CORRUPTED, str(victim))
+
+
+@pytest.mark.parametrize("state", ["cold", "hot"])
+def test_a_row_without_proof_fails(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_disk(tmp_path)
+    storage, compiled = opened(tmp_path, cache=state)
+    assert compiled.reads is not None
+    compiled.calls[0]()
+    storage.time_each(compiled, 2)
+    assert isinstance(compiled.reads(), ReadSamples)
+    if state == "cold":
+        monkeypatch.setattr(page_cache, "evict", lambda files: None)
+    else:
+        warm = page_cache.device_bytes
+
+        def after_eviction() -> int:
+            page_cache.evict(tmp_path.rglob("*.bin"))
+            return warm()
+
+        monkeypatch.setattr(page_cache, "device_bytes", after_eviction)
+    storage.time_each(compiled, 2)
+    failure = compiled.reads()
+    storage.close()
+    assert isinstance(failure, Failure)
+    assert failure.code == (DatasetFailure.NOT_COLD if state == "cold" else DatasetFailure.NOT_WARM)
+
+
+def test_what_a_killed_run_leaves_is_removed_by_the_next(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bench.feed", *SMALL, "-n", "100000", "--folder", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.rglob("*.bin")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list(tmp_path.iterdir())
+    document = fed(tmp_path, "--cache", "hot")
+    assert len(document["feeds"]) == 1

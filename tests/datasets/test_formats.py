@@ -1,0 +1,122 @@
+"""Every format on real files: all bytes arrive in every order, and cold and warm passes are what the kernel counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.core import plugins
+from bench.core.payload import Bytes
+from bench.datasets import page_cache
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout
+from bench.datasets.formats.tfrecord import masked_crc32c
+from bench.datasets.passes import RecordPass
+from bench.datasets.work_folder import WorkFolder, files_below
+
+NAMES = plugins.names("dataset format")
+NUM, SIZE = 70, 60_000  # one full shard and a short one; records that are not whole pages
+ORDERS = ("sequential", "shuffled", "random")
+
+
+def loaded(name: str) -> DatasetFormat:
+    found: DatasetFormat = plugins.load("dataset format", name).FORMAT
+    if found.missing:
+        pytest.skip(f"{name} needs {found.missing}")
+    return found
+
+
+def written(found: DatasetFormat, layout: RecordLayout) -> tuple[Bytes, list[Path]]:
+    data = np.random.default_rng(3).integers(0, 256, (layout.num_records, layout.record_bytes), np.uint8)
+    found.write(layout, list(data))
+    files = files_below(layout.folder)
+    page_cache.sync(files)
+    return data, files
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_record_arrives_and_the_state_is_what_the_kernel_counts(name: str, tmp_path: Path) -> None:
+    if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:
+        pytest.skip("cold needs a disk")
+    found = loaded(name)
+    layout = RecordLayout(tmp_path, NUM, SIZE)
+    data, files = written(found, layout)
+    for order in ORDERS if found.indexed else ORDERS[:2]:
+        for num_workers in (0, 3):
+            target = np.zeros(data.size, np.uint8)
+            one = RecordPass(found, layout, target, order, num_workers, seed=1)
+            page_cache.evict(files)
+            assert page_cache.num_resident(files) == 0
+            before = page_cache.device_bytes()
+            one.run()
+            assert page_cache.device_bytes() - before >= 0.99 * data.size
+            assert (target.reshape(data.shape) == data).all()
+            page_cache.load(files)
+            before = page_cache.device_bytes()
+            one.run()
+            assert page_cache.device_bytes() - before <= 0.01 * data.size
+
+
+def test_direct_reads_come_from_the_device_though_the_file_is_cached(tmp_path: Path) -> None:
+    if page_cache.file_system(tmp_path) in page_cache.IN_MEMORY:
+        pytest.skip("O_DIRECT needs a disk")
+    found = loaded("raw")
+    layout = RecordLayout(tmp_path, NUM, SIZE, direct_io=True)
+    data, files = written(found, layout)
+    page_cache.load(files)
+    target = np.zeros(data.size, np.uint8)
+    before = page_cache.device_bytes()
+    RecordPass(found, layout, target, "sequential", 0, seed=1).run()
+    assert page_cache.device_bytes() - before >= 0.99 * data.size
+    assert (target.reshape(data.shape) == data).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_that_ends_too_early_is_an_error(name: str, tmp_path: Path) -> None:
+    found = loaded(name)
+    layout = RecordLayout(tmp_path, NUM, SIZE)
+    written(found, layout)
+    path = found.file_of(layout, NUM - 1)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size * 2 // 5)
+    target = np.zeros(NUM * SIZE, np.uint8)
+    with pytest.raises((OSError, EOFError, ValueError)):
+        RecordPass(found, layout, target, "sequential", 0, seed=1).run()
+
+
+def test_pages_in_the_cache_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10 * 4096 + 1))
+    page_cache.load([path])
+    assert page_cache.num_resident([path]) == 11
+
+
+def test_crc32c_is_that_of_the_standard() -> None:
+    """RFC 3720, B.4: 32 bytes of zeros have the CRC 0x8a9136aa; TensorFlow rotates it and adds a constant."""
+    crc = 0x8A9136AA
+    expected = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    assert masked_crc32c(np.zeros((1, 32), np.uint8)) == [expected]
+
+
+def test_the_innermost_mount_names_the_file_system(tmp_path: Path) -> None:
+    mounts = (
+        "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:5 / /data rw - nfs4 host:/ rw\n3 2 0:6 / /data/fast rw - tmpfs t rw"
+    )
+    assert page_cache.file_system(Path("/data/set"), mounts) == "nfs4"
+    assert page_cache.file_system(Path("/data/fast/x"), mounts) == "tmpfs"
+    assert page_cache.file_system(Path("/database"), mounts) == "ext4"
+
+
+def test_a_folder_without_an_owner_is_removed_and_told_but_not_one_in_use(tmp_path: Path) -> None:
+    used = WorkFolder(tmp_path)
+    left = tmp_path / "linkbench-feed-left"
+    left.mkdir()
+    (left / "in-use").touch()
+    (left / "data").write_bytes(bytes(5))
+    again = WorkFolder(tmp_path)
+    assert (again.removed, again.removed_bytes) == ([left], 5)
+    assert used.path.exists()
+    again.close()
+    used.close()
+    assert list(tmp_path.iterdir()) == []
