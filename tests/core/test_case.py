@@ -85,6 +85,13 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "pause_s": st.floats(0.001, 1.0) | st.just(0.0),
     "graph": st.booleans(),
     "tf32": st.booleans(),
+    "files": st.sampled_from(["raw", "tar"]),
+    "read_order": st.sampled_from(["sequential", "shuffled", "random"]),
+    "record": st.integers(1, 1 << 20),
+    "workers": st.integers(0, 8),
+    "direct_io": st.booleans(),
+    "folder": st.sampled_from(["", "/data"]),
+    "demand": st.sampled_from([0.0, 2e9]),
     "share_gpu": st.booleans(),
     "require": st.lists(st.tuples(st.sampled_from(tuple(REQUIRABLE)), WORD), min_size=1, max_size=3).map(tuple),
 }
