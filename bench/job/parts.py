@@ -24,6 +24,8 @@ from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
 from bench.job.model import RankStep, StepPart, TracedJob
 
 _RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
+# Without a device, another thread records the end, and a busy machine may run it this much later: a share of the stall.
+_RECORDED_LATE_SHARE, _RECORDED_LATE_S = 0.05, 5e-3
 _LITTLE_WORK_S, _LITTLE_WORK_SHARE = 200e-6, 0.02  # between two stalls of one wait, in seconds or of the wait
 
 
@@ -147,7 +149,21 @@ def _stalls(waiting: Spans, job: TracedJob, trace: RankTrace, indices: Sequence[
         if not is_released:
             behind = int(np.searchsorted(earliest, end))
             releases = tuple(int(indices[place]) for place in order[first:behind][begins[first:behind] < end])
+            if not trace.on_device:
+                late = [index for index in releases if _is_recorded_late(job, index, rank, float(start), float(end))]
+                releases, is_released = tuple(late) or releases, bool(late)
         yield Stall(float(start), float(end), releases, None, is_released)
+
+
+def _is_recorded_late(job: TracedJob, index: int, rank: int, start: float, end: float) -> bool:
+    """Check whether a stall ended with a collective whose end was recorded only later.
+
+    All ranks must have arrived before the stall ended: until then no rank could go on.
+    """
+    one = job.collectives[index]
+    most = min(_RECORDED_LATE_SHARE * (end - start), _RECORDED_LATE_S)
+    arrived = len(one.arrivals_s) > 1 and job.alignment.own(rank, one.last_arrival_s) <= end
+    return arrived and one.parts[rank].end_s <= end + most
 
 
 def _with_arrivals(stalls: Sequence[Stall], job: TracedJob, rank: int) -> Iterator[Stall]:
