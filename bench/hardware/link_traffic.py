@@ -282,7 +282,10 @@ def _rounds_by_group(case: Case, world: World, topology: str) -> Mapping[str, tu
 def _uses_by_group(key: _Key) -> tuple[tuple[LinkUse, ...], ...]:
     """Return the fullest link of each group of a round, for each algorithm. The round's messages are laid out once."""
     pattern: Pattern = plugins.load("pattern", key.pattern).PATTERN
-    fabric, round_ = Fabric(key.rates.links(), key.world), key.groups.round
+    links, round_ = key.rates.links(), key.groups.round
+    if links.peer == "unknown":
+        return ((),) * len(round_)
+    fabric = Fabric(links, key.world)
     of_members = tuple(pattern.steps(key.shape, member) for member in range(key.shape.num_ranks))
     shared = alike_groups(fabric, round_, (of_members,) * len(round_))
     steps = list(by_step([each.program for each in shared]))

@@ -15,7 +15,7 @@ from bench.hardware import catalogue
 
 # Okabe and Ito, "Color Universal Design" (2008), without the yellow that vanishes on white, then the dark blue of NCCL
 # without torch. Markers differ as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#08306B")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#1F3A5F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 MORE_MARKERS = ("<", ">", "p", "h", "d")  # of further series of a transport
 Dashes = Literal["-", "--", "-.", ":", ""]
