@@ -13,7 +13,7 @@ import numpy as np
 
 from bench.core.dtypes import DTYPES
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, CopyStep, Exchange, Group, Product
+from bench.core.program import Collective, CopyStep, Exchange, Group, Product, Read
 from bench.rank.verify import Verifier, Wrong
 from bench.transports._host import HostBuffers
 
@@ -60,6 +60,9 @@ class InProcess:
                 self._copies([steps[index] for steps in self.steps])
             elif isinstance(self.steps[0][index], Product):
                 self._products([steps[index] for steps in self.steps])
+            elif isinstance(self.steps[0][index], Read):
+                for member in range(len(self.steps)):
+                    self.received(member)[:] = self.sent(member)
             else:
                 self._exchange([steps[index] for steps in self.steps])
 

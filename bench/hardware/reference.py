@@ -24,7 +24,8 @@ class Reference:
     `network_bytes_per_s`: the rate of all NICs of a node together. None if one node was used or if the rate is unknown.
     `peers`: "host" if the GPUs had no peer access and copied through host memory. `limited`: what kept the result below
     the hardware's rates, as text; `limit`: the code of that limit (LIMITS of curves.py), if its effect on the links is
-    known.
+    known. `compared`: False for evidence of predictions with which no log is compared: its conditions (driver, wiring)
+    are not those of most machines with this GPU, or no verdict was tried on it yet.
     """
 
     gpu: str
@@ -40,6 +41,7 @@ class Reference:
     limited: str | None
     source: str
     limit: str | None = None
+    compared: bool = True
 
     @property
     def best(self) -> tuple[int, float]:
@@ -110,7 +112,7 @@ def same_shape(
     network = catalogue.node_network(instance) if instance and num_nodes > 1 else None
     ranked = []
     for each in collectives():
-        if (each.pattern, each.num_nodes, each.num_ranks) != (pattern, num_nodes, num_ranks):
+        if not each.compared or (each.pattern, each.num_nodes, each.num_ranks) != (pattern, num_nodes, num_ranks):
             continue
         if network and each.network_bytes_per_s and each.network_bytes_per_s != network:
             continue
@@ -131,6 +133,7 @@ def best_of_each(pattern: str, num_ranks: int, num_nodes: int | None) -> tuple[R
     best: dict[str, Reference] = {}
     for each in collectives():
         alike = (each.pattern, each.num_ranks) == (pattern, num_ranks) and num_nodes in (None, each.num_nodes)
+        alike = alike and each.compared
         name = each.instance or each.gpu
         if alike and each.limited is None and (name not in best or best[name].best[1] < each.best[1]):
             best[name] = each
@@ -173,6 +176,7 @@ def _reference(file: Mapping[str, Any], entry: Mapping[str, Any]) -> Reference:
         limited=entry.get("limited"),
         source=source_of(file, entry),
         limit=entry.get("limit"),
+        compared=entry.get("compared", file["sources"][entry["source"]].get("compared", True)),
     )
 
 

@@ -54,7 +54,8 @@ def of_machine(name: str) -> tuple[str, str]:
     hue = _hue(gpu_of.get(name, name))
     same = [each for each, gpu in gpu_of.items() if _hue(gpu) == hue]
     place = same.index(name) if name in same else len(same) + zlib.crc32(name.encode())
-    return tone(hue, place), _MACHINE_MARKERS[place % len(_MACHINE_MARKERS)]
+    turn, marker = divmod(place, len(_MACHINE_MARKERS))  # after all markers, the same markers have other tones
+    return tone(hue, place + turn), _MACHINE_MARKERS[marker]
 
 
 def tone(colour: str, number: int) -> str:

@@ -63,7 +63,7 @@ def test_notes_have_codes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rates_of_the_derivation_can_be_checked_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     for instance, figures in (
         ("p4d.24xlarge", ("= 1.224 GB", "2.142 GB", "230.8 GB/s: 9.281 ms", "32.7726 $/h", "21.9576 $/h")),
-        ("g6e.48xlarge", ("13.47 GB/s: 159 ms", "2.24 GB/s: 956.2 ms", "159..956.2 ms", "0.35..0.75")),
+        ("g6e.48xlarge", ("0.35..0.75",)),
     ):
         page = explained(capsys, instance, *TWO)
         assert [figure for figure in figures if figure not in page] == []
@@ -77,8 +77,6 @@ def test_middles_multiply_and_ends_of_intervals_do_not(capsys: pytest.CaptureFix
     assert float(compute_ms) == pytest.approx(1e3 * (passes + 8.568 / (1555 * math.sqrt(0.6 * 0.9))), rel=2e-3)
     [(dollars, exposed, step, product)] = re.findall(r"middles, ([\d.]+) x ([\d.]+) / ([\d.]+) = ([\d.]+);", page)
     assert float(product) == pytest.approx(float(dollars) * float(exposed) / float(step), rel=5e-3)
-    # Without a known middle, the derivation of the waiting cost has none.
-    assert not re.findall(r"middles, [\d.]+ x", explained(capsys, "g6e.48xlarge", *TWO))
 
 
 def test_with_nvls_no_measurement_beats_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,8 +98,7 @@ def test_json_is_one_document_with_units_in_its_keys(capsys: pytest.CaptureFixtu
     assert document["modelled"] is True
     p4d, g6e = document["machines"]
     assert p4d["step_low_s"] < p4d["step_s"] < p4d["step_high_s"]
-    assert g6e["step_s"] is None  # no result of its kind is published
-    assert 0.2 < g6e["step_low_s"] < g6e["step_high_s"]
+    assert 0.2 < g6e["step_low_s"] < g6e["step_s"] < g6e["step_high_s"]
     assert (p4d["usd_per_hour"], p4d["price_date"]) == (21.957642, "2026-07-20")
     assert p4d["exposed_basis"] == "published"
     assert {each["by"]: each["decided"] for each in document["verdicts"]} == {"cost": True, "time": True}

@@ -92,7 +92,7 @@ def test_an_axis_within_one_power_of_ten_has_numbers() -> None:
 
 def test_no_line_is_drawn_for_what_is_an_interval_only(figure: Figure) -> None:
     sizes, nodes = figure.axes[4:]
-    assert len([line for line in sizes.lines if line.get_linestyle() == "-"]) == 1  # p4d's
+    assert len([line for line in sizes.lines if line.get_linestyle() == "-"]) == 2
     assert len(sizes.collections) == len(nodes.collections) == 2  # a band of each
 
 

@@ -121,6 +121,20 @@ def test_copies_are_those_of_the_instance_or_of_its_gpu() -> None:
 
 # Read in text, and in no table of the corpus: what is known of each, and no more than that may stand in the file.
 READ = {
+    ("nccl-tests-309", "allreduce", 32, 4, 365.84),
+    ("nccl-tests-309-eight", "allreduce", 64, 8, 320.7),
+    ("nccl-tests-309-eight", "allreduce", 16, 2, 466.73),
+    ("chlc", "allreduce", 8, 1, 15.04),
+    ("zhao-milan", "allreduce", 8, 1, 0.8),
+    ("zhao-milan", "allreduce", 4, 1, 4.6),
+    ("zhao-milan", "allreduce", 2, 1, 4.5),
+    ("zhao-milan-p2p", "allreduce", 8, 1, 12.9),
+    ("zhao-milan-p2p", "allreduce", 2, 1, 25.1),
+    ("zhao-genoa", "allreduce", 8, 1, 10.6),
+    ("zhao-genoa", "allreduce", 4, 1, 21.1),
+    ("zhao-genoa", "allreduce", 2, 1, 18.5),
+    ("zhao-genoa-p2p", "allreduce", 8, 1, 13.0),
+    ("zhao-genoa-p2p", "allreduce", 4, 1, 25.7),
     ("stas-network", "allreduce", 8, 1, 1.44),
     ("stas-network", "allgather", 8, 1, 361.0),
     ("stas-network", "reducescatter", 8, 1, 363.0),

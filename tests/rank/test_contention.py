@@ -40,9 +40,9 @@ def test_inside_a_node_the_network_does_not_matter() -> None:
 
 
 def test_a_small_message_beside_a_long_one_loses_on_the_average_of_its_pass() -> None:
-    # The aggressors' alltoall is on the network for a part of the time only.
+    # The aggressors' alltoall posts messages to all peers at once, and the small message shares its links with them.
     (small,) = interferences_of("sendrecv --sizes 1M --aggressor alltoall:64M --split alternate")
-    assert 1.05 < small.factor < 2.0
+    assert 1.05 < small.factor < 8.0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,17 @@ def test_json_is_one_document_with_the_promised_keys(a_document: Document) -> No
     read = strictly(json.render(RunReport(a_document)))
     promised = ["schema", "headers", "summaries", "skipped", "failures", "notes"]
     derived = ["spreads", "fits", "conflicts", "parities", "scalings", "interferences"]
-    assert list(read) == [*promised, *derived, "sharings", "overlaps", "replays", "standings", "summary", "note_codes"]
+    assert list(read) == [
+        *promised,
+        *derived,
+        "sharings",
+        "overlaps",
+        "replays",
+        "feeds",
+        "standings",
+        "summary",
+        "note_codes",
+    ]
     assert read["notes"] == ["one launch"] and read["note_codes"] == [{"code": "uncoded", "facts": {}}]
     assert read["schema"] == "bench.document/1"
     assert read["headers"]["allreduce-mpi"]["num_ranks"] == 4
