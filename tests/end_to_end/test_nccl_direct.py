@@ -165,7 +165,7 @@ program = compiled(Collective("allreduce", 64, 64), 64)
 transport.time_each(program, 2)
 if me.rank == 1:
     time.sleep(0.2)
-    os.kill(os.getpid(), 9)
+    os._exit(0)  # not by a signal: mpirun would end the other rank
 try:
     program.calls[0]()
 except RuntimeError as error:
