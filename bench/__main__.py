@@ -7,6 +7,7 @@ Only the named command is imported, so `--help` and `list` are fast.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -28,11 +29,16 @@ from bench.core.errors import (
     Interrupted,
 )
 
+# Commands keep the rows that they read, so the default of 700 new objects looks through all of them again and again:
+# a fifth of the CPU time of a report of 30,000 rows. A command that creates cycles still gives them back.
+_COLLECT_AFTER = (200_000, 50, 1000)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code (core/errors.py); `--help` and `--version` raise SystemExit."""
     words = list(sys.argv[1:] if argv is None else argv)
     _end_in_order_when_terminated()
+    gc.set_threshold(*_COLLECT_AFTER)
     try:
         code = _run(words)
         sys.stdout.flush()

@@ -142,10 +142,19 @@ def num_outliers(seconds: Sequence[float]) -> int:
     The number is 0 if more than half of the samples are equal, because their MAD (median absolute deviation) is then
     zero.
     """
-    values = _checked(seconds)
-    distances = np.abs(values - np.median(values))
+    return _num_outliers(np.sort(_checked(seconds)))
+
+
+def _num_outliers(ordered: Any) -> int:
+    """Return the same as `num_outliers`, for sorted values."""
+    distances = np.abs(ordered - _middle(ordered))
     scale = _MAD_TO_SIGMA * float(np.median(distances))
     return int(np.sum(distances > _OUTLIER_SIGMAS * scale)) if scale > 0 else 0
+
+
+def _middle(ordered: Any) -> float:
+    """Return the midpoint median of sorted values."""
+    return float(ordered[(ordered.size - 1) // 2 : ordered.size // 2 + 1].mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +179,12 @@ def describe(seconds: Sequence[float]) -> Description:
         only_s = float(seconds[0])
         return Description(only_s, None, 1.0, only_s, only_s, None, None, None, 0, 0)
     values = _checked(seconds)
-    ordered, ranks = np.sort(values), _ranks(values)
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    ranks = _ranks_of(order, ordered)
     effective = _effective_size_of_ranks(ranks)
     return Description(
-        median_s=float(np.median(values)),
+        median_s=_middle(ordered),
         interval_s=_interval(ordered, effective),
         num_effective=effective,
         min_s=float(ordered[0]),
@@ -182,7 +193,7 @@ def describe(seconds: Sequence[float]) -> Description:
         p99_s=_percentile(ordered, 0.99),
         drift=_drift(values, ranks),
         warmup_residue=warmup_residue(values),
-        num_outliers=num_outliers(values),
+        num_outliers=_num_outliers(ordered),
     )
 
 
@@ -288,12 +299,16 @@ def _checked(seconds: Sequence[float]) -> Any:
 def _ranks(values: Any) -> Any:
     """Return ranks minus their mean; equal values share the mean of their ranks."""
     order = np.argsort(values, kind="stable")
-    ordered = values[order]
+    return _ranks_of(order, values[order])
+
+
+def _ranks_of(order: Any, ordered: Any) -> Any:
+    """Return the same as `_ranks`, for a known order and the values in this order."""
     first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])  # where each series of equal values begins
-    lengths = np.diff(np.r_[first, values.size])
-    ranks = np.empty(values.size)
+    lengths = np.diff(np.r_[first, order.size])
+    ranks = np.empty(order.size)
     ranks[order] = np.repeat(first + (lengths + 1) / 2, lengths)
-    return ranks - (values.size + 1) / 2
+    return ranks - (order.size + 1) / 2
 
 
 def _effective_size_of_ranks(ranks: Any) -> float:

@@ -276,3 +276,15 @@ def test_an_unknown_world_is_null_and_a_missing_one_is_invalid(tmp_path: Path, a
     path.write_text("\n".join([text[0], text[1].replace('"num_ranks":null,', "")]) + "\n")
     with pytest.raises(UsageError, match=r"a\.jsonl:2: "):
         jsonl.read(path)
+
+
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "NaN", "1e400", "123456789012345678901234567890"])
+def test_a_line_that_only_json_accepts_is_read(tmp_path: Path, a_header: Make, a_record: Make, number: str) -> None:
+    """Rows of other tools and of older versions may have such numbers; a stricter parser must not drop the row."""
+    path = tmp_path / "job.jsonl"
+    jsonl.Writer(path, a_header()).append(a_record(samples=Samples((2.5,))))
+    path.write_text(path.read_text().replace("2.5", number))
+    [attempt] = jsonl.read(path).attempts
+    [row] = attempt.records
+    assert row.samples is not None
+    assert repr(list(row.samples.seconds)) == repr([float(number)])
