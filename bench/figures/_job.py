@@ -9,8 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from bench.core.step_trace import StepPart
 from bench.figures import _origin, _style
-from bench.job.model import StepPart
 from bench.job.page import COLOURS, TITLES, JobReport
 
 _ROW_IN, _REST_IN = 0.34, 0.9

@@ -18,10 +18,10 @@ import numpy as np
 from bench.core import spans
 from bench.core.codes import Coded
 from bench.core.spans import Spans
-from bench.core.step_trace import Direction, RankTrace, StepPhase, WaitKind
+from bench.core.step_trace import Direction, RankTrace, StepPart, StepPhase, WaitKind
 from bench.job.graph import GraphChange
 from bench.job.messages import CauseCode, ConfirmCode, EvidenceCode, WhatIf
-from bench.job.model import MESSAGE, Cause, Gain, Late, LateRank, RankStep, StepPart, TracedJob
+from bench.job.model import MESSAGE, Cause, Gain, Late, LateRank, RankStep, TracedJob
 from bench.job.what_if import WhatIfs, gain_of
 
 _LEAST_SHARE = 0.04  # of a step: healthy jobs on hosts vary by up to 2 %

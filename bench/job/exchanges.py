@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from statistics import median
 
 from bench.core import spans
-from bench.core.step_trace import Direction
+from bench.core.step_trace import Direction, StepPart
 from bench.job.graph import Graph
-from bench.job.model import Copies, ExchangeKind, StepPart, TracedJob
+from bench.job.model import Copies, ExchangeKind, TracedJob
 from bench.job.network import Network
 from bench.job.parts import RankTimeline
 

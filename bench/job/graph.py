@@ -21,8 +21,8 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
-from bench.job.model import MESSAGE, StepPart, TracedJob
+from bench.core.step_trace import RankTrace, StepPart, StepPhase, TracedCollective
+from bench.job.model import MESSAGE, TracedJob
 from bench.job.parts import RankTimeline
 
 Transfer = Callable[[int, float], float]

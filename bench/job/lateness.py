@@ -17,8 +17,8 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import Direction, RankTrace, StepPhase
-from bench.job.model import Late, LateRank, MatchedCollective, StepPart, StepSegment, TracedJob
+from bench.core.step_trace import Direction, RankTrace, StepPart, StepPhase, StepSegment
+from bench.job.model import Late, LateRank, MatchedCollective, TracedJob
 from bench.job.parts import RankTimeline
 
 _SHORTEST_STALL_S = 20e-6  # shorter gaps between two operators are no wait

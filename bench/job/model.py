@@ -8,37 +8,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from operator import itemgetter
 from types import MappingProxyType
 
 from bench.core.codes import Coded
-from bench.core.step_trace import Direction, RankTrace, TracedCollective
+from bench.core.step_trace import Direction, RankTrace, StepPart, StepSegment, TracedCollective
 
 MESSAGE = "message"  # the operation of a send and its receive, matched
-
-
-class StepPart(StrEnum):
-    """One part of a rank's step. The parts are disjoint and their sum is the step."""
-
-    DATA_WAIT = "data_wait"  # the loader's next batch was awaited, and the device had nothing to do
-    COMPUTE = "compute"  # the device, or without one the host, computed
-    IMBALANCE = "imbalance"  # the rank waited for a rank that arrived later at an exchange
-    EXPOSED_EXCHANGE = "exposed_exchange"  # all ranks had arrived, and the data still moved
-    EXPOSED_COPY = "exposed_copy"  # copies to or from the device with neither compute nor an exchange meanwhile
-    HOST_BOUND = "host_bound"  # the device was idle because the host had not yet launched the next work
-    OTHER = "other"
-
-
-class StepSegment(StrEnum):
-    """What a late rank did while the others waited for it."""
-
-    DATA = "data"
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    OPTIMIZER = "optimizer"
-    HOST = "host"
-    H2D = "h2d"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from statistics import median
 from typing import Any
 
 from bench.core.codes import Coded
+from bench.core.step_trace import StepPart
 from bench.core.units import format_bytes, format_duration, format_rate
 from bench.job.messages import AnswerCode, CauseCode, WhatIf
-from bench.job.model import Cause, Copies, ExchangeKind, Explained, StepPart
+from bench.job.model import Cause, Copies, ExchangeKind, Explained
 from bench.results import text
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table
 

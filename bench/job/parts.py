@@ -20,8 +20,8 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
-from bench.job.model import RankStep, StepPart, TracedJob
+from bench.core.step_trace import RankTrace, StepPart, StepPhase, TracedCollective
+from bench.job.model import RankStep, TracedJob
 
 _RELEASED_S = 20e-6  # a stall may end this long before the recorded end of the collective that releases it
 # Without a device, another thread records the end, and a busy machine may run it this much later: a share of the stall.

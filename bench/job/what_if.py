@@ -17,11 +17,11 @@ import numpy as np
 
 from bench.core import spans
 from bench.core.spans import Spans
-from bench.core.step_trace import RankTrace, StepPhase
+from bench.core.step_trace import RankTrace, StepPart, StepPhase, StepSegment
 from bench.job.graph import Graph, GraphChange, Transfer
 from bench.job.lateness import segments_of
 from bench.job.messages import WhatIf
-from bench.job.model import Gain, MatchedCollective, StepPart, StepSegment, TracedJob
+from bench.job.model import Gain, MatchedCollective, TracedJob
 from bench.job.network import Network
 from bench.job.parts import RankTimeline
 from bench.results import stats

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from bench.job.model import StepPart
+from bench.core.step_trace import StepPart
 from bench.job.page import COLOURS, TITLES, JobReport, RankParts
 from bench.page import blocks
 from bench.page.markup import Markup, element, joined

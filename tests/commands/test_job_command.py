@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bench.__main__ import main
+from bench.core.step_trace import StepPart, StepSegment
 from bench.job.messages import CauseCode
-from bench.job.model import StepPart, StepSegment
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule
 from tests.probes.synthetic_machines import TEXTS

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.job.model import StepPart, StepSegment
+from bench.core.step_trace import StepPart, StepSegment
 
 _BEGIN_NS = 1_700_000_000_000_000_000  # unix time at which the job starts
 _LAUNCH_NS, _LATENCY_NS, _SYNC_NS, _BETWEEN_STEPS_NS = 5_000, 3_000, 4_000, 1_000

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from bench.core.codes import Coded
+from bench.core.step_trace import StepPart, StepSegment
 from bench.job.align import job_of
 from bench.job.messages import JobCode
-from bench.job.model import StepPart, StepSegment, TracedJob
+from bench.job.model import TracedJob
 from bench.job.parts import steps_of
 from bench.logs import step_traces
 from tests.job import synthetic

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from bench.core import spans
-from bench.core.step_trace import RankTrace, TracedCollective
+from bench.core.step_trace import RankTrace, StepSegment, TracedCollective
 from bench.job.explain import explain
 from bench.job.messages import CauseCode, WhatIf
-from bench.job.model import Explained, StepSegment
+from bench.job.model import Explained
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule

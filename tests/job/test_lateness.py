@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.core.step_trace import StepSegment
 from bench.job import lateness, parts
 from bench.job.align import job_of
-from bench.job.model import LateRank, StepSegment
+from bench.job.model import LateRank
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule, Style

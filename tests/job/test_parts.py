@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.core.step_trace import RankTrace
+from bench.core.step_trace import RankTrace, StepPart, StepSegment
 from bench.job import lateness, parts
 from bench.job.align import job_of
 from bench.job.messages import JobCode
-from bench.job.model import Late, RankStep, StepPart, StepSegment, TracedJob
+from bench.job.model import Late, RankStep, TracedJob
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Recording, Schedule, Style, Truth

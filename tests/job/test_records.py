@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.core.step_trace import RankTrace
+from bench.core.step_trace import RankTrace, StepSegment
 from bench.job.align import job_of
 from bench.job.explain import explain
 from bench.job.messages import CauseCode, JobCode
-from bench.job.model import StepSegment, TracedJob
+from bench.job.model import TracedJob
 from bench.logs import step_traces
 from tests.job import synthetic
 from tests.job.synthetic import Late, Recording, Schedule, Style

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from bench.core import spans
-from bench.core.step_trace import RankTrace, StepPhase, TracedCollective
+from bench.core.step_trace import RankTrace, StepPhase, StepSegment, TracedCollective
 from bench.job.align import job_of
 from bench.job.explain import explain
 from bench.job.graph import Graph, GraphChange
 from bench.job.messages import CauseCode
-from bench.job.model import StepSegment, TracedJob
+from bench.job.model import TracedJob
 from bench.job.parts import timelines_of
 
 STEP_S, WORK_S, ALONE_S, NUM_STEPS = 0.2, 0.02, 0.03, 8

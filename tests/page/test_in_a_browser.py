@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.commands import _job_explain
-from bench.job.model import StepSegment
+from bench.core.step_trace import StepSegment
 from bench.page import job, page
 from bench.page.content import PageContent, of_run
 from bench.results.headline import NamedRun
