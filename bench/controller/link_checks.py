@@ -461,6 +461,18 @@ _CAUSES = (
 )
 
 
+def unanswered(reports: Mapping[str, LinkReport]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of hosts between which data were sent again and again without an answer, each pair once."""
+    host_of = {address: host for host, report in reports.items() for address in _addresses(report.devices)}
+    pairs = {
+        tuple(sorted((host, host_of[address])))
+        for host, report in reports.items()
+        for address in report.unanswered
+        if host_of.get(address, host) != host
+    }
+    return tuple((a, b) for a, b in sorted(pairs))
+
+
 def causes(
     tested: Sequence[Link], reports: Mapping[str, LinkReport], before: Callable[[str, str], bool]
 ) -> list[PreflightFinding]:

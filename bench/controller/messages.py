@@ -29,6 +29,15 @@ class OutcomeCode(Code):
     RANKS_GONE = "ranks-gone", "{ranks} ended without last words {where}{after}"
     NO_CARRIER = "no-carrier", "host {host} has no carrier on {devices:list}: check its cable or its switch port"
     CUT_OFF = "cut-off", "the other hosts cannot reach host {host} over the network"
+    LINK_INTERRUPTED = (
+        "link-interrupted",
+        "data between hosts {a} and {b} were sent several times without an answer; the link may work again: check it",
+    )
+    HOST_INTERRUPTED = (
+        "host-interrupted",
+        "data between host {host} and {num} other hosts were sent several times without an answer; its network may "
+        "work again: check its cable, its switch port and whether it was paused",
+    )
     NEVER_HEARD = "never-heard", "{ranks} never wrote a heartbeat"
     HOST_PAUSED = (
         "host-paused",

@@ -34,7 +34,8 @@ class FailureEvidence:
 
     `reports`: what ranks printed about their end. `states`: for each host that answered, the state of each of the job's
     processes. `links`: the test of the links between hosts after the failure. `link_causes`: those of its findings that
-    may be the cause, the strongest first. `unplugged`: for each host, the devices that have no carrier there but have
+    may be the cause, the strongest first. `unanswered`: pairs of hosts with connections of the job whose data were sent
+    again and again without an answer. `unplugged`: for each host, the devices that have no carrier there but have
     one on other hosts. `silent_s`: seconds since each rank's last new heartbeat, by the controller's clock.
     """
 
@@ -47,6 +48,7 @@ class FailureEvidence:
     late: bool = True  # whether the controller ended the job after a timeout
     links: LinkTest = field(default_factory=LinkTest)
     link_causes: tuple[PreflightFinding, ...] = ()
+    unanswered: tuple[tuple[str, str], ...] = ()
     unplugged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silent_s: Mapping[int, float] = field(default_factory=dict)
     slept_s: float = 0.0  # how long the controller's machine was suspended during the job
@@ -70,6 +72,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _host_cut_off,
         _controller_slept,
         _link_broken,
+        _link_was_broken,
         _rank_without_heartbeat,
         _rank_starved,
         _rank_silent_longest,
@@ -246,6 +249,21 @@ def _link_broken(evidence: FailureEvidence) -> Failure | None:
     for cause in evidence.link_causes:
         host = cause.hosts[0] if len(cause.hosts) == 1 else None
         return Failure(cause.what, None, host, cause.code, cause.facts)
+    return None
+
+
+def _link_was_broken(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of the only link, or of the only host on all links, on which data stayed without an answer.
+
+    The interruption itself may be over. None if several links without a common host are concerned.
+    """
+    pairs = evidence.unanswered
+    common = sorted(set.intersection(*map(set, pairs))) if pairs else []
+    if len(pairs) == 1:
+        a, b = pairs[0]
+        return _failure(OutcomeCode.LINK_INTERRUPTED, None, None, a=a, b=b)
+    if len(common) == 1:
+        return _failure(OutcomeCode.HOST_INTERRUPTED, None, common[0], num=len(pairs))
     return None
 
 

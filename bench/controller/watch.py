@@ -123,6 +123,7 @@ def gather(
         link_causes=tuple(
             link_checks.causes(tested.links, tested.reports, lambda a, b: (a, b) in reached.passed),
         ),
+        unanswered=link_checks.unanswered(tested.reports),
         unplugged=_unplugged(
             {host: [x.name for x in report.devices if x.unplugged] for host, report in tested.reports.items()}
         ),

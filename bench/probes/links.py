@@ -48,7 +48,10 @@ _SETTLE_S, _AWAIT_S = 1.2, 1.6
 _HEADERS_BYTES = {socket.AF_INET: 28, socket.AF_INET6: 48}  # headers of IP and UDP together
 _NEVER_FRAGMENT = {socket.AF_INET: (socket.IPPROTO_IP, 10, 3), socket.AF_INET6: (socket.IPPROTO_IPV6, 23, 3)}
 _PATH_MTU = {socket.AF_INET: (socket.IPPROTO_IP, 14), socket.AF_INET6: (socket.IPPROTO_IPV6, 24)}
-_HALF_OPEN = "03"  # SYN_RECV in /proc/net/tcp: a peer's packet came, but nothing came after our answer
+# States in /proc/net/tcp. SYN_RECV: a peer's packet came, but nothing came after our answer.
+_HALF_OPEN, _SENDING = "03", ("01", "02", "04", "05", "08", "0B")
+_NUM_TCP_COLUMNS = 6  # of each connection, as far as they are read
+_RESENDING, _MOST_RESENT = "01", 3  # the timer that sends data again; after so many times in a row it is no chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,8 @@ class LinkReport:
     """A host's report of a round. `half_open`: addresses from which packets came, but no reply to this host's answers.
 
     `neighbours`: for each address, the MAC address that this host uses. `port`: where this host listened, or None if no
-    port was free.
+    port was free. `unanswered`: addresses to which connections of this host sent data again several times in a row
+    without an answer, when the round began.
     """
 
     port: int | None
@@ -132,6 +136,7 @@ class LinkReport:
     devices: tuple[netlink.Device, ...] = ()
     neighbours: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    unanswered: tuple[str, ...] = ()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -175,6 +180,7 @@ def parse_report(plain: Mapping[str, Any]) -> LinkReport:
         "calls": tuple(PeerCall(**{**call, "sizes": tuple(call["sizes"])}) for call in plain["calls"]),
         "arrivals": tuple(Arrival(**arrival) for arrival in plain["arrivals"]),
         "half_open": tuple(plain["half_open"]),
+        "unanswered": tuple(plain.get("unanswered", ())),
         "devices": tuple(map(netlink.Device.from_plain, plain["devices"])),
     }
     return LinkReport(**{**plain, **given})
@@ -186,6 +192,7 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
     Raises OSError if none of the ports can be opened.
     """
     began = time.monotonic()
+    unanswered = tuple(dict.fromkeys(_unanswered()))
     part = _Part(asked, secret, began + asked.limit_s, clock)
     with _first_free(asked.ports) as server, contextlib.ExitStack() as stack:
         port = server.getsockname()[1]
@@ -204,9 +211,8 @@ def take_part(asked: LinkRound, secret: bytes, clock: Callable[[], float] = time
             thread.join()
     arrivals = tuple(part.arrivals.values())
     seconds = time.monotonic() - began
-    return LinkReport(
-        port, tuple(part.calls), arrivals, half_open, netlink.devices(), netlink.neighbours(), round(seconds, 3)
-    )
+    devices, neighbours = netlink.devices(), netlink.neighbours()
+    return LinkReport(port, tuple(part.calls), arrivals, half_open, devices, neighbours, round(seconds, 3), unanswered)
 
 
 class _Part:
@@ -510,12 +516,28 @@ def _swapped(connection: socket.socket, until: float) -> Iterator[int]:
 
 def _half_open(port: int, net: Path = Path("/proc/net")) -> Iterator[str]:
     """Yield the addresses that began to open a connection to this port but did not reply to our answer."""
+    for local, remote, state, *_ in _connections(net):
+        if state == _HALF_OPEN and int(local.rpartition(":")[2], 16) == port:
+            yield _proc_address(remote.rpartition(":")[0])
+
+
+def _unanswered(net: Path = Path("/proc/net")) -> Iterator[str]:
+    """Yield the addresses to which data were sent again several times in a row without an answer.
+
+    A peer's kernel answers even if its program stands still, so packets were lost, or the peer does not run. After an
+    interruption of seconds the kernel waits as long again until it sends again, so this is still seen a while later.
+    """
+    for _, remote, state, _, timer, resent, *_ in _connections(net):
+        if state in _SENDING and timer.startswith(f"{_RESENDING}:") and int(resent, 16) >= _MOST_RESENT:
+            yield _proc_address(remote.rpartition(":")[0])
+
+
+def _connections(net: Path) -> Iterator[list[str]]:
+    """Yield the columns of each TCP connection from the local address on, as in /proc/net/tcp (proc_net_tcp.rst)."""
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            for line in (net / name).read_text(encoding="ascii").splitlines()[1:]:
-                _, local, remote, state, *_ = line.split()
-                if state == _HALF_OPEN and int(local.rpartition(":")[2], 16) == port:
-                    yield _proc_address(remote.rpartition(":")[0])
+            lines = (net / name).read_text(encoding="ascii").splitlines()[1:]
+            yield from (columns for line in lines if len(columns := line.split()[1:]) > _NUM_TCP_COLUMNS)
 
 
 def _proc_address(text: str) -> str:

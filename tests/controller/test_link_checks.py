@@ -283,3 +283,13 @@ def test_a_wrong_clock_is_named_but_small_or_uncertain_differences_are_not() -> 
 
 def test_if_two_clocks_differ_both_are_named() -> None:
     assert codes(reports(clocks={"h1": 10.0}, hosts=("h0", "h1"))) == [(FindingCode.CLOCKS_APART, ("h0", "h1"))]
+
+
+def test_pairs_without_an_answer_are_found_by_the_addresses_of_hosts() -> None:
+    """Both ends of a pair may report it; addresses of no host (a login, a file server) do not count."""
+    devices = {host: (Device("eth0", 1500, None, (f"10.0.0.{number}/24",)),) for number, host in enumerate("abc", 1)}
+    unanswered = {"a": ("10.0.0.2", "192.0.2.9"), "b": ("10.0.0.1",), "c": ("10.0.0.3",)}
+    reports = {
+        host: LinkReport(None, (), (), devices=devices[host], unanswered=unanswered[host]) for host in ("a", "b", "c")
+    }
+    assert link_checks.unanswered(reports) == (("a", "b"),)

@@ -85,6 +85,12 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, unplugged={"h1": ["eth0"]}), (OutcomeCode.NO_CARRIER, None, "h1")),
         (replace(WELL, link_causes=(cause_of(LinkCode.NOBODY_CONNECTS, "h3"),)), (OutcomeCode.CUT_OFF, None, "h3")),
         (replace(WELL, link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
+        (replace(WELL, unanswered=(("h0", "h1"),)), (OutcomeCode.LINK_INTERRUPTED, None, None)),
+        (replace(WELL, unanswered=(("h0", "h2"), ("h1", "h2"))), (OutcomeCode.HOST_INTERRUPTED, None, "h2")),
+        (
+            replace(WELL, unanswered=(("h0", "h1"),), link_causes=(cause_of(LinkCode.NOBODY_CONNECTS, "h3"),)),
+            (OutcomeCode.CUT_OFF, None, "h3"),
+        ),
         (replace(WELL, link_causes=(cause_of(LinkCode.HOST_UNHEARD, "h1"),)), (LinkCode.HOST_UNHEARD, None, "h1")),
         (
             replace(
@@ -120,6 +126,9 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "unplugged",
         "cut off",
         "one-way link",
+        "a link that was interrupted",
+        "a host that was interrupted",
+        "interrupted and cut off",
         "all links of a host",
         "a link and a stopped rank",
         "never heard",
@@ -366,3 +375,10 @@ Root Cause (first observed failure):
 )
 def test_launchers_report_the_rank_that_they_lost(launcher: mpirun.Mpirun, log: str, blame: Blame | None) -> None:
     assert launcher.blamed(log) == blame
+
+
+def test_several_interrupted_links_without_a_common_host_name_nobody() -> None:
+    both = (("h0", "h1"), ("h2", "h3"))
+    assert found(replace(WELL, unanswered=both)) == found(WELL)
+    triangle = (("h0", "h1"), ("h0", "h2"), ("h1", "h2"))
+    assert found(replace(WELL, unanswered=triangle)) == found(WELL)

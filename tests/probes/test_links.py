@@ -167,3 +167,21 @@ def test_the_devices_of_this_host_have_addresses_and_an_mtu() -> None:
         assert netlink.Device.from_plain(json.loads(json.dumps(asdict(device)))) == device
         assert all("/" in address for address in device.addresses)
     assert all(mac.count(":") >= 5 for mac in netlink.neighbours().values())
+
+
+def test_data_without_an_answer_are_read(tmp_path: Any) -> None:
+    """Sent again at least three times in a row; zero-window probes (timer 4) and two resends are nothing."""
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n"
+
+    def line(peer: str, state: str, timer: str, resent: int) -> str:
+        return f"   0: 0B004D0A:9CBB {peer}004D0A:D431 {state} 00000064:00000000 {timer}:00000064 {resent:08X} 0 0 0\n"
+
+    (tmp_path / "tcp").write_text(
+        head
+        + line("0A", "01", "01", 3)
+        + line("0C", "01", "01", 2)
+        + line("0D", "01", "04", 9)
+        + line("0E", "02", "01", 5)
+        + line("0F", "06", "03", 7)
+    )
+    assert list(links._unanswered(tmp_path)) == ["10.77.0.10", "10.77.0.14"]
