@@ -21,7 +21,8 @@ ORDERS = ("sequential", "shuffled", "random")
 def written(folder: Path, order: str, num_workers: int) -> tuple[RecordPass, np.ndarray, np.ndarray]:
     raw: DatasetFormat = plugins.load("dataset format", "raw").FORMAT
     data = np.random.default_rng(2).integers(0, 256, (NUM, SIZE), np.uint8)
-    raw.write(RecordLayout(folder, NUM, SIZE), list(data))
+    if not list(folder.iterdir()):
+        raw.write(RecordLayout(folder, NUM, SIZE), list(data))
     target = np.zeros(data.size, np.uint8)
     return RecordPass(raw, RecordLayout(folder, NUM, SIZE), target, order, num_workers, seed=1), data, target
 
@@ -29,9 +30,7 @@ def written(folder: Path, order: str, num_workers: int) -> tuple[RecordPass, np.
 @pytest.mark.parametrize("num_workers", [0, 1, 3, 7])
 def test_every_record_arrives_and_steady_batches_are_counted(num_workers: int, tmp_path: Path) -> None:
     for order in ORDERS:
-        folder = tmp_path / order
-        folder.mkdir()
-        records, data, target = written(folder, order, num_workers)
+        records, data, target = written(tmp_path, order, num_workers)
         times = Loader(records, LoaderPlan(BATCH, 2, 0.0, 0.0)).run()
         assert (target.reshape(data.shape) == data).all()
         assert len(times.wait_s) == len(times.step_s) == len(times.busy_s)
@@ -43,9 +42,7 @@ def test_every_record_arrives_and_steady_batches_are_counted(num_workers: int, t
 def test_no_worker_reads_fewer_records_than_said(tmp_path: Path) -> None:
     for order in ORDERS:
         for num_workers in (1, 2, 3, 5):
-            folder = tmp_path / f"{order}{num_workers}"
-            folder.mkdir()
-            records, _, _ = written(folder, order, num_workers)
+            records, _, _ = written(tmp_path, order, num_workers)
             parts = [len(list(records.part(part))) for part in range(num_workers)]
             assert sum(parts) == NUM
             assert min(parts) >= least_of_a_worker(NUM, order, num_workers)
