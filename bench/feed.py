@@ -5,6 +5,7 @@ records. `--cache cold` drops the files from the page cache before every pass, `
 kernel's counters prove either state, and a row without proof fails. Each byte is read once, so the bus factor is 1.
 
     python -m bench.feed --sizes 64M --files tar --record 110K --mode isolated
+    python -m bench.feed --sizes 64M --workers 2 --step-time 140ms --prepare-time 250ms --mode isolated -n 3
     python -m bench.feed --sizes 64M --files raw --read-order random --workers 4 --demand 2GB/s --mode isolated
 """
 
@@ -19,7 +20,12 @@ class Feed(Pattern):
 
     name = "feed"
     transport = "storage"
-    factors = frozenset({"files", "read_order", "record", "workers", "folder", "direct_io", "demand"})
+    factors = frozenset({"files", "read_order", "record", "workers", "folder", "direct_io", "demand"}) | {
+        "step_s",
+        "prepare_s",
+        "batch",
+        "prefetch",
+    }
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
         """S in files, S in memory."""

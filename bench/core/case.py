@@ -256,6 +256,20 @@ class Case:
     workers: int = factor(
         0, "--workers", help="feed: threads that read (default 0: the calling thread)",
         parse=words.whole(0, "workers"), keys=("workers",), patterns=_lists("workers"), labelled=True)
+    step_s: float = factor(
+        0.0, "--step-time", help="feed: a step of this time takes one batch after another (default 0: no steps)",
+        parse=words.rest, show=_show_seconds, keys=("step_time", "step_times"), patterns=_lists("step_s"),
+        labelled=True)
+    prepare_s: float = factor(
+        0.0, "--prepare-time", help="feed with --step-time: a worker sleeps this time for each batch (default 0)",
+        parse=words.rest, show=_show_seconds, keys=("prepare_time", "prepare_times"), patterns=_lists("prepare_s"),
+        labelled=True)
+    batch: int = factor(
+        32, "--batch", help="feed with --step-time: records of a batch (default 32)",
+        parse=words.whole(1, "batch"), keys=("batch", "batches"), patterns=_lists("batch"), labelled=True)
+    prefetch: int = factor(
+        2, "--prefetch", help="feed with --step-time: batches that each worker reads ahead (default 2)",
+        parse=words.whole(1, "prefetch"), keys=("prefetch",), patterns=_lists("prefetch"), labelled=True)
     direct_io: bool = switch(
         False, "--direct-io", help="1: feed reads with O_DIRECT",
         keys=("direct_io",), patterns=_lists("direct_io"), labelled=True)

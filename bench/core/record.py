@@ -141,6 +141,8 @@ class ReadSamples:
     `state`: "cold" (from the device) or "warm" (from the page cache), proven. By pass: `device_bytes`, which the kernel
     read from devices, and `cpu_s`, CPU time of all workers. By turn: `direct_s`, seconds to read as many bytes in order
     with O_DIRECT (cold only), and `copy_s`, seconds to copy them in memory.
+    With steps that take batches, the means of the steady part of each pass: `wait_s`, from the end of a step to its
+    next batch, `step_s`, a step as it lasted, and `busy_s`, a worker's time to read and prepare a batch.
     """
 
     state: str
@@ -150,6 +152,9 @@ class ReadSamples:
     cpu_s: Sequence[float]
     direct_s: Sequence[float]
     copy_s: Sequence[float]
+    wait_s: Sequence[float] = ()
+    step_s: Sequence[float] = ()
+    busy_s: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)

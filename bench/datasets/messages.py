@@ -17,6 +17,12 @@ class DatasetSkip(Code):
         "{folder} is on {file_system}, in memory: its files cannot be cold; give --folder on a disk, or --cache hot",
     )
     NO_SPACE = "no-space", "{folder} lacks {lacking:bytes} of the space for {num_bytes:bytes} of records"
+    TOO_FEW_BATCHES = (
+        "too-few-batches",
+        "{num_workers:n worker} with batches of {batch:n record}: each reads {num} of {num_records:n record} at least, "
+        "and the wait is known after three batches; use larger --sizes, "
+        "a smaller --record or --batch, or fewer --workers",
+    )
     ISOLATED_ONLY = "isolated-only", "each pass is proven by itself: use --mode isolated"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout, RecordReader
 
 BUFFERED = 256  # records in the buffer from which `shuffled` draws
 
@@ -33,7 +34,7 @@ class RecordPass:
     ) -> None:
         self._format, self._layout = dataset_format, layout
         self._rows = target.reshape(layout.num_records, layout.record_bytes)
-        self._order, self._num_workers = order, num_workers
+        self._order, self.num_workers = order, num_workers
         drawn = random.Random(seed)
         units = list(range(layout.num_records if order == "random" else layout.num_shards))
         if order != "sequential":
@@ -48,29 +49,34 @@ class RecordPass:
 
     def run(self) -> None:
         """Read every record once. Raises OSError, EOFError or ValueError for files that cannot be read."""
-        if self._num_workers == 0:
+        if self.num_workers == 0:
             self._read_part(0)
             return
-        with ThreadPoolExecutor(self._num_workers) as workers:
+        with ThreadPoolExecutor(self.num_workers) as workers:
             for finished in [workers.submit(self._read_part, part) for part in range(len(self._parts))]:
                 finished.result()
 
     def _read_part(self, part: int) -> None:
+        for _ in self.part(part):
+            pass
+
+    def part(self, part: int) -> Generator[int]:
+        """Read one worker's records. Yields the number of each once it is in its place."""
         reader = self._format.open(self._layout)
         try:
             if self._order == "random":
                 for index in self._parts[part]:
                     reader.read(index, self._rows[index])
+                    yield index
             elif self._order == "shuffled":
-                self._read_shuffled(reader, part)
+                yield from self._read_shuffled(reader, part)
             else:
                 for shard in self._parts[part]:
-                    for _ in reader.stream(shard, self._rows.__getitem__):
-                        pass
+                    yield from reader.stream(shard, self._rows.__getitem__)
         finally:
             reader.close()
 
-    def _read_shuffled(self, reader: RecordReader, part: int) -> None:
+    def _read_shuffled(self, reader: RecordReader, part: int) -> Iterator[int]:
         """Draw each record from a buffer: a free slot takes the next record, and a random slot is emptied."""
         slots, drawn = self._buffers[part], random.Random(self._seeds[part])
         held: list[tuple[int, int]] = []  # (slot, record)
@@ -79,12 +85,22 @@ class RecordPass:
             for index in reader.stream(shard, lambda _: slots[free[-1]]):
                 held.append((free.pop(), index))
                 if not free:
-                    free.append(self._emit(slots, held, drawn.randrange(len(held))))
+                    slot, emitted = self._emit(slots, held, drawn.randrange(len(held)))
+                    free.append(slot)
+                    yield emitted
         while held:
-            self._emit(slots, held, drawn.randrange(len(held)))
+            yield self._emit(slots, held, drawn.randrange(len(held)))[1]
 
-    def _emit(self, slots: Bytes, held: list[tuple[int, int]], which: int) -> int:
+    def _emit(self, slots: Bytes, held: list[tuple[int, int]], which: int) -> tuple[int, int]:
         held[which], held[-1] = held[-1], held[which]
         slot, index = held.pop()
         self._rows[index] = slots[slot]
-        return slot
+        return slot, index
+
+
+def least_of_a_worker(num_records: int, order: str, num_workers: int) -> int:
+    """Return the number of records that each worker reads at least."""
+    per_unit = 1 if order == "random" else PER_SHARD
+    num_units = -(-num_records // per_unit)
+    lacking = num_units * per_unit - num_records  # of the last shard
+    return num_units // max(1, num_workers) * per_unit - lacking

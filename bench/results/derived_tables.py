@@ -330,9 +330,18 @@ def _rate_cell(name: str) -> Callable[[Any], str]:
     return shown
 
 
+def _known_ms(name: str) -> Callable[[Any], str]:
+    def shown(one: Any) -> str:
+        seconds = getattr(one, name)
+        return "" if seconds is None else f"{seconds * 1e3:.1f}"
+
+    return shown
+
+
 _FEED_TITLE = (
     "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass); "
-    "device: bytes from the device per byte asked; headroom: rate / demand"
+    "device: bytes from the device per byte asked; headroom: rate / demand; "
+    "wait: of a step for its batch, formula: max(0, batch / workers - step)"
 )
 _FEED = (
     Column("files", lambda one: one.files, right=False),
@@ -347,6 +356,10 @@ _FEED = (
     Column("core", _rate_cell("core_bytes_per_s"), unit="(GB/s)"),
     Column("least", lambda one: one.least, right=False),
     Column("device", lambda one: f"{one.device_share:.3f}"),
+    Column("step", _known_ms("step_s"), unit="(ms)", optional=True),
+    Column("batch", _known_ms("busy_s"), unit="(ms)", optional=True),
+    Column("wait", _known_ms("wait_s"), unit="(ms)", optional=True),
+    Column("formula", _known_ms("predicted_wait_s"), unit="(ms)", optional=True),
     Column("headroom", lambda one: "" if one.headroom is None else f"{one.headroom:.2f}", optional=True),
 )
 

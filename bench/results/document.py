@@ -358,6 +358,9 @@ class Fed:
     `seconds`: the median pass, with its 95 % interval within the launch or, with several launches, over them.
     `device_share`: bytes from the device per byte asked. `disk_bytes_per_s`: of O_DIRECT reads in order, None if warm.
     `copy_bytes_per_s`: of copies in memory. `core_bytes_per_s`: what one core gives with the CPU time of a record.
+    With steps (`step_s` as they lasted, else None), `seconds` includes them. `busy_s`: a worker's time for a batch.
+    `wait_s`: what a step waited for its batch; `predicted_wait_s`: max(0, busy_s / workers - step_s), without workers
+    busy_s. All are medians over passes.
     """
 
     job: str
@@ -378,6 +381,12 @@ class Fed:
     copy_bytes_per_s: float | None
     core_bytes_per_s: float | None
     demand_bytes_per_s: float | None
+    batch: int | None
+    prefetch: int | None
+    step_s: float | None
+    busy_s: float | None
+    wait_s: float | None
+    predicted_wait_s: float | None
     num_launches: int
 
     @property

@@ -23,6 +23,8 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
     num_bytes, case = record.payload_bytes, from_argv(header.case)
     low, high = stats.interval(samples.seconds) or (None, None)
     cpu_s = sum(reads.cpu_s) / len(reads.cpu_s) if reads.cpu_s else 0.0
+    steps = bool(reads.wait_s)
+    step_s, busy_s = (median(reads.step_s), median(reads.busy_s)) if steps else (None, None)
     return [
         Fed(
             job=case_of(job, header),
@@ -42,7 +44,13 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             disk_bytes_per_s=_rate(num_bytes, reads.direct_s),
             copy_bytes_per_s=_rate(num_bytes, reads.copy_s),
             core_bytes_per_s=num_bytes / cpu_s if cpu_s > 0 else None,
-            demand_bytes_per_s=case.demand or None,
+            demand_bytes_per_s=None if steps else case.demand or None,  # a pass with steps is no faster than they are
+            batch=case.batch if steps else None,
+            prefetch=case.prefetch if steps and case.workers else None,
+            step_s=step_s,
+            busy_s=busy_s,
+            wait_s=median(reads.wait_s) if steps else None,
+            predicted_wait_s=_wait(step_s, busy_s, case.workers),
             num_launches=1,
         )
     ]
@@ -54,6 +62,13 @@ def feeds(of_launches: Iterable[Fed]) -> tuple[Fed, ...]:
     for one in of_launches:
         rows.setdefault((one.job, one.payload_bytes, one.state), []).append(one)
     return tuple(of_row[0] if len(of_row) == 1 else _merged(of_row) for of_row in rows.values())
+
+
+def _wait(step_s: float | None, busy_s: float | None, num_workers: int) -> float | None:
+    """Return what a step waits for its batch: workers share the batches, and without them nothing is hidden."""
+    if step_s is None or busy_s is None:
+        return None
+    return max(0.0, busy_s / num_workers - step_s) if num_workers else busy_s
 
 
 def _rate(num_bytes: int, seconds: Sequence[float]) -> float | None:
@@ -78,5 +93,9 @@ def _merged(of_row: list[Fed]) -> Fed:
         disk_bytes_per_s=middle("disk_bytes_per_s"),
         copy_bytes_per_s=middle("copy_bytes_per_s"),
         core_bytes_per_s=middle("core_bytes_per_s"),
+        step_s=middle("step_s"),
+        busy_s=middle("busy_s"),
+        wait_s=middle("wait_s"),
+        predicted_wait_s=middle("predicted_wait_s"),
         num_launches=len(of_row),
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from statistics import fmean
 from typing import Any
 
 from bench.core import plugins
@@ -27,8 +28,9 @@ from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, 
 from bench.core.world import RankInfo
 from bench.datasets import page_cache
 from bench.datasets.dataset_format import DatasetFormat, RecordLayout, aligned, opened_file
+from bench.datasets.loader import Loader, LoaderPlan, LoaderTimes
 from bench.datasets.messages import DatasetError, DatasetFailure, DatasetNote, DatasetSkip
-from bench.datasets.passes import RecordPass
+from bench.datasets.passes import RecordPass, least_of_a_worker
 from bench.datasets.work_folder import WorkFolder, files_below
 from bench.transports import _host
 
@@ -103,6 +105,12 @@ class Storage(Transport):
             return Skip.of(DatasetSkip.ALWAYS_DEVICE)
         if case.mode != "isolated":
             return Skip.of(DatasetSkip.ISOLATED_ONLY)
+        if case.step_s:
+            num_records = step.num_bytes // _record_bytes(case, step.num_bytes)
+            each = max(0, least_of_a_worker(num_records, case.read_order, case.workers))
+            if each < 3 * case.batch:
+                facts = {"num_workers": case.workers, "batch": case.batch, "num": each, "num_records": num_records}
+                return Skip.of(DatasetSkip.TOO_FEW_BATCHES, **facts)
         folder = str(self._folder.path.parent)
         if case.cache == "cold" and self._file_system in page_cache.IN_MEMORY:
             return Skip.of(DatasetSkip.IN_MEMORY, folder=folder, file_system=self._file_system)
@@ -146,13 +154,14 @@ class _Passes:
         self, case: Case, dataset_format: DatasetFormat, folder: WorkFolder, buffers: _host.HostBuffers
     ) -> None:
         num_bytes = buffers.send_bytes
-        record_bytes = min(case.record, num_bytes)
-        while num_bytes % record_bytes:  # records of equal size fill S; the nearest smaller divisor is found soon
-            record_bytes -= 1
+        record_bytes = _record_bytes(case, num_bytes)
         self._case, self._format, self._folder = case, dataset_format, folder
         self._source, self._target = buffers.view("send", 0), buffers.view("recv", 0)
         self._layout = RecordLayout(folder.new("records"), num_bytes // record_bytes, record_bytes, case.direct_io)
         self._pass = RecordPass(dataset_format, self._layout, self._target, case.read_order, case.workers, case.seed)
+        plan = LoaderPlan(case.batch, case.prefetch, case.step_s, case.prepare_s)
+        self._loader = Loader(self._pass, plan) if case.step_s else None
+        self._times: list[LoaderTimes] = []
         self._files: list[Path] = []
         self._written: int | None = None
         self._checksums: list[int] = []
@@ -205,6 +214,9 @@ class _Passes:
             cpu_s=tuple(self._cpu_s),
             direct_s=tuple(self._direct_s),
             copy_s=tuple(self._copy_s),
+            wait_s=tuple(fmean(times.wait_s) for times in self._times),
+            step_s=tuple(fmean(times.step_s) for times in self._times),
+            busy_s=tuple(fmean(times.busy_s) for times in self._times),
         )
 
     def _ready(self) -> None:
@@ -227,7 +239,10 @@ class _Passes:
 
     def _read(self, check: bool = True) -> None:
         try:
-            self._pass.run()
+            if self._loader is None or check:  # an untimed pass needs no steps
+                self._pass.run()
+            else:
+                self._times.append(self._loader.run())
         except (OSError, EOFError, ValueError) as error:
             raise MeasurementError.of(
                 DatasetError.READ, folder=str(self._folder.path.parent), why=str(error)
@@ -263,6 +278,14 @@ class _Passes:
             ]
             for part in parts:
                 part.result()
+
+
+def _record_bytes(case: Case, num_bytes: int) -> int:
+    """Return the size of a record: records of equal size fill S. The nearest smaller divisor is found soon."""
+    record_bytes = min(case.record, num_bytes)
+    while num_bytes % record_bytes:
+        record_bytes -= 1
+    return record_bytes
 
 
 def _read_parts(number: int, room: Any, offsets: Sequence[int]) -> None:

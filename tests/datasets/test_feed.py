@@ -79,8 +79,21 @@ def test_what_cannot_be_read_is_skipped_with_its_reason(tmp_path: Path) -> None:
         (("--files", "tar", "--read-order", "random"), DatasetSkip.NOT_INDEXED),
         (("--files", "tar", "--direct-io", "1"), DatasetSkip.NO_DIRECT_IO),
         (("--cache", "hot", "--direct-io", "1"), DatasetSkip.ALWAYS_DEVICE),
+        (("--step-time", "1ms"), DatasetSkip.TOO_FEW_BATCHES),
     ):
         assert [row["code"] for row in fed(tmp_path, *more)["skipped"]] == [code]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_step_waits_for_its_batch_as_the_formula_says(num_workers: int, tmp_path: Path) -> None:
+    loader = ("--batch", "4", "--workers", str(num_workers), "--step-time", "5ms", "--prepare-time", "40ms")
+    document = fed(tmp_path, "--cache", "hot", "--sizes", "4M", "-n", "2", "--read-order", "random", *loader)
+    (one,) = document["feeds"]
+    assert one["busy_s"] >= 0.04 and one["step_s"] >= 0.005
+    hidden_s = one["step_s"] if num_workers else 0.0
+    assert one["predicted_wait_s"] == pytest.approx(one["busy_s"] / max(1, num_workers) - hidden_s)
+    assert one["wait_s"] >= 0.04 / max(1, num_workers) - one["step_s"]
+    assert document["summaries"][0]["verified"] is True
 
 
 def test_memory_cannot_be_cold() -> None:

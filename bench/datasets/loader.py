@@ -1,0 +1,160 @@
+"""A loader as training jobs use it: workers read and prepare batches ahead, and a step takes one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from queue import SimpleQueue
+from threading import Semaphore
+
+from bench.datasets.passes import RecordPass
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlan:
+    """`batch` records make a step of `step_s` seconds; a worker spends `prepare_s` more on each batch, asleep.
+
+    `prefetch`: batches of one worker that may be begun and not yet taken, as torch's `prefetch_factor`.
+    """
+
+    batch: int
+    prefetch: int
+    step_s: float
+    prepare_s: float
+
+
+@dataclass(slots=True)
+class LoaderTimes:
+    """Seconds of the steady part of a pass: from the second batch of each worker to the last round that all fill."""
+
+    wait_s: list[float] = field(default_factory=list)  # by step: from the end of a step to its next batch
+    step_s: list[float] = field(default_factory=list)  # by step, as it lasted
+    busy_s: list[float] = field(default_factory=list)  # by batch: to read and to prepare it
+
+
+class Loader:
+    """Passes of `RecordPass` in batches. Worker k gives the batches k, k + W, ..., so their order is fixed."""
+
+    def __init__(self, records: RecordPass, plan: LoaderPlan) -> None:
+        self._records, self._plan = records, plan
+
+    def run(self) -> LoaderTimes:
+        """Read every record once, a step after each batch. Raises what reading raises."""
+        if self._records.num_workers == 0:
+            return _alone(self._records, self._plan)
+        return self._with_workers()
+
+    def _with_workers(self) -> LoaderTimes:
+        workers = [_Worker(self._records, part, self._plan) for part in range(self._records.num_workers)]
+        times, num_ended, steady = LoaderTimes(), 0, True
+        with ThreadPoolExecutor(len(workers)) as threads:
+            try:
+                for worker in workers:
+                    threads.submit(worker.run)
+                rounds = 0
+                while num_ended < len(workers):
+                    of_round = LoaderTimes()
+                    for worker in workers:
+                        if worker.ended:
+                            continue
+                        begin = time.perf_counter()
+                        taken = worker.take()
+                        waited_s = time.perf_counter() - begin
+                        if taken is None:
+                            num_ended += 1
+                            continue
+                        full, busy_s = taken
+                        steady = steady and full
+                        step_s = _sleep(self._plan.step_s)
+                        of_round.wait_s.append(waited_s)
+                        of_round.step_s.append(step_s)
+                        of_round.busy_s.append(busy_s)
+                    steady = steady and num_ended == 0
+                    if steady and rounds:  # in the first round the workers begin
+                        times.wait_s += of_round.wait_s
+                        times.step_s += of_round.step_s
+                        times.busy_s += of_round.busy_s
+                    rounds += 1
+            finally:
+                for worker in workers:
+                    worker.stop()
+        return times
+
+
+class _Worker:
+    """One thread's share of the records, and the queue of its finished batches."""
+
+    def __init__(self, records: RecordPass, part: int, plan: LoaderPlan) -> None:
+        self._records, self._part, self._plan = records, part, plan
+        self._finished: SimpleQueue[tuple[bool, float] | BaseException | None] = SimpleQueue()
+        self._room, self._stopped = Semaphore(plan.prefetch), False
+        self.ended = False
+
+    def run(self) -> None:
+        """Fill the queue: (is the batch full, seconds it took), then None or what was raised."""
+        try:
+            arriving = self._records.part(self._part)
+            while True:
+                self._room.acquire()
+                if self._stopped:
+                    arriving.close()
+                    return
+                made = _batch(arriving, self._plan)
+                if made is None:
+                    break
+                self._finished.put(made)
+        except BaseException as error:  # raised again by `take`, in the thread that waits for the batch
+            self._finished.put(error)
+        else:
+            self._finished.put(None)
+
+    def take(self) -> tuple[bool, float] | None:
+        """Wait for the next batch; None after the last."""
+        taken = self._finished.get()
+        if isinstance(taken, BaseException):
+            raise taken
+        self.ended = taken is None
+        self._room.release()
+        return taken
+
+    def stop(self) -> None:
+        """Let the thread end, also if it waits for room."""
+        self._stopped = True
+        self._room.release()
+
+
+def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
+    """Without workers the caller reads and prepares each batch, and waits for all of it."""
+    times, arriving = LoaderTimes(), records.part(0)
+    first = True
+    while True:
+        begin = time.perf_counter()
+        made = _batch(arriving, plan)
+        waited_s = time.perf_counter() - begin
+        if made is None:
+            return times
+        step_s = _sleep(plan.step_s)
+        if made[0] and not first:  # the first batch also opens the files
+            times.wait_s.append(waited_s)
+            times.step_s.append(step_s)
+            times.busy_s.append(made[1])
+        first = False
+
+
+def _batch(arriving: Generator[int], plan: LoaderPlan) -> tuple[bool, float] | None:
+    begin = time.perf_counter()
+    num = sum(1 for _ in islice(arriving, plan.batch))
+    if num == 0:
+        return None
+    _sleep(plan.prepare_s)
+    return num == plan.batch, time.perf_counter() - begin
+
+
+def _sleep(seconds: float) -> float:
+    begin = time.perf_counter()
+    if seconds:
+        time.sleep(seconds)
+    return time.perf_counter() - begin
