@@ -39,7 +39,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
 
 
 def explained(capsys: pytest.CaptureFixture[str], instance: str, *words: str) -> str:
-    return printed(capsys, *words, "--explain", instance)
+    return printed(capsys, *words, "--wide", "--explain", instance)
 
 
 def document_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -193,7 +193,8 @@ def test_refused_machine_is_left_out_with_its_calculation(capsys: pytest.Capture
 def test_many_refused_machines_share_their_calculations(capsys: pytest.CaptureFixture[str]) -> None:
     """On two nodes a GPU holds less, because the states are sharded further: two lines, each with its machines."""
     words = ("--instances", "g5.48xlarge,g6.48xlarge,p4d.24xlarge,p5en.48xlarge", "--nodes", "1,2")
-    page = " ".join(printed(capsys, "select", "--workload", "mixtral-8x7b", *words).replace("\n#     ", " ").split())
+    asked = ("select", "--workload", "mixtral-8x7b", *words, "--wide")
+    page = " ".join(printed(capsys, *asked).replace("\n#     ", " ").split())
     for num_nodes, calculation in ((1, "/ 8, experts / 1"), (2, "/ 16, experts / 2")):
         machines = ", ".join(f"{num_nodes} x {name}" for name in ("g5.48xlarge", "g6.48xlarge", "p4d.24xlarge"))
         assert page.count(f"{machines}: weights ") == 1
@@ -214,7 +215,9 @@ def test_torch_and_mpi_are_not_needed() -> None:
 def test_readme_shows_the_printed_table(capsys: pytest.CaptureFixture[str]) -> None:
     """docs/tour.md's block must be stored again when predictions or wording change."""
     [block] = [
-        part for part in (ROOT / "docs" / "tour.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part
+        part
+        for part in (ROOT / "docs" / "tour.md").read_text(encoding="utf-8").split("```")
+        if "break-even $/h" in part
     ]
     lines = printed(capsys, *TWO).splitlines()
     assert [line for line in block.strip("\n").splitlines() if line not in lines] == []
