@@ -145,8 +145,8 @@ class Refusal(OptionalPartsCode):
     OPTION_ALONE = "option-alone", "{option} needs {needed}"
     NO_PROGRESS = (
         "no-progress",
-        "{num_nodes:n node} fail every {mtbf_s:time}, too often for a checkpoint every {every_s:time}: the run "
-        "does not advance",
+        "a job on {num_nodes:n node} fails every {mtbf_s:time}, too often for a checkpoint every {every_s:time}: the "
+        "run does not advance",
     )
     # The list of instance types
     NO_INSTANCE_LEFT = "no-instance-left", "the filters exclude all {num_instances} instance types: loosen a filter"

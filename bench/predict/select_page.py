@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import Any
 
 from bench.core.codes import Coded
 from bench.predict import decision, derivation
@@ -49,6 +49,7 @@ _COLUMNS = [
     Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
 ]
 _SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))  # the unit of a run from this on
+_MOST_COLUMNS = 100
 _FEW = 4  # with more machines than this, some lines are merged, and some are only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
@@ -63,7 +64,11 @@ class SelectReport(Report):
     selections: Sequence[Selection]
     explained: str | None = None
     wide: bool = False
-    most_columns: ClassVar[int | None] = 100
+
+    @property
+    def most_columns(self) -> int | None:
+        """See Report."""
+        return None if self.wide else _MOST_COLUMNS
 
     def blocks(self) -> Iterable[Block]:
         """Yield the answer and the machines of each workload, then the derivation."""

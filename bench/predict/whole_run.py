@@ -9,6 +9,7 @@ from typing import Any
 from bench.predict.candidate import Candidate, Unknown
 from bench.predict.draws import DrawnRange, Draws, range_of
 
+_GROUPS = 40
 LIKELY = 0.05  # a machine that meets the limits in fewer draws is ranked after the others
 
 
@@ -76,7 +77,7 @@ def _within(each: Candidate, limits: RunLimits) -> float | None:
 def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
     """Return the unknown with the largest squared correlation with the figure's logarithm.
 
-    Without it, the logarithm's variance is smaller by this share, and the width of the interval by the root of it.
+    What would stay of the interval is its median among groups of draws in which this unknown hardly differs.
     """
     import numpy as np
 
@@ -89,5 +90,7 @@ def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Nar
     if not shares:
         return Narrowing("", 0.0, factor, factor, "", "")
     name = max(shares, key=lambda one: shares[one])
-    after = float(factor ** np.sqrt(max(0.0, 1 - shares[name])))
+    groups = np.array_split(logs[np.argsort(draws.used[name])], _GROUPS)  # in each, the unknown is nearly the same
+    rests = [range_of(each) for each in groups]
+    after = float(np.exp(np.median([rest.high - rest.low for rest in rests])))
     return Narrowing(name, shares[name], factor, after, unknowns[name].description, unknowns[name].command)

@@ -27,7 +27,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from bench.core import printable
 
@@ -130,12 +130,12 @@ Block = Table | Heading | Lines | Verbatim
 
 
 class Report(ABC):
-    """What a command shows. Each format calls the one method that it needs.
+    """What a command shows. Each format calls the one method that it needs."""
 
-    `most_columns`: the longest line of the page for people, also on a wider terminal; None leaves it to the terminal.
-    """
-
-    most_columns: ClassVar[int | None] = None
+    @property
+    def most_columns(self) -> int | None:
+        """The longest line of the page for people, also on a wider terminal; None leaves it to the terminal."""
+        return None
 
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
