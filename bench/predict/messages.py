@@ -336,7 +336,7 @@ class DecisionNote(OptionalPartsCode):
     )
     MEASURED = (
         "measured",
-        "{machine}: your runs narrowed the step from {before} ms (factor {factor_before:.3g}) to {after} ms (factor "
+        "{machine}: your runs changed the step from {before} ms (factor {factor_before:.3g}) to {after} ms (factor "
         "{factor_after:.3g})",
     )
     MEASURED_NOTHING = "measured-nothing", "{machine}: your runs changed nothing"

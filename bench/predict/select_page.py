@@ -262,7 +262,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
     """Return what the user's runs changed for a machine, its nearest published run, and what would narrow it."""
     notes = []
     before, step = selection.without_runs.get(each.name), each.range("total_s")
-    if before is not None and before == step:
+    if before is not None and before.text(1e3) == step.text(1e3):
         notes.append(Coded.of(DecisionNote.MEASURED_NOTHING, machine=each.name))
     elif before is not None:
         texts = {"before": before.text(1e3), "after": step.text(1e3)}
