@@ -6,8 +6,9 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from bench.commands import _select_run
 from bench.core.errors import EXIT_DONE, UsageError
-from bench.predict.cost import check_region, given_prices
+from bench.predict.cost import check_region
 from bench.predict.predict import EfficiencyEvidence
 from bench.results import output
 
@@ -15,7 +16,20 @@ if TYPE_CHECKING:
     from bench.config.site import InstanceTypes
 
 # Options of `select` that change or explain a workload file: attribute -> option.
-_ONLY_WORKLOADS = {"set": "--set", "gpus": "--gpus", "explain": "--explain", "plot": "--plot"}
+_ONLY_WORKLOADS = {
+    "set": "--set",
+    "gpus": "--gpus",
+    "explain": "--explain",
+    "plot": "--plot",
+    "samples": "--samples",
+    "tokens": "--tokens",
+    "epochs": "--epochs",
+    "budget": "--budget",
+    "deadline": "--deadline",
+    "checkpoint": "--checkpoint",
+    "usd_per_kwh": "--usd-per-kwh",
+    "wide": "--wide",
+}
 
 
 def main(
@@ -34,14 +48,16 @@ def main(
     named = site.instances if args.instances == "all" else [each.strip() for each in args.instances.split(",")]
     names = [site.instance(name).name for name in dict.fromkeys(named)]
     check_region(args.region, [site.instance(name) for name in site.instances])
+    today = datetime.now(UTC).date()
+    prices, _ = _select_run.prices_of(args, list(site.instances), today)
     question = JobQuestion(
         recorded=RecordedSteps(job),
         evidence=evidence,
         rates=rates,
-        today=datetime.now(UTC).date(),
+        today=today,
         region=args.region,
         price_on=args.price_date,
-        prices=given_prices(args.price, list(site.instances)),
+        prices=prices,
     )
     wanted = [(name, nodes) for name in names for nodes in args.nodes or (None,)]
     output.show(JobSelectPage(select_for_job(question, site, wanted, args.by), str(args.job)), args)

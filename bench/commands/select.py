@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
-from bench.commands import _select_job
+from bench.commands import _select_job, _select_run
 from bench.commands._say import say
 from bench.config import clusters, paths
 from bench.config.site import InstanceTypes
 from bench.core.errors import EXIT_DONE, UsageError
 from bench.core.option_parsers import whole
 from bench.hardware.catalogue import Instance
-from bench.predict import from_args, select, workload_file
+from bench.predict import from_args, predict, select, workload_file
 from bench.predict.candidate import SelectionQuestion
-from bench.predict.cost import check_region, given_prices
+from bench.predict.cost import check_region
 from bench.predict.messages import Refusal
 from bench.predict.predict import EfficiencyEvidence
 from bench.predict.select import Selection
@@ -56,7 +59,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change a key of the workload, such as training.batch=32",
     )
-    parser.add_argument("--by", choices=select.BY, default="cost", help="rank by this (default cost)")
+    parser.add_argument("--by", "--sort", choices=select.BY, default="cost", help="rank by this (default cost)")
+    _select_run.add_arguments(parser)
     parser.add_argument(
         "--price", action="append", default=[], metavar="INSTANCE=USD", help="your price in dollars per hour"
     )
@@ -69,6 +73,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the ranked machines of each workload."""
+    _select_run.check(args)
     site = clusters.load_site(paths.config_file(args.config))
     rates: dict[tuple[str, str], float] = {}
     evidence = from_args.evidence(args.runs, rates)
@@ -76,18 +81,17 @@ def main(args: argparse.Namespace) -> int:
         code = _select_job.main(args, site, evidence, rates)
         _warn(evidence)
         return code
-    prices = given_prices(args.price, list(site.instances))
-    machines = _machines(args, site)
+    machines, asked = _machines(args, site), _question(args, site, evidence, rates)
     check_region(args.region, [site.instance(name) for name in site.instances])
     selections = []
     for name in args.workload.split(","):
         workload = workload_file.load_workload(name.strip(), paths.workloads_folder(), args.set)
-        selections.append(_selected(args, workload, evidence, rates, prices, machines))
+        selections.append(_selected(args, asked(workload), machines))
     if args.plot is not None:
         if len(selections) > 1:
             raise UsageError.of(Refusal.PLOT_OF_SEVERAL, num_workloads=len(selections))
         _draw(selections[0], args.plot)
-    output.show(SelectReport(selections, args.explain), args)
+    output.show(SelectReport(selections, args.explain, args.wide), args)
     _warn(evidence)
     return EXIT_DONE
 
@@ -97,25 +101,37 @@ def _warn(evidence: EfficiencyEvidence) -> None:
         say(f"bench: warning: {note.text}")
 
 
-def _selected(
-    args: argparse.Namespace,
-    workload: Workload,
-    evidence: EfficiencyEvidence,
-    rates: dict[tuple[str, str], float],
-    prices: dict[str, float],
-    machines: list[tuple[Instance, int]],
-) -> Selection:
-    question = SelectionQuestion(
-        workload=workload,
+def _question(
+    args: argparse.Namespace, site: InstanceTypes, evidence: EfficiencyEvidence, rates: dict[tuple[str, str], float]
+) -> Callable[[Workload], SelectionQuestion]:
+    """Return what makes the question of a workload: everything that the options say about all workloads."""
+    today = datetime.now(UTC).date()
+    prices, watts = _select_run.prices_of(args, list(site.instances), today)
+    return partial(
+        SelectionQuestion,
         evidence=evidence,
-        today=datetime.now(UTC).date(),
+        today=today,
         region=args.region,
         price_on=args.price_date,
         prices=prices,
         gpus_per_node=args.gpus,
         rates=rates,
+        goodput=_select_run.goodput_of(args),
+        energy=_select_run.energy_of(args, watts),
     )
-    return select.select(machines, question, args.by)
+
+
+def _selected(args: argparse.Namespace, question: SelectionQuestion, machines: list[tuple[Instance, int]]) -> Selection:
+    """Answer the question; with the user's runs also without them, so that the page can say what they narrowed."""
+    limits = _select_run.limits_of(args, question.workload)
+    found = select.select(machines, question, args.by, limits)
+    if not args.runs:
+        return found
+    try:
+        before = select.select(machines, replace(question, evidence=predict.published(), rates={}), args.by, limits)
+    except UsageError:  # without the user's runs no machine can be judged
+        return found
+    return select.narrowed(found, before)
 
 
 def _machines(args: argparse.Namespace, site: InstanceTypes) -> list[tuple[Instance, int]]:

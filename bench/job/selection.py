@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from bench.core.errors import UsageError
-from bench.hardware.catalogue import Instance
+from bench.hardware.catalogue import Instance, Price
 from bench.job.elsewhere import Elsewhere, RecordedSteps, on_instance
 from bench.job.messages import RefusedJobCode
 from bench.predict import cost
@@ -34,7 +34,7 @@ class JobQuestion:
     today: date
     region: str | None = None
     price_on: date | None = None
-    prices: Mapping[str, float] | None = None
+    prices: Mapping[str, float | Price] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from bench.core.codes import Coded
 from bench.core.errors import UnknownRateError, UsageError
 from bench.core.links import NVLINK_PEERS, NodeLinks
 from bench.hardware import catalogue, reference
-from bench.hardware.catalogue import GpuModel, Instance
+from bench.hardware.catalogue import GpuModel, Instance, Price
 from bench.predict import cost, predict
 from bench.predict.compute import Compute, Rates, compute
-from bench.predict.cost import Priced
+from bench.predict.cost import Energy, Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
+from bench.predict.goodput import Goodput
 from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
@@ -42,7 +43,8 @@ Exchanges = tuple[tuple[Communication, Prediction], ...]
 class SelectionQuestion:
     """The question that `select` evaluates for every machine.
 
-    `rates`: the FLOP/s of matrix multiplication that the user's runs measured.
+    `rates`: the FLOP/s of matrix multiplication that the user's runs measured. `goodput`: failures and checkpoints,
+    which make every sample longer by a factor that depends on the number of nodes. `energy`: what the prices leave out.
     """
 
     workload: Workload
@@ -50,9 +52,11 @@ class SelectionQuestion:
     today: date
     region: str | None = None
     price_on: date | None = None
-    prices: Mapping[str, float] | None = None
+    prices: Mapping[str, float | Price] | None = None
     gpus_per_node: int | None = None
     rates: Rates = field(default_factory=dict)
+    goodput: Goodput | None = None
+    energy: Energy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class Candidate:
         """The samples per second of all GPUs together."""
         return range_of(1 / self.sample_s)
 
-    def usd(self, samples: int) -> DrawnRange | None:
+    def usd(self, samples: float) -> DrawnRange | None:
         """Return the cost of `samples` samples in dollars; None without a price."""
         return None if self.sample_usd is None else range_of(self.sample_usd * samples)
 
@@ -175,8 +179,11 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
         shares_link=instance.links.peer not in NVLINK_PEERS,
     )
     priced = cost.priced(instance, question.today, question.region, question.price_on, question.prices)
+    if question.energy is not None:
+        priced = question.energy.added(priced, instance.name)
     per_s = priced.usd_per_s(num_nodes)
-    sample_s = times.total_s / found.samples
+    stretch = 1.0 if question.goodput is None else question.goodput.stretch(num_nodes)
+    sample_s = stretch * times.total_s / found.samples
     remarks = [*_unpublished(gpu, exchanges), *feed_remarks]
     remarks += _unverified(workload, gpu, computed, exchanges, feed)
     remarks += priced.remarks

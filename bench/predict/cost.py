@@ -22,14 +22,38 @@ GIVEN = "given for this comparison"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """The price of one instance (None if it is unknown), and remarks on the price."""
+    """The price of one instance (None if it is unknown), and remarks on the price.
+
+    `energy_usd_per_hour`: the energy of one node, which the price does not include.
+    """
 
     price: Price | None
     remarks: tuple[Coded, ...] = ()
+    energy_usd_per_hour: float = 0.0
 
     def usd_per_s(self, num_nodes: int) -> float | None:
-        """Return the price of `num_nodes` instances in dollars per second; None if it is unknown."""
-        return None if self.price is None else self.price.usd_per_hour * num_nodes / 3600
+        """Return what `num_nodes` instances cost in dollars per second; None if the price is unknown."""
+        if self.price is None:
+            return None
+        return (self.price.usd_per_hour + self.energy_usd_per_hour) * num_nodes / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Energy that the price of a machine does not include, as with machines of one's own.
+
+    `usd_per_kwh`: with cooling, if that is paid. `watts`: the measured power of one node by instance type.
+    """
+
+    usd_per_kwh: float
+    watts: Mapping[str, float]
+
+    def added(self, found: Priced, instance: str) -> Priced:
+        """Return the price with the energy of one node, or with a remark if its power is unknown."""
+        watts = self.watts.get(instance)
+        if watts is None:
+            return replace(found, remarks=(*found.remarks, Coded.of(PredictRemark.ENERGY_UNKNOWN)))
+        return replace(found, energy_usd_per_hour=watts / 1000 * self.usd_per_kwh)
 
 
 def priced(
@@ -37,14 +61,17 @@ def priced(
     today: date,
     region: str | None = None,
     on: date | None = None,
-    given: Mapping[str, float] | None = None,
+    given: Mapping[str, float | Price] | None = None,
 ) -> Priced:
     """Return the price to use.
 
     It is the price in `given`, else the price of `region` on the day `on`, else the latest price.
     """
     if given and found.name in given:
-        return Priced(Price(given[found.name], "", today.isoformat(), GIVEN, True))
+        stated = given[found.name]
+        if isinstance(stated, Price):  # from a price file, with its terms and date
+            return Priced(stated, tuple(_remarks(stated, on or today, seen_again=False)))
+        return Priced(Price(stated, "", today.isoformat(), GIVEN, True))
     known = [price for price in found.prices if region in (None, price.region)]
     if not known:
         return Priced(None, (Coded.of(PredictRemark.PRICE_UNKNOWN, region=region),))

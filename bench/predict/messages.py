@@ -133,6 +133,21 @@ class Refusal(OptionalPartsCode):
     PRICE_INVALID = "price-invalid", "--price {typed!r} must be INSTANCE=USD_PER_HOUR"
     PRICE_NOT_A_NUMBER = "price-not-a-number", "--price {typed!r}: {value!r} is not a number of dollars per hour"
     PRICE_OUT_OF_RANGE = "price-out-of-range", "--price {typed!r} must be above zero dollars per hour"
+    AMOUNT_INVALID = "amount-invalid", "{typed!r} is not a number above zero and below a million"
+    DAY_INVALID = "day-invalid", "{typed!r} is not a date such as 2026-05-04"
+    LENGTH_TWICE = "length-twice", "{options:list} each give the length of the run: give one of them"
+    LENGTH_UNKNOWN = (
+        "length-unknown",
+        "{option} needs the length of the run: give --samples, --tokens or --epochs, or `epoch` in the workload",
+    )
+    TOKENS_UNKNOWN = "tokens-unknown", "--tokens: the workload {workload} has no `model.tokens`: give --samples"
+    EPOCH_UNKNOWN = "epoch-unknown", "--epochs: the workload {workload} has no `training.epoch`: give --samples"
+    OPTION_ALONE = "option-alone", "{option} needs {needed}"
+    NO_PROGRESS = (
+        "no-progress",
+        "a job on {num_nodes:n node} fails every {mtbf_s:time}, too often for a checkpoint every {every_s:time}: the "
+        "run does not advance",
+    )
     # The list of instance types
     NO_INSTANCE_LEFT = "no-instance-left", "the filters exclude all {num_instances} instance types: loosen a filter"
     PROVIDER_UNKNOWN = "provider-unknown", "unknown provider {provider!r}{hint}"
@@ -168,6 +183,7 @@ class PredictRemark(OptionalPartsCode):
         "{others:.2f}<hourly_order_changed? (the old price reverses their order by the hour)>. A sample on {first} "
         "costs {ratio_now} of one on {other} now ({result_now}), {ratio_then} at the old price ({result_then})",
     )
+    ENERGY_UNKNOWN = "energy-unknown", "its energy is left out: give `watts` in the file of --prices"
     # A run that cannot serve as evidence, or only in part
     EVIDENCE_MODELLED = "evidence-modelled", "{job}: modelled, not measured"
     EVIDENCE_NOT_GPU = "evidence-not-gpu", "{job}: it is unknown whether {transport} rows measure links between GPUs"
@@ -260,3 +276,75 @@ class TargetResult(OptionalPartsCode):
         "baseline-target",
         "better than the baseline: <met?met><!met?MISSED> by the median, {num_better} of {num_compared} systems are",
     )
+
+
+@unique
+class Answer(OptionalPartsCode):
+    """The first sentence of a selection."""
+
+    SURE = (
+        "sure",
+        "{best} is <cost?cheaper><!cost?faster><several? than each of the other {num_others}>, sure: a sample "
+        "<cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}<several?, the next>"
+        "<; {other} would be surely cheaper below {below_usd:.3g} $/h (now {now_usd:.2f})><limited?; {best} meets the "
+        "limits in {within:percent} of the draws>",
+    )
+    CANNOT_TELL = (
+        "cannot-tell",
+        "cannot tell whether {best} or {others:list 3} is <cost?cheaper><!cost?faster>: a sample on {best} "
+        "<cost?costs><!cost?takes> {low:percent} to {high:percent} of one on {other}<, because {doubt} is not known "
+        "well ({share:percent} of the doubt)><limited?; {best} meets the limits in {within:percent} of the draws>",
+    )
+    BETTER_BUT_OUTSIDE = (
+        "better-but-outside",
+        "{best} comes first because it meets the limits in {within:percent} of the draws; {others:list 3} "
+        "<cost?costs><!cost?takes> less for each sample, but exceeds them",
+    )
+    ONLY_ONE = (
+        "only-one",
+        "{best} is the only machine that can be judged<limited?; {best} meets the limits in "
+        "{within:percent} of the draws>",
+    )
+    NOT_COMPARED = "not-compared", "{best} is the only machine with a price"
+
+
+@unique
+class DecisionNote(OptionalPartsCode):
+    """The lines below the table of a selection."""
+
+    RUN_LENGTH = "run-length", "run: {samples:.4g} samples<epoch?, the workload's epoch>"
+    RUN_UNKNOWN = "run-unknown", "run: its length is unknown; give --samples, --tokens or --epochs"
+    LIMITS = (
+        "limits",
+        "limits: <at most {budget_usd:.6g} $><both?, ><at most {deadline_s:time}>; within: share of the draws that "
+        "meet them",
+    )
+    BREAK_EVEN = (
+        "break-even",
+        "break-even: below this $/h (all nodes) the machine is surely cheaper than the first (the first: than the "
+        "second), above it surely dearer",
+    )
+    NEAREST = (
+        "nearest",
+        "{machine}: nearest published run: {pattern} on {where}, {num_bytes:bytes}: {bytes_per_s:rate} ({source})",
+    )
+    NO_NEAREST = "no-nearest", "{machine}: no run on as many of these GPUs is published"
+    NARROW = (
+        "narrow",
+        "{machine}: the interval's ends differ by a factor of {factor:.3g}; about {factor_after:.3g} if {description} "
+        "were known: {command}",
+    )
+    MEASURED = (
+        "measured",
+        "{machine}: your runs changed the step from {before} ms (factor {factor_before:.3g}) to {after} ms (factor "
+        "{factor_after:.3g})",
+    )
+    MEASURED_NOTHING = "measured-nothing", "{machine}: your runs changed nothing"
+    GOODPUT = (
+        "goodput",
+        "with failures and checkpoints: {num_nodes:n node}: a checkpoint every {every_s:time}<young? (Young's "
+        "interval)>, the run takes {stretch:.4g} times its work",
+    )
+    GOODPUT_SOURCE = "goodput-source", "failures of a node: {source}"
+    ENERGY = "energy", "$ include energy at {usd_per_kwh:.4g} $/kWh where the machine's watts are given"
+    WIDE = "wide", "--wide: parts of the step, prices' dates and all remarks ({num_remarks} here); --format json: all"

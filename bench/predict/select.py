@@ -9,7 +9,7 @@ command that would measure this unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from bench.core.codes import Coded
@@ -20,6 +20,7 @@ from bench.predict.candidate import Candidate, SelectionQuestion, Unknown, candi
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.memory import OutOfMemoryError
 from bench.predict.messages import PredictRemark, Refusal
+from bench.predict.whole_run import LIKELY, RunLimits, WholeRun, whole_run
 
 BY = ("cost", "time")
 
@@ -120,7 +121,9 @@ class Selection:
 
     If machines are ranked by cost, machines without a price come last.
 
-    `price_changes`: pairs for which an earlier price gives another order or another verdict.
+    `price_changes`: pairs for which an earlier price gives another order or another verdict. `limits` and `runs`: the
+    length and limits of the whole run, and the whole run on each of `candidates`. `without_runs`: the steps of
+    the machines, by name, before the user's own measurements narrowed them; empty without such measurements.
     """
 
     question: SelectionQuestion
@@ -130,10 +133,20 @@ class Selection:
     verdicts: tuple[PairDecision, ...]
     remarks: tuple[MachineRemark, ...]
     price_changes: tuple[Coded, ...]
+    limits: RunLimits
+    runs: tuple[WholeRun, ...]
+    without_runs: Mapping[str, DrawnRange] = field(default_factory=dict)
 
 
-def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion, by: str = "cost") -> Selection:
+def select(
+    machines: Sequence[tuple[Instance, int]],
+    question: SelectionQuestion,
+    by: str = "cost",
+    limits: RunLimits | None = None,
+) -> Selection:
     """Rank machines. A machine is a pair of an instance type and a number of nodes.
+
+    Machines that surely exceed a limit come after the others. Without `limits`, the run is the workload's epoch.
 
     Raises UsageError if no machine can run the workload, or no machine has a price to rank by.
     """
@@ -151,7 +164,9 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
         instances = list(dict.fromkeys(each.instance.name for each in found))
         reasons = list(dict.fromkeys(remark.text for each in found for remark in each.priced.remarks))
         raise UsageError.of(Refusal.NO_COST, instances=instances, reasons=reasons)
-    ranked = sorted(found, key=lambda each: _key(each, by))
+    limits = limits or RunLimits(question.workload.epoch_samples)
+    runs = {id(each): whole_run(each, limits, by, draws) for each in found}
+    ranked = sorted(found, key=lambda each: (_exceeds(runs[id(each)]), *_key(each, by)))
     verdicts = []
     for other in ranked[1:]:
         for metric in metrics(by, ranked[0], other):
@@ -164,7 +179,18 @@ def select(machines: Sequence[tuple[Instance, int]], question: SelectionQuestion
         verdicts=tuple(verdicts),
         remarks=tuple(_merged_remarks(ranked)),
         price_changes=tuple(_price_changes(ranked)),
+        limits=limits,
+        runs=tuple(runs[id(each)] for each in ranked),
     )
+
+
+def narrowed(selection: Selection, before: Selection) -> Selection:
+    """Return a selection with the steps that `before`, the same question without the user's runs, gives."""
+    return replace(selection, without_runs={each.name: each.range("total_s") for each in before.candidates})
+
+
+def _exceeds(run: WholeRun) -> bool:
+    return run.within is not None and run.within < LIKELY
 
 
 def _none_found(refused: Sequence[Refused]) -> UsageError:

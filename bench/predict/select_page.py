@@ -1,6 +1,7 @@
-"""A selection of machines as a report: a ranked table, the verdicts, and the remarks.
+"""A selection of machines as a report: the answer, one line for each machine, and what would narrow the figures.
 
-Letters beside a number show the kind of evidence for the number. A line below the table explains the letters.
+`wide` adds the parts of a step and every remark. Letters beside a number show the kind of evidence for the number. A
+line below the table explains the letters.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from operator import itemgetter
 from typing import Any
 
 from bench.core.codes import Coded
-from bench.predict import derivation
+from bench.predict import decision, derivation
 from bench.predict.candidate import Candidate
 from bench.predict.draws import DrawnRange
+from bench.predict.goodput import PUBLISHED_MTBF_SOURCE, PUBLISHED_NODE_MTBF_S
 from bench.predict.memory import OutOfMemoryError
+from bench.predict.messages import DecisionNote
 from bench.predict.predict import CONFIDENCE
 from bench.predict.select import PairDecision, Refused, Selection
+from bench.predict.whole_run import WholeRun
 from bench.results.table import NOTHING, Block, Column, Heading, Lines, Report, Table, Verbatim
 
 SCHEMA = "bench.select/1"
@@ -44,25 +48,42 @@ _LEFT = ("instance", "bottleneck", "price of")
 _COLUMNS = [
     Column(title, itemgetter(index), right=title not in _LEFT, optional=True) for index, title in enumerate(_TITLES)
 ]
+_SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))  # the unit of a run from this on
+_MOST_COLUMNS = 100
 _FEW = 4  # with more machines than this, some lines are merged, and some are only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
 
 @dataclass(frozen=True)
 class SelectReport(Report):
-    """The selections of one or several workloads. `explained`: the instance type whose derivation is shown."""
+    """The selections of one or several workloads. `explained`: the instance type whose derivation is shown.
+
+    `wide`: whether the page also has the parts of the step and all remarks, and lines longer than 100 characters.
+    """
 
     selections: Sequence[Selection]
     explained: str | None = None
+    wide: bool = False
+
+    @property
+    def most_columns(self) -> int | None:
+        """See Report."""
+        return None if self.wide else _MOST_COLUMNS
 
     def blocks(self) -> Iterable[Block]:
-        """Yield the settings, the ranking and the verdicts of each workload, then the derivation."""
+        """Yield the answer and the machines of each workload, then the derivation."""
         for selection in self.selections:
             title, settings = _workload_lines(selection)
             yield Heading(title)
-            yield Lines([settings])
-            yield Table(_COLUMNS, [_cells(rank, each) for rank, each in enumerate(selection.candidates, 1)])
-            yield Lines(fine_print(selection))
+            yield Lines([decision.answer(selection).text])
+            yield Table(_decision_columns(selection), list(enumerate(selection.candidates)))
+            yield Lines([note.text for note in decision_notes(selection)])
+            if self.wide:
+                yield Lines([settings])
+                yield Table(_COLUMNS, [_cells(rank, each) for rank, each in enumerate(selection.candidates, 1)])
+                yield Lines(fine_print(selection))
+            else:
+                yield Lines(_short_print(selection))
         if self.explained is not None:
             yield Verbatim("\n".join(self._derivations()))
 
@@ -83,7 +104,9 @@ class SelectReport(Report):
         """Yield one line for each machine of each workload."""
         for selection in self.selections:
             for rank, each in enumerate(selection.candidates, 1):
-                yield {"workload": selection.question.workload.name} | _machine(rank, each)
+                run = _run(selection, each, selection.runs[rank - 1])
+                run |= {f"narrowing_{name}": value for name, value in run.pop("narrowing").items()}
+                yield {"workload": selection.question.workload.name} | _machine(rank, each) | run
 
 
 def _workload_lines(selection: Selection) -> tuple[str, str]:
@@ -151,14 +174,138 @@ def _dollars(found: DrawnRange | None, basis: str) -> str:
     return NOTHING if found is None else f"{found.text()} {basis}"
 
 
-def fine_print(selection: Selection) -> list[str]:
-    """Return the meaning of the letters, the verdicts, the machines that were left out, and the remarks."""
+def _decision_columns(selection: Selection) -> list[Column]:
+    """Return the columns of the decision: rows are pairs of a place in the ranking, from 0, and a candidate."""
+    runs = selection.runs
+    longest_s = max((run.seconds.high for run in runs if run.seconds), default=0.0)
+    _, unit, unit_s = next(span for span in _SPANS if longest_s >= span[0])
+
+    def days(row: tuple[int, Candidate]) -> str:
+        seconds = runs[row[0]].seconds
+        return NOTHING if seconds is None else seconds.text(1 / unit_s)
+
+    def dollars(row: tuple[int, Candidate]) -> str:
+        usd = runs[row[0]].usd
+        return NOTHING if usd is None else usd.text()
+
+    def within(row: tuple[int, Candidate]) -> str:
+        share = runs[row[0]].within
+        return "" if share is None else f"{100 * share:.0f} %"
+
+    def even(row: tuple[int, Candidate]) -> str:
+        price = decision.break_even(selection, row[1])
+        return NOTHING if price is None else price.text()
+
+    def hourly(row: tuple[int, Candidate]) -> str:
+        return NOTHING if row[1].usd_per_hour is None else f"{row[1].usd_per_hour:.2f}"
+
+    return [
+        Column("", lambda row: str(row[0] + 1)),
+        Column("machine", lambda row: row[1].name + ("" if row[1].verified else " ?"), right=False),
+        Column("step (ms)", lambda row: _ms(row[1].range("total_s"), letters(row[1].basis)), leave_out=1),
+        Column(f"run ({unit})", days),
+        Column("run ($)", dollars),
+        Column("within", within, optional=True),
+        Column("$/h", hourly),
+        Column("break-even $/h", even, leave_out=2),
+        Column("for sure", lambda row: _sureness(selection, row[1]), right=False),
+    ]
+
+
+def _sureness(selection: Selection, each: Candidate) -> str:
+    """Return how sure the place of a machine behind the first one is."""
+    if each is selection.candidates[0]:
+        return "first"
+    verdict = next((one for one in selection.verdicts if one.other is each), None)
+    if verdict is None or not verdict.decided:
+        return "open"
+    worse, better = ("dearer", "cheaper") if verdict.by == "cost" else ("slower", "faster")
+    return worse if verdict.ratio.high < 1 else better
+
+
+def decision_notes(selection: Selection) -> list[Coded]:
+    """Return what the decision rests on: the run, its limits, and for the first machines what would narrow them."""
+    limits = selection.limits
+    if limits.samples is None:
+        notes = [Coded.of(DecisionNote.RUN_UNKNOWN)]
+    else:
+        is_epoch = limits.samples == selection.question.workload.epoch_samples
+        notes = [Coded.of(DecisionNote.RUN_LENGTH, samples=limits.samples, epoch=is_epoch)]
+    if limits.budget_usd is not None or limits.deadline_s is not None:
+        both = limits.budget_usd is not None and limits.deadline_s is not None
+        facts = {"budget_usd": limits.budget_usd, "deadline_s": limits.deadline_s, "both": both}
+        notes.append(Coded.of(DecisionNote.LIMITS, **facts))
+    if any(each.by == "cost" for each in selection.verdicts):
+        notes.append(Coded.of(DecisionNote.BREAK_EVEN))
+    notes += _goodput_notes(selection)
+    if selection.question.energy is not None:
+        notes.append(Coded.of(DecisionNote.ENERGY, usd_per_kwh=selection.question.energy.usd_per_kwh))
+    for each, run in list(zip(selection.candidates, selection.runs, strict=True))[:_FEW]:
+        notes += _machine_notes(selection, each, run)
+    return notes
+
+
+def _goodput_notes(selection: Selection) -> list[Coded]:
+    goodput = selection.question.goodput
+    if goodput is None:
+        return []
+    notes = []
+    for nodes in sorted({each.layout.num_nodes for each in selection.candidates})[:_FEW]:
+        facts = {"num_nodes": nodes, "every_s": goodput.interval_s(nodes), "stretch": goodput.stretch(nodes)}
+        notes.append(Coded.of(DecisionNote.GOODPUT, young=goodput.every_s is None, **facts))
+    if goodput.node_mtbf_s == PUBLISHED_NODE_MTBF_S:
+        notes.append(Coded.of(DecisionNote.GOODPUT_SOURCE, source=PUBLISHED_MTBF_SOURCE))
+    return notes
+
+
+def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list[Coded]:
+    """Return what the user's runs changed for a machine, its nearest published run, and what would narrow it."""
+    notes = []
+    before, step = selection.without_runs.get(each.name), each.range("total_s")
+    if before is not None and before.text(1e3) == step.text(1e3):
+        notes.append(Coded.of(DecisionNote.MEASURED_NOTHING, machine=each.name))
+    elif before is not None:
+        texts = {"before": before.text(1e3), "after": step.text(1e3)}
+        factors = {"factor_before": before.high / before.low, "factor_after": step.high / step.low}
+        notes.append(Coded.of(DecisionNote.MEASURED, machine=each.name, **texts, **factors))
+    nearest = decision.nearest_published(each)
+    if nearest is None and each.exchanges:
+        notes.append(Coded.of(DecisionNote.NO_NEAREST, machine=each.name))
+    elif nearest is not None:
+        num_bytes, bytes_per_s = nearest.best
+        where = nearest.instance or f"{nearest.num_ranks} x {nearest.gpu}"
+        facts = {"pattern": nearest.pattern, "where": where, "source": nearest.source}
+        rate = {"num_bytes": num_bytes, "bytes_per_s": bytes_per_s}
+        notes.append(Coded.of(DecisionNote.NEAREST, machine=each.name, **facts, **rate))
+    if run.narrowing.unknown:
+        factors = {"factor": run.narrowing.factor, "factor_after": run.narrowing.factor_after}
+        cause = {"description": run.narrowing.description, "command": run.narrowing.command}
+        notes.append(Coded.of(DecisionNote.NARROW, machine=each.name, **factors, **cause))
+    return notes
+
+
+def _short_print(selection: Selection) -> list[str]:
+    """Return the meaning of the letters, the first machines that were left out, and where the rest is."""
+    left_out = _left_out(selection.refused)
+    lines = [_meaning(selection), *left_out[:_FEW]]
+    if len(left_out) > _FEW:
+        lines.append(f"left out: {len(selection.refused) - _FEW} more (--wide)")
+    num_remarks = len(selection.remarks) + len(selection.price_changes)
+    return [*lines, Coded.of(DecisionNote.WIDE, num_remarks=num_remarks).text]
+
+
+def _meaning(selection: Selection) -> str:
     used = {word for each in selection.candidates for word in each.basis.split("+") if word}
     meaning = ", ".join(f"{letter} {word}" for word, letter in LETTERS.items() if word in used)
     first = f"{100 * CONFIDENCE:.0f} % intervals; letters say what a number rests on: {meaning}"
     if not all(each.verified for each in selection.candidates):
         first += "; ? marks machines with a figure that was not read in a source"
-    lines = [first, *_verdicts(selection), *_left_out(selection.refused)]
+    return first
+
+
+def fine_print(selection: Selection) -> list[str]:
+    """Return the meaning of the letters, the verdicts, the machines that were left out, and the remarks."""
+    lines = [_meaning(selection), *_verdicts(selection), *_left_out(selection.refused)]
     lines += [remark.text for remark in selection.remarks]
     lines += [change.text for change in selection.price_changes[:_FEW]]
     more = len(selection.price_changes) - _FEW
@@ -257,12 +404,47 @@ def _plain(selection: Selection) -> dict[str, Any]:
         "workload": selection.question.workload.name,
         "ranked_by": selection.by,
         "confidence": CONFIDENCE,
-        "machines": [_machine(rank, each) for rank, each in enumerate(selection.candidates, 1)],
+        "answer": _coded(decision.answer(selection)),
+        "run": {
+            "samples": selection.limits.samples,
+            "budget_usd": selection.limits.budget_usd,
+            "deadline_s": selection.limits.deadline_s,
+        },
+        "machines": [
+            _machine(rank, each) | _run(selection, each, selection.runs[rank - 1])
+            for rank, each in enumerate(selection.candidates, 1)
+        ],
+        "decision_notes": [_coded(note) for note in decision_notes(selection)],
         "verdicts": [_verdict(each) for each in selection.verdicts],
         "skipped": skipped,
         "notes": [*(each.text for each in selection.remarks), *(each.text for each in selection.price_changes)],
         "note_codes": [{"code": note.code, "facts": note.facts} for note in notes],
     }
+
+
+def _coded(note: Coded) -> dict[str, Any]:
+    return {"code": note.code, "facts": note.facts, "text": note.text}
+
+
+def _run(selection: Selection, each: Candidate, run: WholeRun) -> dict[str, Any]:
+    """Return the whole run on one machine, its break-even price, and the unknown that widens it most."""
+    narrowing, known = run.narrowing, each.has_middle
+    found: dict[str, Any] = {"within_limits": run.within}
+    found |= _ends("run", "_s", run.seconds, known)
+    found |= _ends("usd_per_run", "", run.usd, known)
+    found |= _ends("break_even_usd_per_hour", "", decision.break_even(selection, each), known)
+    found["narrowing"] = {
+        "unknown": narrowing.unknown or None,
+        "share": narrowing.share,
+        "high_over_low": narrowing.factor,
+        "high_over_low_after": narrowing.factor_after,
+        "description": narrowing.description or None,
+        "command": narrowing.command or None,
+    }
+    before = selection.without_runs.get(each.name)
+    if before is not None:
+        found |= _ends("step_without_runs", "_s", before, known)
+    return found
 
 
 def _machine(rank: int, each: Candidate) -> dict[str, Any]:

@@ -132,6 +132,11 @@ Block = Table | Heading | Lines | Verbatim
 class Report(ABC):
     """What a command shows. Each format calls the one method that it needs."""
 
+    @property
+    def most_columns(self) -> int | None:
+        """The longest line of the page for people, also on a wider terminal; None leaves it to the terminal."""
+        return None
+
     @abstractmethod
     def blocks(self) -> Iterable[Block]:
         """Yield the page for people, in reading order."""

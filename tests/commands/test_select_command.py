@@ -39,7 +39,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> s
 
 
 def explained(capsys: pytest.CaptureFixture[str], instance: str, *words: str) -> str:
-    return printed(capsys, *words, "--explain", instance)
+    return printed(capsys, *words, "--wide", "--explain", instance)
 
 
 def document_of(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -193,7 +193,8 @@ def test_refused_machine_is_left_out_with_its_calculation(capsys: pytest.Capture
 def test_many_refused_machines_share_their_calculations(capsys: pytest.CaptureFixture[str]) -> None:
     """On two nodes a GPU holds less, because the states are sharded further: two lines, each with its machines."""
     words = ("--instances", "g5.48xlarge,g6.48xlarge,p4d.24xlarge,p5en.48xlarge", "--nodes", "1,2")
-    page = " ".join(printed(capsys, "select", "--workload", "mixtral-8x7b", *words).replace("\n#     ", " ").split())
+    asked = ("select", "--workload", "mixtral-8x7b", *words, "--wide")
+    page = " ".join(printed(capsys, *asked).replace("\n#     ", " ").split())
     for num_nodes, calculation in ((1, "/ 8, experts / 1"), (2, "/ 16, experts / 2")):
         machines = ", ".join(f"{num_nodes} x {name}" for name in ("g5.48xlarge", "g6.48xlarge", "p4d.24xlarge"))
         assert page.count(f"{machines}: weights ") == 1
@@ -214,7 +215,9 @@ def test_torch_and_mpi_are_not_needed() -> None:
 def test_readme_shows_the_printed_table(capsys: pytest.CaptureFixture[str]) -> None:
     """docs/tour.md's block must be stored again when predictions or wording change."""
     [block] = [
-        part for part in (ROOT / "docs" / "tour.md").read_text(encoding="utf-8").split("```") if "exposed (ms)" in part
+        part
+        for part in (ROOT / "docs" / "tour.md").read_text(encoding="utf-8").split("```")
+        if "break-even $/h" in part
     ]
     lines = printed(capsys, *TWO).splitlines()
     assert [line for line in block.strip("\n").splitlines() if line not in lines] == []
@@ -259,6 +262,12 @@ def test_imported_log_replaces_the_interval(capsys: pytest.CaptureFixture[str], 
     g6e = next(each for each in document["machines"] if each["instance"] == "g6e.48xlarge")
     assert g6e["exposed_basis"] == "imported"
     assert g6e["exchange_s"] == pytest.approx(306e6 * 4 * 1.75 / 5.25e9, rel=0.1)
+    narrower, wider = (
+        g6e["step_high_s"] / g6e["step_low_s"],
+        g6e["step_without_runs_high_s"] / g6e["step_without_runs_low_s"],
+    )
+    assert narrower < 0.8 * wider
+    assert {note["code"] for note in document["decision_notes"]} >= {"measured", "measured-nothing"}  # g6e and p4d
 
 
 def test_unknown_rate_can_be_given_as_the_message_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -269,3 +278,30 @@ def test_unknown_rate_can_be_given_as_the_message_says(capsys: pytest.CaptureFix
     site = tmp_path / "bench.yaml"
     site.write_text(f"clusters: {{}}\n{entry[:-2]}, price: 10}}}}\n")
     assert "8 x mine" in printed(capsys, *words, "mine", "--config", str(site), "--explain", "mine")
+
+
+def test_the_page_answers_first_and_has_at_most_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("select", "--workload", "llama-3-8b", "--nodes", "8", "--tokens", "100B", "--budget", "20000")
+    page = printed(capsys, *words)
+    answer = document_of(capsys, *words)["answer"]["text"]
+    lines = page.splitlines()
+    assert lines[1].removeprefix("# ") in answer
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (("--checkpoint-every", "1h"), ("--checkpoint-every", "--checkpoint")),
+        (("--usd-per-kwh", "0.1"), ("--usd-per-kwh", "--prices")),
+        (("--budget", "0"), ("--budget '0'",)),
+        (("--samples", "1M", "--epochs", "2"), ("--samples", "--epochs")),
+        (("--prices", "/nowhere.yaml"), ("/nowhere.yaml",)),
+        (("--workload", "llama-3-8b", "--deadline", "3d"), ("--deadline", "--tokens")),
+    ],
+)
+def test_a_wrong_decision_option_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], facts: tuple[str, ...]
+) -> None:
+    message = printed(capsys, *TWO, *words, code=2)
+    assert [fact for fact in facts if fact not in message] == [], message

@@ -24,7 +24,8 @@ def render(report: Report, width: int | None = None) -> str:
 
     `width`: the characters of a line of the terminal; None if the output is not a terminal.
     """
-    return render_blocks(report.blocks(), max(width or MAX_WIDTH, _LEAST_WIDTH)) + "\n"
+    wanted = min(width or MAX_WIDTH, report.most_columns or width or MAX_WIDTH)
+    return render_blocks(report.blocks(), max(wanted, _LEAST_WIDTH)) + "\n"
 
 
 def render_blocks(blocks: Iterable[Block], width: int = MAX_WIDTH) -> str:

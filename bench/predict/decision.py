@@ -1,0 +1,103 @@
+"""The decision that a selection supports: the answer, the break-even prices and the nearest published runs.
+
+Everything here is codes and numbers; predict/messages.py has the words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.core.codes import Coded
+from bench.hardware import catalogue, reference
+from bench.hardware.reference import Reference
+from bench.predict.candidate import Candidate
+from bench.predict.draws import DrawnRange
+from bench.predict.messages import Answer
+from bench.predict.select import PairDecision, Selection
+
+
+def break_even(selection: Selection, each: Candidate) -> DrawnRange | None:
+    """Return the dollars per hour of all nodes at which a machine's samples cost as much as its rival's.
+
+    The rival of every machine is the first of the ranking; that of the first is the second. Below the range the machine
+    is surely cheaper, above it surely dearer. None if a price is unknown or nothing is compared by cost.
+    """
+    first = selection.candidates[0]
+    for verdict in selection.verdicts:
+        if verdict.by != "cost":
+            continue
+        price, ratio = each.usd_per_hour, verdict.ratio
+        if price is None:
+            continue
+        if each is first:
+            return DrawnRange(price / ratio.high, price / ratio.middle, price / ratio.low)
+        if verdict.other is each:
+            return DrawnRange(price * ratio.low, price * ratio.middle, price * ratio.high)
+    return None
+
+
+def nearest_published(each: Candidate) -> Reference | None:
+    """Return the published run that is nearest to what this machine does.
+
+    It is a collective of the kind that takes most of the machine's communication time, on the same GPUs and as many of
+    them. This is the one place that grows when published or measured training steps (`bench.step`) are at hand.
+    """
+    if not each.exchanges:
+        return None
+    call, _ = max(each.exchanges, key=lambda pair: pair[0].calls * pair[1].centre_s)
+    listed = each.instance.name if each.instance.name in catalogue.instances() else None  # not one of bench.yaml
+    found = reference.same_shape(call.collective, each.gpu.name, listed, call.group.num_nodes, call.group.size)
+    return next((one for one in found if one.busbw), None)
+
+
+def answer(selection: Selection) -> Coded:
+    """Return the answer: the best machine, how sure that is, and from which price on it would change."""
+    best = selection.candidates[0]
+    by = "time" if selection.by == "time" or best.sample_usd is None else "cost"
+    asked = [each for each in selection.verdicts if each.by == by]
+    facts: dict[str, Any] = {"best": best.name, "by": by, "cost": by == "cost"}
+    facts |= _limits_facts(selection)
+    if not selection.verdicts:
+        return Coded.of(Answer.ONLY_ONE, **facts)
+    if not asked:
+        return Coded.of(Answer.NOT_COMPARED, **facts)
+    open_ones = [each for each in asked if each.ratio.low <= 1 <= each.ratio.high]
+    if open_ones:
+        return Coded.of(Answer.CANNOT_TELL, **facts, **_open_facts(open_ones))
+    behind = [each for each in asked if each.ratio.low > 1]
+    if behind:  # a machine that misses the limits may be better by the metric
+        return Coded.of(Answer.BETTER_BUT_OUTSIDE, **facts, others=[each.other.name for each in behind])
+    return Coded.of(Answer.SURE, **facts, **_sure_facts(selection, asked))
+
+
+def _limits_facts(selection: Selection) -> dict[str, Any]:
+    within = selection.runs[0].within
+    return {"limited": within is not None, "within": within}
+
+
+def _open_facts(open_ones: list[PairDecision]) -> dict[str, Any]:
+    first = open_ones[0]
+    doubt = first.doubt
+    return {
+        "others": [each.other.name for each in open_ones],
+        "other": first.other.name,
+        "low": first.ratio.low,
+        "high": first.ratio.high,
+        "doubt": doubt.description if doubt and doubt.unknown else None,
+        "share": doubt.share if doubt and doubt.unknown else None,
+    }
+
+
+def _sure_facts(selection: Selection, asked: list[PairDecision]) -> dict[str, Any]:
+    nearest = max(asked, key=lambda each: each.ratio.high)
+    other = next(each for each in selection.candidates if each is nearest.other)
+    price = break_even(selection, other) if asked[0].by == "cost" else None
+    return {
+        "num_others": len(asked),
+        "several": len(asked) > 1,
+        "other": other.name,
+        "low": nearest.ratio.low,
+        "high": nearest.ratio.high,
+        "below_usd": price.low if price else None,
+        "now_usd": other.usd_per_hour,
+    }

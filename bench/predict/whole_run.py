@@ -1,0 +1,96 @@
+"""The whole run on one machine: its time and cost, whether it meets its limits, and what widens its interval most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.predict.candidate import Candidate, Unknown
+from bench.predict.draws import DrawnRange, Draws, range_of
+
+_GROUPS = 40
+LIKELY = 0.05  # a machine that meets the limits in fewer draws is ranked after the others
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """The length of the whole run in samples (None: unknown), and the most that it may cost and last."""
+
+    samples: float | None = None
+    budget_usd: float | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """The unknown that widens one machine's figure most.
+
+    `share`: its share of the variance of the figure's logarithm. `factor`, `factor_after`: the interval's high / low,
+    and about how much of it would stay if this unknown were known. `unknown` is empty if the figure is exact.
+    """
+
+    unknown: str
+    share: float
+    factor: float
+    factor_after: float
+    description: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """The whole run on one machine. `within`: the share of the draws that meet the limits; None without limits."""
+
+    seconds: DrawnRange | None
+    usd: DrawnRange | None
+    within: float | None
+    narrowing: Narrowing
+
+
+def whole_run(each: Candidate, limits: RunLimits, by: str, draws: Draws) -> WholeRun:
+    """Evaluate the whole run on one machine."""
+    seconds = usd = None
+    if limits.samples is not None:
+        seconds = range_of(each.sample_s * limits.samples)
+        usd = each.usd(limits.samples)
+    figure = each.sample_s if by == "time" or each.sample_usd is None else each.sample_usd
+    return WholeRun(seconds, usd, _within(each, limits), narrowing(figure, each.unknowns, draws))
+
+
+def _within(each: Candidate, limits: RunLimits) -> float | None:
+    """Return the share of the draws in which the run meets its limits; a cost that is unknown meets no budget."""
+    import numpy as np
+
+    if limits.samples is None or (limits.budget_usd is None and limits.deadline_s is None):
+        return None
+    met = np.ones(np.shape(each.sample_s), dtype=bool)
+    if limits.deadline_s is not None:
+        met &= np.asarray(each.sample_s * limits.samples <= limits.deadline_s)
+    if limits.budget_usd is not None:
+        if each.sample_usd is None:
+            return 0.0
+        met &= np.asarray(each.sample_usd * limits.samples <= limits.budget_usd)
+    return float(met.mean())
+
+
+def narrowing(figure: Any, unknowns: Mapping[str, Unknown], draws: Draws) -> Narrowing:
+    """Return the unknown with the largest squared correlation with the figure's logarithm.
+
+    What would stay of the interval is its median among groups of draws in which this unknown hardly differs.
+    """
+    import numpy as np
+
+    logs = np.log(np.asarray(figure))
+    interval = range_of(figure)
+    factor = interval.high / interval.low
+    if float(logs.std()) < 1e-9:  # rounding of equal draws
+        return Narrowing("", 0.0, 1.0, 1.0, "", "")
+    shares = {name: float(np.corrcoef(draws.used[name], logs)[0, 1]) ** 2 for name in unknowns if name in draws.used}
+    if not shares:
+        return Narrowing("", 0.0, factor, factor, "", "")
+    name = max(shares, key=lambda one: shares[one])
+    groups = np.array_split(logs[np.argsort(draws.used[name])], _GROUPS)  # in each, the unknown is nearly the same
+    rests = [range_of(each) for each in groups]
+    after = float(np.exp(np.median([rest.high - rest.low for rest in rests])))
+    return Narrowing(name, shares[name], factor, after, unknowns[name].description, unknowns[name].command)
