@@ -260,7 +260,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
     manifest = launcher.manifest(spec.name, [*words, *described], world, launch_site, variables, limit_s)
     num_records = None
-    if case.schedule != "ladder" and not pattern.replays:  # the rows of a replay follow from its plan
+    if case.schedule != "ladder" and not pattern.plans_own_rows:
         num_records = num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
     return Job(
         spec.name,
