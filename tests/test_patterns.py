@@ -219,7 +219,7 @@ def test_crossing_bytes_and_bus_factor_are_consistent(name: str, num_ranks: int)
 # ---- The meaning of each, from literal tables ----
 
 F = Fraction
-MESSAGES = {"overlap", "replay", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
+MESSAGES = {"overlap", "replay", "step", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -245,6 +245,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "peer_copy": WHOLE,
     "overlap": TWICE,
     "replay": TWICE,
+    "step": TWICE,
     "gpu_baseline": NONE,
     "host_device": dict.fromkeys(WHOLE, F(1)),
     "local_copy": dict.fromkeys(WHOLE, F(2)),
@@ -366,15 +367,22 @@ def test_bytes_across_a_node_boundary_are_those_of_the_table(name: str) -> None:
 def test_flags_are_those_of_the_table() -> None:
     known = [load(name) for name in BUS_FACTORS]
     assert {p.name for p in known if p.replays} == {"replay"}
+    assert {p.name for p in known if p.trains} == {"step"}
     assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather", "overlap"}
-    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay"}
+    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay", "step"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
     assert {p.name for p in known if p.directional} == {"pingpong", "pairs", "peer_copy", "host_device"}
     assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}
     assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.overlaps} == {"overlap"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    ones = (MESSAGES - {"overlap", "replay"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
+    ones = (MESSAGES - {"overlap", "replay", "step"}) | {
+        "alltoallv",
+        "host_device",
+        "local_copy",
+        "gpu_baseline",
+        "feed",
+    }
     assert {p.name for p in known if p.min_steps(8) == 1} == ones
     assert {p.min_steps(8) for p in known} == {1, 3}
 

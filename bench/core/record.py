@@ -45,6 +45,7 @@ class Flag(StrEnum):
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
+    REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set when a row is summarised, not stored
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 

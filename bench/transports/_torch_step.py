@@ -4,7 +4,8 @@ Each layer's weight gets a gradient of small whole numbers times (rank + 1). The
 any order, so the exchanged gradients are compared bit for bit with the closed form.
 """
 
-# No `from __future__ import annotations`: DistributedDataParallel reads the annotations of its hook.
+from __future__ import annotations
+
 import hashlib
 import time
 from collections.abc import Sequence
@@ -135,16 +136,13 @@ class TimedTrainer:
 
     def _parallel(self, name: Twin) -> Any:
         """Return the layers in DistributedDataParallel, with our hook unless the replica is bare."""
-        torch, dist = self._torch, self._dist
+        torch = self._torch
         given = {"bucket_cap_mb": self._plan.bucket_bytes / (1 << 20)} if self._plan.bucket_bytes else {}
         model = torch.nn.parallel.DistributedDataParallel(self._layers(), **given)
         if name is Twin.BARE:
             return model
 
-        def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-            return self._exchange(bucket.buffer())
-
-        model.register_comm_hook(None, hook)
+        model.register_comm_hook(None, lambda _, bucket: self._exchange(bucket.buffer()))
         return model
 
     def _exchange(self, gradients: Any) -> Any:
@@ -169,7 +167,7 @@ class TimedTrainer:
         torch, timed = self._torch, self._plan.timed
         factor = self._rank + 1
 
-        class Work(torch.autograd.Function):  # type: ignore[misc]
+        class Work(torch.autograd.Function):  # type: ignore[name-defined,misc]
             """Takes the time of a layer in both directions and gives its weight the known gradient."""
 
             @staticmethod
@@ -185,7 +183,7 @@ class TimedTrainer:
                 _sleep_until(until)
                 return upstream[0], gradient, None, None
 
-        class TimedLayer(torch.nn.Module):  # type: ignore[misc]
+        class TimedLayer(torch.nn.Module):  # type: ignore[name-defined,misc]
             def __init__(self, gradient: Any, extra_s: tuple[float, float]) -> None:
                 super().__init__()
                 self.weight = torch.nn.Parameter(torch.zeros(timed.num_bytes // _ELEMENT_BYTES))
