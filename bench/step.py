@@ -21,7 +21,6 @@ class Step(AllReducePattern):
     name = "step"
     trains = True
     in_place = False
-    min_ranks = 2
     factors = frozenset({"timed", "strategy", "bucket", "inject"})
 
 

@@ -219,7 +219,7 @@ def test_crossing_bytes_and_bus_factor_are_consistent(name: str, num_ranks: int)
 # ---- The meaning of each, from literal tables ----
 
 F = Fraction
-MESSAGES = {"overlap", "replay", "step", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
+MESSAGES = {"overlap", "replay", "peer_copy", "sendrecv", "bisection", "incast", "pingpong", "pairs", "oneway"}
 # Ranks -> factor. The collectives' and sendrecv's are nccl-tests' (doc/PERFORMANCE.md).
 TWICE = {1: None, 2: F(1), 3: F(4, 3), 4: F(3, 2), 7: F(12, 7), 8: F(7, 4), 64: F(63, 32)}
 ONCE = {1: None, 2: F(1, 2), 3: F(2, 3), 4: F(3, 4), 7: F(6, 7), 8: F(7, 8), 64: F(63, 64)}
@@ -376,13 +376,7 @@ def test_flags_are_those_of_the_table() -> None:
     assert {p.name for p in known if p.one_way} == {"oneway"}
     assert {p.name for p in known if p.overlaps} == {"overlap"}
     assert {p.name for p in known if p.min_ranks == 2} == MESSAGES
-    ones = (MESSAGES - {"overlap", "replay", "step"}) | {
-        "alltoallv",
-        "host_device",
-        "local_copy",
-        "gpu_baseline",
-        "feed",
-    }
+    ones = (MESSAGES - {"overlap", "replay"}) | {"alltoallv", "host_device", "local_copy", "gpu_baseline", "feed"}
     assert {p.name for p in known if p.min_steps(8) == 1} == ones
     assert {p.min_steps(8) for p in known} == {1, 3}
 

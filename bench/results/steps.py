@@ -206,14 +206,8 @@ def _merged(of_row: list[TrainedStep]) -> TrainedStep:
 def _merged_removal(of_row: list[Removal]) -> Removal:
     low, high = _over_launches([one.seconds for one in of_row])
     inside_low, inside_high = _over_launches([one.inside_s for one in of_row])
-    return Removal(
-        median(one.seconds for one in of_row),
-        low,
-        high,
-        median(one.inside_s for one in of_row),
-        inside_low,
-        inside_high,
-    )
+    seconds, inside_s = median(one.seconds for one in of_row), median(one.inside_s for one in of_row)
+    return Removal(seconds, low, high, inside_s, inside_low, inside_high)
 
 
 def _over_launches(values: Sequence[float]) -> tuple[float | None, float | None]:
