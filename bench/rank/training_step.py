@@ -16,7 +16,7 @@ from bench.core.case import Case
 from bench.core.errors import UsageError
 from bench.core.pattern import Pattern, Shape
 from bench.core.program import Group
-from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples, WrongCode, WrongData
+from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples, StopReason, WrongCode, WrongData
 from bench.core.training_step import SEGMENTS, GradientCheck, StepPlan, StepStamps, Twin
 from bench.core.transport import Trainer, Training, Transport
 from bench.rank import interleaved_blocks, sampling
@@ -26,7 +26,7 @@ from bench.rank.rows import PlannedRow, traffic
 _LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
 _WARM_UP = 3  # steps; torch forms its final buckets after the first
 _REPLICAS = 2  # models in memory: the one with a hook and the bare one
-_COPIES = 4  # of the gradients in each: weights, gradients, buckets, and the pattern of a timed layer
+_COPIES = 4  # of the gradients in each: weights, gradients, buckets, and a timed layer's own gradient
 
 
 def plan_of(case: Case, num_ranks: int) -> StepPlan:
@@ -125,7 +125,7 @@ class StepMeasurer:
             elapsed_s = time.monotonic() - began
             stop = interleaved_blocks.stop(self._case, self._row, pairs, per_block, num_blocks, elapsed_s, len(Twin))
             over = self._case.budget_s is not None and elapsed_s > self._case.budget_s
-            reason = self._channel.broadcast(stop or ("max_time" if over else None))
+            reason = self._channel.broadcast(stop or (StopReason.MAX_TIME if over else None))
         return per_block, reason
 
     # -- records
