@@ -245,6 +245,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "peer_copy": WHOLE,
     "overlap": TWICE,
     "replay": TWICE,
+    "step": TWICE,
     "gpu_baseline": NONE,
     "host_device": dict.fromkeys(WHOLE, F(1)),
     "local_copy": dict.fromkeys(WHOLE, F(2)),
@@ -366,8 +367,9 @@ def test_bytes_across_a_node_boundary_are_those_of_the_table(name: str) -> None:
 def test_flags_are_those_of_the_table() -> None:
     known = [load(name) for name in BUS_FACTORS]
     assert {p.name for p in known if p.replays} == {"replay"}
+    assert {p.name for p in known if p.trains} == {"step"}
     assert {p.name for p in known if p.in_place} == {"allreduce", "reduce", "allgather", "overlap"}
-    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay"}
+    assert {p.name for p in known if p.reduces} == {"allreduce", "reduce", "reducescatter", "overlap", "replay", "step"}
     assert {p.name for p in known if p.rooted} == {"broadcast", "reduce", "gather", "scatter", "incast"}
     assert {p.name for p in known if p.directional} == {"pingpong", "pairs", "peer_copy", "host_device"}
     assert {p.name: p.topology for p in known if p.topology} == {"pairs": "pairs", "oneway": "directed pairs"}

@@ -22,6 +22,7 @@ from bench.core.launcher import SSH, Launcher, LaunchSite
 from bench.core.pattern import Pattern
 from bench.core.remarks import CodedRemark
 from bench.core.secret_values import FROM_ENVIRONMENT, masked, masked_plain, masked_variables, secrets_of
+from bench.core.training_step import Twin
 from bench.core.traits import traits
 from bench.core.world import World
 from bench.diagnose.ladder import least_rounds
@@ -251,8 +252,8 @@ def job_of(spec: JobSpec, site: Site) -> Job:
         raise UsageError.of(ControllerError.LAUNCHER, cluster=cluster.name, why=str(error)) from None
     pattern = site.patterns[case.pattern]
     num_rounds = count_rounds(case, world, pattern)
-    num_rows = num_rounds * len(case.sizes) * len(case.modes)
-    estimate_s = _estimate_s(case, num_rows, world)
+    num_rows = 1 if pattern.trains else num_rounds * len(case.sizes) * len(case.modes)
+    estimate_s = _estimate_s(case, num_rows, world, len(Twin) if pattern.trains else 1)
     if launcher.by_hand and cluster.setup:
         raise UsageError.of(ControllerError.SETUP_IN_CONTAINERS, cluster=cluster.name)
     expected = f"{world.num_nodes}x{world.ranks_per_node}"
@@ -260,7 +261,7 @@ def job_of(spec: JobSpec, site: Site) -> Job:
     limit_s = _POD_FACTOR * estimate_s + _POD_SLACK_S
     manifest = launcher.manifest(spec.name, [*words, *described], world, launch_site, variables, limit_s)
     num_records = None
-    if case.schedule != "ladder" and not pattern.replays:  # the rows of a replay follow from its plan
+    if case.schedule != "ladder" and not pattern.plans_own_rows:
         num_records = num_rows * len(rounds(case, world, pattern.topology_of(case.topology))[0])
     return Job(
         spec.name,
@@ -307,11 +308,11 @@ def _launcher(transport: str, world: World, cluster: Cluster, machine: LocalMach
     return "direct" if world.num_ranks == 1 and not cluster.hosts else machine.default_launcher[transport]
 
 
-def _estimate_s(case: Case, num_rows: int, world: World) -> float:
+def _estimate_s(case: Case, num_rows: int, world: World, num_twins: int) -> float:
     its = traits(case.transport)
     if its.modelled:
         return its.start_s + num_rows * world.num_ranks * _MODEL_RANK_S
-    sides = 2 if case.aggressor else 1  # each row is measured without aggressors and with them
+    sides = 2 if case.aggressor else num_twins  # each row is measured without aggressors and with them
     times = _LADDER_MOST if case.schedule == "ladder" else 1
     rows_s = num_rows * (sides * case.max_s + _ROW_OVERHEAD_S) * times
     return its.start_s + (rows_s if case.budget_s is None else min(rows_s, case.budget_s + _ROW_OVERHEAD_S * 2))

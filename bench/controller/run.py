@@ -282,8 +282,8 @@ def _missing_sizes(spec: JobSpec, pattern: Pattern, file: Path) -> tuple[int, ..
         records = [record for attempt in jsonl.read(file).attempts for record in attempt.records]
     except UsageError:
         return case.sizes  # the rank was killed while it wrote the header
-    # A ladder's later rounds depend on earlier ones, and a replay's rows on its plan, so these run again as a whole.
-    if case.schedule == "ladder" or pattern.replays:
+    # A ladder's later rounds depend on earlier ones, and some patterns plan their own rows: these run again as a whole.
+    if case.schedule == "ladder" or pattern.plans_own_rows:
         return () if records and all(map(_is_whole, records)) else case.sizes
     all_rounds = rounds(case, spec.world, pattern.topology_of(case.topology))
     wanted = len(case.modes) * len(all_rounds) * len(all_rounds[0])

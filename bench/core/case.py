@@ -23,6 +23,16 @@ from bench.core.record import Header, Skip
 from bench.core.skips import SkipCode
 from bench.core.sweep import DEFAULT_SIZES, format_sizes, geometric, parse_sizes
 from bench.core.topology import check_order, check_split, check_topology
+from bench.core.training_step import (
+    STRATEGIES,
+    Injected,
+    TimedLayers,
+    injected,
+    injected_word,
+    layers_word,
+    show_injected,
+    timed_layers,
+)
 from bench.core.traits import names_obeying, traits
 from bench.core.units import format_size, parse_duration, parse_size
 
@@ -279,6 +289,20 @@ class Case:
     demand: float = setting(
         0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",
         parse=words.demand, show=lambda rate: f"{rate!r}B/s", patterns=_lists("demand"))
+    timed: TimedLayers | None = factor(  # noqa: RUF009
+        None, "--timed", help="step: layers that sleep: layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms]",
+        parse=timed_layers, keys=("timed",), word=layers_word, patterns=_lists("timed"))
+    strategy: str = one_of(
+        "strategy", STRATEGIES, "--strategy", help="step: how ranks share the work: ddp (default)",
+        keys=("strategy", "strategies"), patterns=_lists("strategy"), labelled=True)
+    bucket: int = factor(
+        0, "--bucket", help="step: bytes of gradients that ddp exchanges in one call (default: torch's own)",
+        parse=words.at_least_one_byte, show=format_size, keys=("bucket", "buckets"), patterns=_lists("bucket"),
+        word=lambda num_bytes: f"bucket{format_size(num_bytes)}".replace(" ", ""), labelled=True)
+    inject: tuple[Injected, ...] = factor(
+        (), "--inject", help="step: delays in each step: rank=1,segment=backward,delay=60ms (several: joined by `;`)",
+        parse=injected, show=show_injected, keys=("inject",),
+        word=injected_word, patterns=_lists("inject"), labelled=True)
     # fmt: on
 
     @property

@@ -45,6 +45,7 @@ class Flag(StrEnum):
     SHARED_GPU = "shared_gpu"  # ranks share one GPU; also a fact of the header
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
+    REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set when a row is summarised, not stored
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
@@ -158,6 +159,24 @@ class ReadSamples:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSamples:
+    """Times of a training step by twin (core/training_step.py), and of its phases.
+
+    Blocks of the twins take turns; block k of each begins with sample k x samples_per_block. By twin, `twins_s`: the
+    slowest rank's seconds of each step; the record's own samples are those of the full twin. By segment,
+    `segments_s[segment][r]`: seconds of rank r in each full step. By bucket, in the order of exchange, the medians of
+    rank 0 over the full steps: its bytes, and the seconds after the beginning of a step when it was ready and done.
+    """
+
+    samples_per_block: int
+    twins_s: Mapping[str, Sequence[float]]
+    segments_s: Mapping[str, Sequence[Sequence[float]]]
+    bucket_bytes: Sequence[int] = ()
+    bucket_ready_s: Sequence[float] = ()
+    bucket_done_s: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Skip(Coded):
     """Why a row was not measured."""
 
@@ -181,6 +200,7 @@ class WrongCode(Code):
 
     ELEMENT = "element", "rank {rank}, element {element}: got {got}, expected {expected}"
     GUARD = "guard", "bytes outside the buffers of rank {rank} were overwritten"
+    UNEQUAL = "unequal", "the gradients of rank {rank} differ from those of rank 0 after the exchange"
     STRAY = "stray", "rank {rank} received bytes in a place that no rank sends to"
 
 
@@ -245,6 +265,7 @@ class Record:
     recorded_s: float | None = None  # replay: the same time in the job that is replayed, the median of its steps
     overlap: OverlapSamples | None = None  # if products overlapped the samples
     reads: ReadSamples | None = None  # if the row is a pass over a data set
+    step: StepSamples | None = None  # if the row is a training step
     reported: Mapping[str, float] | None = None
     skipped: Skip | None = None
     failed: Failure | None = None

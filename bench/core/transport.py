@@ -19,6 +19,7 @@ from bench.core.channel import Channel
 from bench.core.payload import Bytes, Tiled, constant
 from bench.core.program import Collective, Group, Round, Step
 from bench.core.record import Failure, ReadSamples, Skip
+from bench.core.training_step import GradientCheck, StepPlan, StepStamps, Twin
 from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer
@@ -313,6 +314,27 @@ class Overlapping(Protocol):
 
         If `collective` or `product` is None, the other one runs alone, in exactly the same way.
         """
+
+
+class Trainer(Protocol):
+    """Trains on one rank. All ranks call the same methods in the same order."""
+
+    def run(self, twin: Twin, num_steps: int) -> list[StepStamps]:
+        """Run steps of one twin back to back, after all ranks have met."""
+
+    def check(self) -> GradientCheck:
+        """Run one full step and compare its gradients with the closed form."""
+
+    def check_last(self) -> GradientCheck:
+        """Compare the gradients of the last step, which was a full one."""
+
+
+@runtime_checkable
+class Training(Protocol):
+    """A transport over which a model can be trained."""
+
+    def trainer(self, plan: StepPlan) -> Trainer:
+        """Build the model on this rank."""
 
 
 def chain(calls: list[Callable[[], Any]]) -> Callable[[], Any]:

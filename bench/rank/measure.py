@@ -22,12 +22,13 @@ from bench.core.pattern import Pattern, Shape
 from bench.core.program import Collective, CopyStep, Group, Round, Step
 from bench.core.record import Failure, Flag, Record, Skip, StarvedRank
 from bench.core.replay_plan import Mapped
+from bench.core.training_step import StepPlan
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
 from bench.core.units import format_size
 from bench.core.world import World
 from bench.probes.cpu_time import CpuMeter
 from bench.probes.host_use import HostMeter
-from bench.rank import contention, ladder, overlap, replay, sampling
+from bench.rank import contention, ladder, overlap, replay, sampling, training_step
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankFailure, RankSkip
 from bench.rank.oneway import OneWaySampler
@@ -76,6 +77,7 @@ class Setting:
     working: Callable[[], AbstractContextManager[Any]] = nullcontext  # a context for work that needs no other rank
     cpus: frozenset[int] = frozenset()  # of this host, for all its ranks; empty: how busy it is is not measured
     replayed: Mapped | None = None  # the plan of a replay, instead of sizes
+    trained: StepPlan | None = None  # what a training step consists of, instead of sizes
     marker: StepMarker | None = None  # only in a profiled launch
 
 
@@ -109,6 +111,9 @@ class Measurer:
         case, started = self._case, time.monotonic()
         if self._s.replayed is not None:
             yield self._replay(self._s.replayed)
+            return
+        if self._s.trained is not None:
+            yield self._train(self._s.trained)
             return
         if case.schedule == "ladder" and self._s.pattern.topology == "pairs" and self._s.world.num_ranks > 1:
             yield from self._laddered(started)
@@ -145,11 +150,20 @@ class Measurer:
         if s.marker:
             replayer.run_step = s.marker.step(replayer.run_step)
         unmeasured = replayer.prepare(s.available_bytes)
-        if unmeasured is not None:
-            return unmeasured
+        return self._with_uses(replayer.take) if unmeasured is None else unmeasured
+
+    def _train(self, plan: StepPlan) -> tuple[Record, ...]:
+        """Return the record of a training step."""
+        s = self._s
+        measurer = training_step.StepMeasurer(self._case, s.pattern, self._transport, plan, s.hosts, s.beat, s.working)
+        unmeasured = measurer.prepare(s.available_bytes)
+        return self._with_uses(measurer.take) if unmeasured is None else unmeasured
+
+    def _with_uses(self, take: Callable[[], tuple[tuple[Group, Record], ...]]) -> tuple[Record, ...]:
+        """Return the records that `take` measures, with the CPU time of hosts and ranks meanwhile."""
         meter = CpuMeter()
-        host_meter = HostMeter(s.cpus) if self._transport.place.local_rank == 0 else None
-        taken = replayer.take()
+        host_meter = HostMeter(self._s.cpus) if self._transport.place.local_rank == 0 else None
+        taken = take()
         gathered = self._channel.gather((meter.use(), host_meter.use() if host_meter else None))
         if gathered is None:
             return ()

@@ -34,6 +34,8 @@ class RankSkip(Code):
         "overlap-aggressor",
         "overlap already disturbs the collective with products: omit --aggressor",
     )
+    NO_TRAINING = "no-training", "{transport} cannot train a model: use --transport gloo"
+    MODEL_STEP = "model-step", "a training step is measured, not modelled: run it on ranks"
     MODEL_REPLAY = "model-replay", "a replay is measured, not modelled: run it on ranks"
     MODEL_OVERLAP = "model-overlap", "the model has only links and cannot simulate how matrix products slow them down"
 
@@ -104,6 +106,11 @@ class RankRefusal(Code):
         "model-instance",
         "the model needs the links of an instance type: --instance p4d.24xlarge (`linkbench list` names them)",
     )
+    NO_LAYERS = (
+        "no-layers",
+        "a step needs layers: --timed layers=8,forward=5ms,backward=10ms,bytes=1M",
+    )
+    NO_SUCH_RANK = "no-such-rank", "--inject delays rank {rank}, but there are only {num_ranks:n rank}, counted from 0"
     NO_PLAN = "no-plan", "replay needs --plan FILE: write one with linkbench job replay PATH"
     NOTHING_TO_REPLAY = (
         "nothing-to-replay",

@@ -148,6 +148,8 @@ def _unsupported_reason(pattern: Pattern, shape: Shape) -> Skip | None:
 
     The fabric has only the links between ranks and does not simulate GPUs.
     """
+    if pattern.trains:
+        return Skip.of(RankSkip.MODEL_STEP)
     if pattern.replays:
         return Skip.of(RankSkip.MODEL_REPLAY)
     if pattern.overlaps:

@@ -21,7 +21,7 @@ from bench.core.units import format_size
 from bench.core.world import RankInfo, World
 from bench.launchers import mpirun
 from bench.probes import machine, nvml, sysfs
-from bench.rank import measure, placement, preflight, replay
+from bench.rank import measure, placement, preflight, replay, training_step
 from bench.rank.clocks import Clocks
 from bench.rank.messages import RankRefusal, RankRemark
 from bench.store import heartbeat
@@ -145,6 +145,7 @@ def open_case(
     cache_bytes, own_cache = _cache_bytes(transport, pattern)
     available = _available_bytes(transport, pattern, sum(host == socket.gethostname() for host in hosts))
     replayed = replay.load(case, transport) if pattern.replays else None
+    trained = training_step.plan_of(case, world.num_ranks) if pattern.trains else None
     setting = measure.Setting(
         case,
         pattern,
@@ -158,6 +159,7 @@ def open_case(
         beat.working,
         opened.cpus,
         replayed,
+        trained,
         marker,
     )
     cache = transport.cache_words(case.cache) or _cache_words(case, cache_bytes, own_cache)

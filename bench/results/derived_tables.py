@@ -9,7 +9,17 @@ from typing import Any
 
 from bench.core.units import format_size
 from bench.results import text
-from bench.results.document import Document, Fed, Interference, Overlapped, Parity, Scaling, Sharing, Spread
+from bench.results.document import (
+    Document,
+    Fed,
+    Interference,
+    Overlapped,
+    Parity,
+    Scaling,
+    Sharing,
+    Spread,
+    TrainedStep,
+)
 from bench.results.run_table import group_names
 from bench.results.table import NOTHING, Column, Table
 
@@ -38,6 +48,8 @@ def tables(document: Document, whole: bool = True) -> list[Table]:
         Table(_SHARING, sharings, _SHARING_TITLE, lambda groups: _sharing_heading(groups[0])),
         Table(_OVERLAP, document.overlaps, _OVERLAP_TITLE, _overlap_heading),
         Table(_FEED, document.feeds, _FEED_TITLE, _feed_heading),
+        Table(_STEP, document.steps, _STEP_TITLE, _step_heading),
+        Table(_STEP_PARTS, _step_ranks(document.steps), _PARTS_TITLE, lambda one: _step_heading(one.step)),
         Table(_REPLAY, document.replays, _REPLAY_TITLE, lambda one: f"replay over {one.transport}"),
     ]
     return [table for table in found if table.rows]
@@ -361,6 +373,81 @@ _FEED = (
     Column("wait", _known_ms("wait_s"), unit="(ms)", optional=True),
     Column("formula", _known_ms("predicted_wait_s"), unit="(ms)", optional=True),
     Column("headroom", lambda one: "" if one.headroom is None else f"{one.headroom:.2f}", optional=True),
+)
+
+
+# -- training steps
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfRank:
+    """One line of the table of parts: one rank of a training step."""
+
+    step: TrainedStep
+    rank: int
+
+    def part_s(self, part: str) -> float:
+        """Return the seconds of a part."""
+        return self.step.parts_s[part][self.rank]
+
+
+def _step_ranks(found: Iterable[TrainedStep]) -> list[StepOfRank]:
+    return [StepOfRank(step, rank) for step in found for rank in range(step.num_ranks)]
+
+
+def _step_heading(one: TrainedStep) -> str:
+    return f"{one.job}: {one.strategy} over {one.transport}, {one.num_ranks} ranks"
+
+
+def _ms(seconds: float | None) -> str:
+    return NOTHING if seconds is None else f"{seconds * 1e3:.2f}"
+
+
+def _removed(name: str) -> Callable[[Any], str]:
+    def shown(one: Any) -> str:
+        removal = getattr(one, name)
+        if removal.low_s is None:
+            return _ms(removal.seconds)
+        return f"{_ms(removal.seconds)} ({_ms(removal.low_s)}..{_ms(removal.high_s)})"
+
+    return shown
+
+
+def _part(name: str) -> Callable[[Any], str]:
+    return lambda one: _ms(one.part_s(name))
+
+
+_STEP_TITLE = (
+    "training step: what it gains without exchange, loader and copies, as twins of it measure (95 %); inside: exposed "
+    "exchange by the step's own clocks; clocks: what they add to a step; late: the rank that others wait for"
+)
+_STEP = (
+    Column("gradients", lambda one: format_size(one.gradient_bytes)),
+    Column("step", lambda one: _ms(one.step_s), unit="(ms)"),
+    Column("exchange", _removed("exposed_by_removal"), unit="(ms)"),
+    Column("inside", lambda one: _ms(one.exposed_by_removal.inside_s), unit="(ms)"),
+    Column("loader", _removed("loader_by_removal"), unit="(ms)"),
+    Column("copies", _removed("copies_by_removal"), unit="(ms)"),
+    Column("efficiency", lambda one: f"{one.efficiency:.3f}"),
+    Column("clocks", lambda one: NOTHING if one.instruments is None else f"{100 * one.instruments:+.2f}", unit="(%)"),
+    Column(
+        "late",
+        lambda one: "" if one.late_rank is None else f"rank {one.late_rank} {one.late_segment} {_ms(one.late_s)} ms",
+        right=False,
+        optional=True,
+    ),
+)
+_PARTS_TITLE = "training step by rank: disjoint parts that sum to the step (mean of the middle half of the steps)"
+_STEP_PARTS = (
+    Column("rank", lambda one: str(one.rank)),
+    Column("data", _part("data_wait"), unit="(ms)"),
+    Column("compute", _part("compute"), unit="(ms)"),
+    Column("imbalance", _part("imbalance"), unit="(ms)"),
+    Column("exchange", _part("exposed_exchange"), unit="(ms)"),
+    Column("copies", _part("exposed_copy"), unit="(ms)"),
+    Column("host", _part("host_bound"), unit="(ms)"),
+    Column("other", _part("other"), unit="(ms)"),
+    Column("sum", lambda one: _ms(sum(own[one.rank] for own in one.step.parts_s.values())), unit="(ms)"),
 )
 
 

@@ -352,6 +352,59 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Removal:
+    """What a step gains without one of its causes: measured by a twin without it, and by the clocks inside the step.
+
+    `seconds`: the median over pairs of blocks, with its 95 % interval over them or, with several launches, over
+    launches. `inside_s`: the same gain as the clocks of the full step give it, with its interval.
+    """
+
+    seconds: float
+    low_s: float | None
+    high_s: float | None
+    inside_s: float
+    inside_low_s: float | None
+    inside_high_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedStep:
+    """A training step and where its time goes.
+
+    `step_s`: the median step of the slowest rank. `parts_s[part][r]`: mean seconds of rank r in the middle half of the
+    samples; the parts of a rank sum to its step. `disagree`: the twins whose removal and clocks differ beyond both
+    intervals. `efficiency`: the step without exchange / the step. `instruments`: what the clocks and the hook add, as a
+    share of a step without them. `late_rank` and `late_segment`: the rank that the others wait for, and what of its
+    step lasts longer than theirs; None if no rank is always late. By bucket: its bytes, and its seconds from ready to
+    done on rank 0.
+    """
+
+    job: str
+    transport: str
+    strategy: str
+    gradient_bytes: int
+    num_ranks: int
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    parts_s: Mapping[str, tuple[float, ...]]
+    exposed_by_removal: Removal
+    loader_by_removal: Removal
+    copies_by_removal: Removal
+    disagree: tuple[str, ...]
+    efficiency: float
+    instruments: float | None
+    instruments_low: float | None
+    instruments_high: float | None
+    late_rank: int | None
+    late_s: float
+    late_segment: str | None
+    bucket_bytes: tuple[int, ...]
+    bucket_s: tuple[float, ...]
+    num_launches: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fed:
     """Passes over a data set, what bounds them, and what a workload consumes.
 
@@ -493,4 +546,5 @@ class Document:
     overlaps: tuple[Overlapped, ...] = ()
     replays: tuple[Replayed, ...] = ()
     feeds: tuple[Fed, ...] = ()
+    steps: tuple[TrainedStep, ...] = ()
     standings: tuple[RankComparison, ...] = ()

@@ -47,6 +47,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
+    Flag.REMOVAL_DISAGREES: ("d", "clocks inside the step and its twins give different costs: trust neither"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),
 }
 # fmt: on

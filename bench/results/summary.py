@@ -24,8 +24,19 @@ from bench.results import (
     replay,
     scaling,
     sharing,
+    steps,
 )
-from bench.results.document import DOCUMENT_SCHEMA, Conflict, Document, Fed, Interference, Overlapped, Replayed, Summary
+from bench.results.document import (
+    DOCUMENT_SCHEMA,
+    Conflict,
+    Document,
+    Fed,
+    Interference,
+    Overlapped,
+    Replayed,
+    Summary,
+    TrainedStep,
+)
 from bench.results.messages import NoteCode
 from bench.results.times import Times, from_reported, from_samples
 
@@ -73,6 +84,7 @@ class DocumentBuilder:
     overlapped: list[Overlapped] = field(default_factory=list)
     replayed: list[Replayed] = field(default_factory=list)
     fed: list[Fed] = field(default_factory=list)
+    trained: list[TrainedStep] = field(default_factory=list)
     num_wrong: int = 0
     num_left_out: int = 0
 
@@ -90,6 +102,7 @@ class DocumentBuilder:
             self.overlapped += overlap.of_record(job, header, record)
             self.replayed += replay.of_record(job, header, record)
             self.fed += feeds.of_record(job, header, record)
+            self.trained += steps.of_record(job, header, record)
         elif record.failed is not None:
             failed = {
                 "what": record.failed.what,
@@ -131,6 +144,7 @@ class DocumentBuilder:
             overlaps=overlap.overlaps(self.overlapped),
             replays=replay.replays(self.replayed),
             feeds=feeds.feeds(self.fed),
+            steps=steps.steps(self.trained),
             standings=gpus.standings(headers, self.summaries),
         )
 
@@ -222,6 +236,7 @@ def _described(job: str, header: Header, record: Record, times: Times, bound: Bo
         *_disturbances(header, record, times),
         *record.flags,
         *(Flag.BUSY_HOST,) * any(use.is_busy for use in record.hosts),
+        *(Flag.REMOVAL_DISAGREES,) * steps.disagrees(record),
         *(Flag.CLOCK_LIMITED,) * coarse,
         *(Flag.ABOVE_BOUND,) * _above(bound, fraction),
     )

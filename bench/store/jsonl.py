@@ -12,7 +12,7 @@ Schema history (the `schema` key of each header line):
                     sampled; a line of type `end` after the rows: each host's GPUs at the end, added to its facts in the
                     header as `gpus_at_end`; `overlap` of rows with concurrent matrix products
   bench.results/6   `skipped` is {`code`, `facts`, `text`} (until 5: only the text); `failed` has `code` and `facts`;
-                    `reads` of rows that read a data set;
+                    `reads` of rows that read a data set; `step` of rows that are training steps;
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
@@ -50,6 +50,7 @@ from bench.core.record import (
     Samples,
     Skip,
     StarvedRank,
+    StepSamples,
     WrongData,
 )
 from bench.core.remarks import CodedRemark
@@ -66,6 +67,7 @@ _PARTS: dict[str, type] = {
     "contention": Contention,
     "overlap": OverlapSamples,
     "reads": ReadSamples,
+    "step": StepSamples,
     "skipped": Skip,
     "failed": Failure,
     "first_wrong": WrongData,
@@ -192,12 +194,9 @@ def _fields(record: Record) -> dict[str, Any]:
         told["starved"] = [asdict(rank) for rank in record.starved]
     if record.hosts:
         told["hosts"] = [_host_use(use) for use in record.hosts]
-    if record.skipped is not None:
-        told["skipped"] = asdict(record.skipped)
-    if record.failed is not None:
-        told["failed"] = asdict(record.failed)
-    if record.first_wrong is not None:
-        told["first_wrong"] = asdict(record.first_wrong)
+    for name in ("skipped", "failed", "first_wrong"):
+        if getattr(record, name) is not None:
+            told[name] = asdict(getattr(record, name))
     if record.contention is not None:
         told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
     if record.overlap is not None:
@@ -205,6 +204,8 @@ def _fields(record: Record) -> dict[str, Any]:
         told["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
     if record.reads is not None:
         told["reads"] = asdict(record.reads)
+    if record.step is not None:
+        told["step"] = _step(record.step)
     if record.samples is not None:
         samples = record.samples
         taken = {
@@ -220,6 +221,15 @@ def _fields(record: Record) -> dict[str, Any]:
         }
         told["samples"] = {key: value for key, value in taken.items() if value not in ([], ())}
     return {"type": "record", **told}
+
+
+def _step(step: StepSamples) -> dict[str, Any]:
+    return asdict(step) | {
+        "twins_s": {twin: _rounded(seconds) for twin, seconds in step.twins_s.items()},
+        "segments_s": {name: [_rounded(own) for own in by_rank] for name, by_rank in step.segments_s.items()},
+        "bucket_ready_s": _rounded(step.bucket_ready_s),
+        "bucket_done_s": _rounded(step.bucket_done_s),
+    }
 
 
 def _host_use(use: HostUse) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bench.core.record import (
     Record,
     Skip,
     StarvedRank,
+    StepSamples,
     WrongData,
 )
 from bench.core.remarks import CodedRemark
@@ -272,7 +273,7 @@ def _of_part(part: str) -> Shape:
     return values(inner) if found[1] == "Mapping" else each(inner)
 
 
-_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples, ReadSamples, HostUse)
+_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples, ReadSamples, StepSamples, HostUse)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (NvLink, Gpu, Adapter, Path, CodedRemark, *_OF_RECORDS)}
 _REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))
 _STATE = keys(

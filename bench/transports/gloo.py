@@ -16,10 +16,11 @@ from bench.core.errors import RefusedError, first_line
 from bench.core.program import Collective, Group, Product, Round, Step, is_device_work
 from bench.core.record import Skip
 from bench.core.skips import SkipCode
+from bench.core.training_step import StepPlan
 from bench.core.traits import Traits
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Transport
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Together, Trainer, Transport
 from bench.core.world import RankInfo
-from bench.transports import _host, _torch, _torch_compute
+from bench.transports import _host, _torch, _torch_compute, _torch_step
 
 TRAITS = Traits(
     launcher="torchrun",
@@ -201,6 +202,10 @@ class Gloo(Transport):
     ) -> Together:
         """Time a collective and products that run at the same time; the products run on a separate thread."""
         return self._beside.run(self._barrier, collective, num_calls, product, num_products)
+
+    def trainer(self, plan: StepPlan) -> Trainer:
+        """Return a trainer on host memory."""
+        return _torch_step.TimedTrainer(self._torch, self.place.rank, self.place.num_ranks, plan)
 
 
 TRANSPORT = Gloo

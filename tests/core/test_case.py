@@ -35,7 +35,9 @@ from bench.core.option_parsers import REQUIRABLE
 from bench.core.plugins import names
 from bench.core.skips import SkipCode
 from bench.core.topology import SPLITS
+from bench.core.training_step import INJECTABLE, STRATEGIES, Injected, TimedLayers
 
+SECONDS_OF_LAYERS = st.floats(1e-6, 10)
 SECONDS = st.floats(1e-9, 1e9)
 SMALL = st.integers(0, 10_000)
 WORD = st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True)
@@ -96,6 +98,20 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "direct_io": st.booleans(),
     "folder": st.sampled_from(["", "/data"]),
     "demand": st.sampled_from([0.0, 2e9]),
+    "timed": st.none()
+    | st.builds(
+        TimedLayers,
+        st.integers(1, 100),
+        SECONDS_OF_LAYERS,
+        SECONDS_OF_LAYERS,
+        st.integers(1, 1 << 28).map(lambda elements: 4 * elements),
+        st.just(0.0) | SECONDS_OF_LAYERS,
+    ),
+    "strategy": st.sampled_from(STRATEGIES),
+    "bucket": st.sampled_from([0, 4096, 25 << 20]),
+    "inject": st.lists(
+        st.builds(Injected, st.integers(0, 99), st.sampled_from(INJECTABLE), SECONDS_OF_LAYERS), max_size=2
+    ).map(tuple),
     "share_gpu": st.booleans(),
     "require": st.lists(st.tuples(st.sampled_from(tuple(REQUIRABLE)), WORD), min_size=1, max_size=3).map(tuple),
 }

@@ -73,6 +73,7 @@ def test_json_is_one_document_with_the_promised_keys(a_document: Document) -> No
         "overlaps",
         "replays",
         "feeds",
+        "steps",
         "standings",
         "summary",
         "note_codes",

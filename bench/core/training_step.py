@@ -1,0 +1,235 @@
+"""A training step to measure: its layers, what is added on purpose, and what every rank notes of each step.
+
+Timed layers sleep, so their compute is exact on any machine; their gradients are real tensors of a real size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from bench.core.errors import UsageError
+from bench.core.plugins import nearest
+from bench.core.record import WrongData
+from bench.core.units import format_duration, format_size, parse_duration, parse_size
+
+STRATEGIES = ("ddp",)
+INJECTABLE = ("data", "host", "h2d", "forward", "backward")
+# What a rank's step consists of, in order. "backward" ends when the last gradient is ready, "wait" with its exchange.
+SEGMENTS = ("data", "host", "h2d", "forward", "backward", "wait", "optimizer")
+# The parts of a step, as in `job explain` (job/model.py: StepPart), in the order of its page.
+PARTS = ("data_wait", "compute", "imbalance", "exposed_exchange", "exposed_copy", "host_bound", "other")
+_PART_OF = {
+    "data": "data_wait",
+    "host": "host_bound",
+    "h2d": "exposed_copy",
+    "forward": "compute",
+    "backward": "compute",
+    "optimizer": "compute",
+}
+_MOST_LAYERS = 10_000
+
+
+class Twin(StrEnum):
+    """A variant of the step. The difference of two twins is the cost of what one of them leaves out."""
+
+    FULL = "full"
+    BARE = "bare"  # the full step without hook and stamps: only whole steps are timed
+    LOCAL = "local"  # no exchange: every bucket is done at once
+    HOST_RESIDENT = "host_resident"  # no loader: one batch in host memory, which is still copied
+    DEVICE_RESIDENT = "device_resident"  # neither loader nor copies
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLayers:
+    """Layers that sleep. `num_bytes`: gradients of a layer; `data_s`: the loader's time of a batch of `input_bytes`."""
+
+    layers: int
+    forward_s: float
+    backward_s: float
+    num_bytes: int
+    data_s: float = 0.0
+    input_bytes: int = 1 << 16
+
+    def __str__(self) -> str:
+        """Return the text that `timed_layers` reads."""
+        words = [f"layers={self.layers}", f"forward={self.forward_s!r}s", f"backward={self.backward_s!r}s"]
+        words += [f"bytes={self.num_bytes}", f"data={self.data_s!r}s", f"input={self.input_bytes}"]
+        return ",".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Injected:
+    """A segment of every step of one rank lasts longer by `delay_s`."""
+
+    rank: int
+    segment: str
+    delay_s: float
+
+    def __str__(self) -> str:
+        """Return the text that `injected` reads."""
+        return f"rank={self.rank},segment={self.segment},delay={self.delay_s!r}s"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What a trainer trains: layers, delays by (rank, segment), the strategy, and bytes of a bucket (0: torch's)."""
+
+    timed: TimedLayers
+    delays_s: Mapping[tuple[int, str], float]
+    strategy: str
+    bucket_bytes: int
+
+    @property
+    def gradient_bytes(self) -> int:
+        """The bytes of all gradients of one rank."""
+        return self.timed.layers * self.timed.num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StepStamps:
+    """One step of one rank: its seconds, the seconds of each of SEGMENTS, and its buckets in the order of exchange.
+
+    `buckets`: bytes, and the seconds after the beginning of the step at which it was ready and done. `segments_s` and
+    `buckets` are empty for a bare step.
+    """
+
+    step_s: float
+    segments_s: tuple[float, ...] = ()
+    buckets: tuple[tuple[int, float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GradientCheck:
+    """What a rank found in its gradients after an exchange. `digest`: equal on all ranks if all bits are equal."""
+
+    num_wrong: int
+    first: WrongData | None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The parts of one sample. `parts_s[part][r]`: seconds of rank r; the parts of a rank sum to its step."""
+
+    step_s: tuple[float, ...]
+    parts_s: Mapping[str, tuple[float, ...]]
+
+
+def parts_of(step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]]) -> StepTimes:
+    """Divide a step into parts. Both arguments are by rank.
+
+    An exchange ends on all ranks together, so a rank that is ready d seconds before the last one waits d seconds
+    longer. The shortest wait is therefore the time that the exchange itself lasted after all ranks were ready; the rest
+    of each rank's wait is imbalance. No clock of one rank is compared with that of another.
+    """
+    exposed = min(own["wait"] for own in segments_s)
+    found: dict[str, list[float]] = {part: [] for part in PARTS}
+    for whole, own in zip(step_s, segments_s, strict=True):
+        parts = dict.fromkeys(PARTS, 0.0)
+        for segment, part in _PART_OF.items():
+            parts[part] += own[segment]
+        parts["exposed_exchange"], parts["imbalance"] = exposed, own["wait"] - exposed
+        parts["other"] = whole - sum(parts.values())
+        for part, seconds in parts.items():
+            found[part].append(seconds)
+    return StepTimes(tuple(step_s), {part: tuple(seconds) for part, seconds in found.items()})
+
+
+def late_segment(rank: int, seconds_of: Mapping[str, Sequence[float]]) -> str:
+    """Return the segment in which a rank exceeds the median of the other ranks by most.
+
+    `seconds_of[segment][r]`: seconds of rank r. The wait, which lateness causes elsewhere, is left out.
+    """
+
+    def excess(segment: str) -> float:
+        by_rank = seconds_of[segment]
+        others = [own for other, own in enumerate(by_rank) if other != rank]
+        return by_rank[rank] - (median(others) if others else 0.0)
+
+    return max((segment for segment in SEGMENTS if segment != "wait"), key=excess)
+
+
+def timed_layers(text: str) -> TimedLayers | None:
+    """Return the layers that `layers=8,forward=5ms,backward=10ms,bytes=1M[,data=2ms][,input=64K]` describes.
+
+    None if the text is empty. Raises UsageError.
+    """
+    if not text:
+        return None
+    kinds: dict[str, Callable[[str], Any]] = {
+        "layers": _count,
+        "forward": _duration,
+        "backward": _duration,
+        "bytes": parse_size,
+        "data": _duration,
+        "input": parse_size,
+    }
+    given = _pairs(text, kinds, ("layers", "forward", "backward", "bytes"))
+    if not 1 <= given["layers"] <= _MOST_LAYERS:
+        raise UsageError(f"layers={given['layers']}: a step needs 1 to {_MOST_LAYERS} layers")
+    for name in ("bytes", "input"):
+        if name in given and (given[name] < 4 or given[name] % 4):
+            raise UsageError(f"{name}={given[name]}: give a multiple of 4 bytes, the size of a float32")
+    more = {"data_s": given.get("data"), "input_bytes": given.get("input")}
+    known = {name: value for name, value in more.items() if value is not None}
+    return TimedLayers(given["layers"], given["forward"], given["backward"], given["bytes"], **known)
+
+
+def injected(text: str) -> tuple[Injected, ...]:
+    """Return the delays that `rank=1,segment=backward,delay=60ms` describes; several are joined by `;`."""
+    return tuple(_injected(part) for part in text.split(";") if part)
+
+
+def show_injected(delays: Sequence[Injected]) -> str:
+    """Return the text that `injected` reads."""
+    return ";".join(map(str, delays))
+
+
+def layers_word(layers: TimedLayers | None) -> str:
+    """Return layers as part of a job's name, such as `8x15ms-1M`."""
+    if layers is None:
+        return ""
+    each = format_duration(layers.forward_s + layers.backward_s).replace(" ", "")
+    data = f"-data{format_duration(layers.data_s)}".replace(" ", "") if layers.data_s else ""
+    return f"{layers.layers}x{each}-{format_size(layers.num_bytes)}{data}"
+
+
+def injected_word(delays: Sequence[Injected]) -> str:
+    """Return the delays as part of a job's name."""
+    return "-".join(f"rank{one.rank}{one.segment}{format_duration(one.delay_s)}".replace(" ", "") for one in delays)
+
+
+def _injected(text: str) -> Injected:
+    given = _pairs(text, {"rank": _count, "segment": str, "delay": _duration}, ("rank", "segment", "delay"))
+    if given["segment"] not in INJECTABLE:
+        raise UsageError(f"no segment is called {given['segment']!r}{nearest(given['segment'], INJECTABLE)}")
+    return Injected(given["rank"], given["segment"], given["delay"])
+
+
+def _pairs(text: str, kinds: Mapping[str, Callable[[str], Any]], needed: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if name not in kinds or not equals:
+            raise UsageError(f"{part.strip()!r} is not NAME=VALUE with one of the names {', '.join(kinds)}")
+        if name in found:
+            raise UsageError(f"{name} is given twice")
+        found[name] = kinds[name](value)
+    missing = [name for name in needed if name not in found]
+    if missing:
+        raise UsageError(f"{' and '.join(missing)} missing: give {', '.join(f'{name}=' for name in needed)}")
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _duration(text: str) -> float:
+    return 0.0 if text in ("0", "0s", "0.0s", "0ms") else parse_duration(text)

@@ -1,0 +1,203 @@
+"""Measure a training step: twins of it take turns in blocks within one launch.
+
+Clocks inside the full twin give the parts of a step. The twins give the same costs a second time, by leaving out their
+cause. All ranks run the same blocks; rank 0 decides how many.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from statistics import median
+from typing import Any
+
+from bench.core.case import Case
+from bench.core.errors import UsageError
+from bench.core.pattern import Pattern, Shape
+from bench.core.program import Group
+from bench.core.record import Failure, Flag, Record, Samples, Skip, StepSamples, StopReason, WrongCode, WrongData
+from bench.core.training_step import SEGMENTS, GradientCheck, StepPlan, StepStamps, Twin
+from bench.core.transport import Trainer, Training, Transport
+from bench.rank import interleaved_blocks, sampling
+from bench.rank.messages import RankFailure, RankRefusal, RankSkip
+from bench.rank.rows import PlannedRow, traffic
+
+_LEAST_MAX_S = 2.0  # time limit of each twin: steps are long
+_WARM_UP = 3  # steps; torch forms its final buckets after the first
+_REPLICAS = 2  # models in memory: the one with a hook and the bare one
+_COPIES = 4  # of the gradients in each: weights, gradients, buckets, and a timed layer's own gradient
+
+
+def plan_of(case: Case, num_ranks: int) -> StepPlan:
+    """Return what to train. Raises UsageError if the case does not say it, or names a rank that does not exist."""
+    if case.timed is None:
+        raise UsageError.of(RankRefusal.NO_LAYERS)
+    for one in case.inject:
+        if one.rank >= num_ranks:
+            raise UsageError.of(RankRefusal.NO_SUCH_RANK, rank=one.rank, num_ranks=num_ranks)
+    delays: dict[tuple[int, str], float] = {}
+    for one in case.inject:
+        delays[one.rank, one.segment] = delays.get((one.rank, one.segment), 0.0) + one.delay_s
+    return StepPlan(case.timed, delays, case.strategy, case.bucket)
+
+
+class StepMeasurer:
+    """Measures one training step on this rank. Rank 0 returns the record, other ranks nothing."""
+
+    def __init__(
+        self,
+        case: Case,
+        pattern: Pattern,
+        transport: Transport,
+        plan: StepPlan,
+        hosts: tuple[str, ...],
+        beat: Callable[[str], None],
+        working: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self._case, self._transport, self._plan, self._hosts = case, transport, plan, hosts
+        self._beat, self._working, self._channel = beat, working, transport.channel
+        num_ranks = transport.place.num_ranks
+        self._group = Group("world", tuple(range(num_ranks)))
+        self._shape = Shape(num_ranks, pattern.payload(plan.gradient_bytes, Shape(num_ranks, 0)))
+        self._row = PlannedRow(
+            "isolated", self._shape, (plan.gradient_bytes,), (self._group,), max(case.max_s, _LEAST_MAX_S)
+        )
+        self._counted = traffic(pattern, self._shape, self._group, hosts)
+        self._trainer: Trainer | None = None
+
+    def prepare(self, available_bytes: int) -> tuple[Record, ...] | None:
+        """Build the model and check one step. Returns None if the step can be timed.
+
+        Otherwise rank 0 gets a skipped or failed record, other ranks nothing.
+        """
+        self._beat("step: building the model")
+        transport = self._transport
+        needed = _REPLICAS * _COPIES * self._plan.gradient_bytes
+        free = self._channel.share(available_bytes)
+        short = next((rank for rank, own in enumerate(free) if own < needed), None)
+        if not isinstance(transport, Training):
+            return self._ended(skipped=Skip.of(RankSkip.NO_TRAINING, transport=self._case.transport))
+        if short is not None:
+            facts = {"need_mib": needed >> 20, "free_mib": free[short] >> 20}
+            skip = Skip.of(RankSkip.NO_MEMORY, payload_bytes=self._shape.payload_bytes, rank=short, **facts)
+            return self._ended(skipped=skip)
+        with self._working():
+            self._trainer = transport.trainer(self._plan)
+        self._beat("step: warm-up")
+        for twin in (Twin.BARE, Twin.FULL):
+            self._trainer.run(twin, _WARM_UP)
+        self._beat("step: checking the gradients")
+        found = self._channel.gather(self._trainer.check())
+        failure = None if found is None else self._failure(found)
+        if not self._channel.broadcast(failure is not None):
+            return None
+        return self._ended(failed=failure) if failure else ()
+
+    def take(self) -> tuple[tuple[Group, Record], ...]:
+        """Run blocks of all twins until their ratios are known, and check the gradients of the last full step."""
+        assert self._trainer is not None
+        stamps: dict[Twin, list[list[StepStamps]]] = {twin: [] for twin in Twin}
+        with sampling.no_garbage():
+            per_block, reason = self._blocks(stamps)
+        self._beat("step: last check")
+        last = self._channel.gather(self._trainer.check_last())
+        fresh = self._channel.gather(self._trainer.check())
+        if last is None or fresh is None:
+            return ()
+        checks = last if _first_wrong(last) else fresh
+        return ((self._group, self._record(stamps, per_block, reason, checks)),)
+
+    def _blocks(self, stamps: dict[Twin, list[list[StepStamps]]]) -> tuple[int, str]:
+        assert self._trainer is not None
+        step_s: float = max(self._channel.share(median(one.step_s for one in self._trainer.run(Twin.FULL, _WARM_UP))))
+        per_block = interleaved_blocks.per_block(self._case, self._row, step_s)
+        began, num_blocks, reason = time.monotonic(), 0, None
+        while reason is None:
+            self._beat(f"step: {num_blocks} blocks of each twin")
+            for twin in _order(num_blocks):
+                gathered = self._channel.gather(self._trainer.run(twin, per_block))
+                if gathered is not None:
+                    stamps[twin] += [list(of_ranks) for of_ranks in zip(*gathered, strict=True)]
+            num_blocks += 1
+            slowest = {twin: _slowest(of_twin) for twin, of_twin in stamps.items()}
+            pairs = [(slowest[twin], slowest[Twin.FULL]) for twin in Twin if twin is not Twin.FULL]
+            elapsed_s = time.monotonic() - began
+            stop = interleaved_blocks.stop(self._case, self._row, pairs, per_block, num_blocks, elapsed_s, len(Twin))
+            over = self._case.budget_s is not None and elapsed_s > self._case.budget_s
+            reason = self._channel.broadcast(stop or (StopReason.MAX_TIME if over else None))
+        return per_block, reason
+
+    # -- records
+
+    def _record(
+        self,
+        stamps: dict[Twin, list[list[StepStamps]]],
+        per_block: int,
+        reason: str,
+        checks: Sequence[GradientCheck],
+    ) -> Record:
+        full, first = stamps[Twin.FULL], _first_wrong(checks)
+        segments = {
+            segment: tuple([sample[rank].segments_s[place] for sample in full] for rank in self._group.ranks)
+            for place, segment in enumerate(SEGMENTS)
+        }
+        buckets = [*zip(*(sample[0].buckets for sample in full), strict=False)]
+        of_step = StepSamples(
+            per_block,
+            {twin: _slowest(of_twin) for twin, of_twin in stamps.items() if twin is not Twin.FULL},
+            segments,
+            tuple(int(one[0][0]) for one in buckets),
+            tuple(median(start for _, start, _ in one) for one in buckets),
+            tuple(median(end for _, _, end in one) for one in buckets),
+        )
+        by_rank = tuple([sample[rank].step_s for sample in full] for rank in self._group.ranks)
+        return Record(
+            "isolated",
+            self._row.requested,
+            **self._counted,
+            in_place=True,
+            verified=first is None,
+            num_wrong=sum(check.num_wrong for check in checks),
+            first_wrong=first,
+            compared="full",
+            stop_reason=reason,
+            flags=(Flag.WRONG_DATA,) if first else (),
+            samples=Samples(_slowest(full), by_rank),
+            step=of_step,
+        )
+
+    def _failure(self, checks: Sequence[GradientCheck]) -> Failure | None:
+        first = _first_wrong(checks)
+        if first is None:
+            return None
+        rank = first.facts["rank"]
+        facts = {"num_wrong": sum(check.num_wrong for check in checks), "first": first.text}
+        return Failure.of(RankFailure.WRONG_BEFORE_TIMING, rank, self._hosts[rank], **facts)
+
+    def _ended(self, **why: Any) -> tuple[Record, ...]:
+        if self._transport.place.rank != 0:
+            return ()
+        return (Record("isolated", self._row.requested, **self._counted, **why),)
+
+
+def _first_wrong(checks: Sequence[GradientCheck]) -> WrongData | None:
+    """Return the first wrong gradient of any rank, or that a rank's gradients differ from rank 0's."""
+    for check in checks:
+        if check.first is not None:
+            return check.first
+    for rank, check in enumerate(checks):
+        if check.digest != checks[0].digest:
+            return WrongData.of(WrongCode.UNEQUAL, rank=rank)
+    return None
+
+
+def _order(num_blocks: int) -> list[Twin]:
+    """Return the twins in the order of a round; every second round runs backwards, and FULL is last of all."""
+    twins = [twin for twin in Twin if twin is not Twin.FULL]
+    return [*(twins if num_blocks % 2 == 0 else twins[::-1]), Twin.FULL]
+
+
+def _slowest(stamps: Sequence[Sequence[StepStamps]]) -> list[float]:
+    """Return the seconds of the slowest rank in each sample."""
+    return [max(own.step_s for own in of_ranks) for of_ranks in stamps]

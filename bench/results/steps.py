@@ -1,0 +1,216 @@
+"""Derive from a training step's samples where its time goes: by the clocks inside it, and by removal of causes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from bench.core.case import from_argv
+from bench.core.record import Header, Record, StepSamples, known
+from bench.core.training_step import PARTS, SEGMENTS, StepTimes, Twin, late_segment, parts_of
+from bench.results import launches, stats
+from bench.results.document import Removal, TrainedStep
+from bench.results.model import case_of
+from bench.results.paired_ratio import of_blocks
+
+# A rank is named as late if it arrived last in most samples, by a visible share of the step.
+_LATE_SAMPLES, _LATE_SHARE = 0.75, 0.05
+# The clocks and a removal disagree if their intervals are further apart than this share of the step.
+_APART_SHARE = 0.02
+_MIDDLE = 0.5  # of the samples, by their steps, are averaged: these parts are those of a usual step
+
+
+def of_record(job: str, header: Header, record: Record) -> list[TrainedStep]:
+    """Return the figures of a row that is a training step with correct gradients; an empty list for any other row."""
+    step, samples = record.step, record.samples
+    if step is None or samples is None or record.verified is False or not stats.usable(samples.seconds):
+        return []
+    case = from_argv(header.case)
+    times = _times(step, samples.by_rank)
+    middle = _middle_samples(samples.seconds)
+    full_s, step_s = samples.seconds, median(samples.seconds)
+    low, high = stats.interval(full_s) or (None, None)
+    bare = of_blocks(step.twins_s[Twin.BARE], full_s, step.samples_per_block)
+    removals = _removals(step, full_s, times)
+    late_rank, late_s = _late(times, step_s)
+    segments = {name: [_mean(own, middle) for own in by_rank] for name, by_rank in step.segments_s.items()}
+    return [
+        TrainedStep(
+            job=case_of(job, header),
+            transport=header.transport,
+            strategy=case.strategy,
+            gradient_bytes=record.payload_bytes,
+            num_ranks=known(record.num_ranks),
+            step_s=step_s,
+            low_s=low,
+            high_s=high,
+            parts_s={
+                part: tuple(fmean(times[sample].parts_s[part][rank] for sample in middle) for rank in range(len(own)))
+                for part, own in times[0].parts_s.items()
+            },
+            exposed_by_removal=removals[Twin.LOCAL],
+            loader_by_removal=removals[Twin.HOST_RESIDENT],
+            copies_by_removal=removals[Twin.DEVICE_RESIDENT],
+            disagree=tuple(twin.value for twin, removal in removals.items() if _apart(removal, step_s)),
+            efficiency=median(step.twins_s[Twin.LOCAL]) / step_s,
+            instruments=bare.value - 1 if bare else None,
+            instruments_low=None if bare is None or bare.low is None else bare.low - 1,
+            instruments_high=None if bare is None or bare.high is None else bare.high - 1,
+            late_rank=late_rank,
+            late_s=late_s,
+            late_segment=None if late_rank is None else late_segment(late_rank, segments),
+            bucket_bytes=tuple(step.bucket_bytes),
+            bucket_s=tuple(done - ready for ready, done in zip(step.bucket_ready_s, step.bucket_done_s, strict=True)),
+            num_launches=1,
+        )
+    ]
+
+
+def steps(of_launches: Iterable[TrainedStep]) -> tuple[TrainedStep, ...]:
+    """Return one result for each row of each case. With three launches or more, the interval is over launches."""
+    rows: dict[tuple[object, ...], list[TrainedStep]] = {}
+    for one in of_launches:
+        rows.setdefault((one.job, one.gradient_bytes), []).append(one)
+    return tuple(of_row[0] if len(of_row) == 1 else _merged(of_row) for of_row in rows.values())
+
+
+def disagrees(record: Record) -> bool:
+    """Check whether the clocks inside a step and a removal give different costs."""
+    step, samples = record.step, record.samples
+    if step is None or samples is None or not stats.usable(samples.seconds):
+        return False
+    removals = _removals(step, samples.seconds, _times(step, samples.by_rank))
+    return any(_apart(removal, median(samples.seconds)) for removal in removals.values())
+
+
+def _times(step: StepSamples, by_rank: Sequence[Sequence[float]]) -> list[StepTimes]:
+    """Return the parts of every sample."""
+    found = []
+    for sample in range(len(by_rank[0])):
+        segments = [{name: step.segments_s[name][rank][sample] for name in SEGMENTS} for rank in range(len(by_rank))]
+        found.append(parts_of([own[sample] for own in by_rank], segments))
+    return found
+
+
+def _middle_samples(seconds: Sequence[float]) -> list[int]:
+    """Return the samples whose steps are the middle half. Their mean parts sum to their mean step."""
+    order = sorted(range(len(seconds)), key=lambda sample: seconds[sample])
+    left_out = int(len(order) * (1 - _MIDDLE) / 2)
+    return order[left_out : len(order) - left_out]
+
+
+def _mean(seconds: Sequence[float], samples: Sequence[int]) -> float:
+    return fmean(seconds[sample] for sample in samples)
+
+
+def _removals(step: StepSamples, full_s: Sequence[float], times: Sequence[StepTimes]) -> dict[Twin, Removal]:
+    """Return what each twin saves, and what the clocks inside the step say that it must save.
+
+    Ranks begin a step together, when the exchange before it ends. So the exchange begins when the last rank arrives,
+    and without a cause it begins when the last rank would arrive then: a cost that hides behind a later rank saves
+    nothing.
+    """
+    num_ranks = len(times[0].step_s)
+    exposed = [sample.parts_s["exposed_exchange"][0] for sample in times]
+    inside = {Twin.LOCAL: exposed}
+    for twin, segment in ((Twin.HOST_RESIDENT, "data"), (Twin.DEVICE_RESIDENT, "h2d")):
+        saved = []
+        for sample in range(len(times)):
+            until = [sum(step.segments_s[name][rank][sample] for name in SEGMENTS[:5]) for rank in range(num_ranks)]
+            without = [until[rank] - step.segments_s[segment][rank][sample] for rank in range(num_ranks)]
+            saved.append(max(until) - max(without))
+        inside[twin] = saved
+    # The device-resident twin has no loader either, so copies are its difference to the host-resident one.
+    longer = {
+        Twin.LOCAL: full_s,
+        Twin.HOST_RESIDENT: full_s,
+        Twin.DEVICE_RESIDENT: step.twins_s[Twin.HOST_RESIDENT],
+    }
+    return {
+        twin: _removal(longer[twin], step.twins_s[twin], step.samples_per_block, seconds)
+        for twin, seconds in inside.items()
+    }
+
+
+def _removal(longer: Sequence[float], shorter: Sequence[float], per_block: int, inside: Sequence[float]) -> Removal:
+    differences = []
+    for first in range(0, min(len(longer), len(shorter)), per_block):
+        block = slice(first, first + per_block)
+        differences.append(median(longer[block]) - median(shorter[block]))
+    low, high = _interval(differences)
+    inside_low, inside_high = _interval(inside)
+    return Removal(median(differences), low, high, median(inside), inside_low, inside_high)
+
+
+def _interval(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the interval of the median of values that may be negative, for which `stats.interval` is shifted."""
+    shift = 1.0 + max(map(abs, values))
+    found = stats.interval([value + shift for value in values])
+    return (None, None) if found is None else (found[0] - shift, found[1] - shift)
+
+
+def _apart(removal: Removal, step_s: float) -> bool:
+    ends = (removal.low_s, removal.high_s, removal.inside_low_s, removal.inside_high_s)
+    if None in ends:
+        return False
+    low, high, inside_low, inside_high = (end or 0.0 for end in ends)
+    return max(low - inside_high, inside_low - high) > _APART_SHARE * step_s
+
+
+def _late(times: Sequence[StepTimes], step_s: float) -> tuple[int | None, float]:
+    """Return the rank that most samples waited for, and the median of their waits; (None, 0) if chance explains it."""
+    waits = [sample.parts_s["imbalance"] for sample in times]
+    last = [min(range(len(own)), key=lambda rank: own[rank]) for own in waits]
+    rank = max(set(last), key=last.count)
+    late_s = median(max(own) for own in waits)
+    if len(waits[0]) < 2 or last.count(rank) < _LATE_SAMPLES * len(last) or late_s < _LATE_SHARE * step_s:
+        return None, 0.0
+    return rank, late_s
+
+
+def _merged(of_row: list[TrainedStep]) -> TrainedStep:
+    """Return the medians over launches. Late ranks and disagreements are those that most launches found."""
+    low, high = launches.interval([one.step_s for one in of_row]) or (None, None)
+    lates = [(one.late_rank, one.late_segment) for one in of_row]
+    late_rank, late_segment_ = max(set(lates), key=lates.count)
+    first = of_row[0]
+    instruments = [one.instruments for one in of_row if one.instruments is not None]
+    return replace(
+        first,
+        step_s=median(one.step_s for one in of_row),
+        low_s=low,
+        high_s=high,
+        parts_s={
+            part: tuple(fmean(one.parts_s[part][rank] for one in of_row) for rank in range(first.num_ranks))
+            for part in PARTS
+        },
+        exposed_by_removal=_merged_removal([one.exposed_by_removal for one in of_row]),
+        loader_by_removal=_merged_removal([one.loader_by_removal for one in of_row]),
+        copies_by_removal=_merged_removal([one.copies_by_removal for one in of_row]),
+        disagree=tuple(
+            twin.value for twin in Twin if sum(twin.value in one.disagree for one in of_row) > len(of_row) / 2
+        ),
+        efficiency=median(one.efficiency for one in of_row),
+        instruments=median(instruments) if instruments else None,
+        instruments_low=None,
+        instruments_high=None,
+        late_rank=late_rank,
+        late_segment=late_segment_,
+        late_s=median(one.late_s for one in of_row),
+        bucket_s=tuple(median(took) for took in zip(*(one.bucket_s for one in of_row), strict=False)),
+        num_launches=len(of_row),
+    )
+
+
+def _merged_removal(of_row: list[Removal]) -> Removal:
+    low, high = _over_launches([one.seconds for one in of_row])
+    inside_low, inside_high = _over_launches([one.inside_s for one in of_row])
+    seconds, inside_s = median(one.seconds for one in of_row), median(one.inside_s for one in of_row)
+    return Removal(seconds, low, high, inside_s, inside_low, inside_high)
+
+
+def _over_launches(values: Sequence[float]) -> tuple[float | None, float | None]:
+    shift = 1.0 + max(map(abs, values))
+    found = launches.interval([value + shift for value in values])
+    return (None, None) if found is None else (found[0] - shift, found[1] - shift)

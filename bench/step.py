@@ -1,0 +1,33 @@
+"""Train a model for some steps and say where the time of a step goes: input, copies, compute, waiting, exchange.
+
+Layers of `--timed` sleep, so that compute is exact, and their gradients are exchanged as in any training job. The row
+is the step of the slowest rank. Twins of the step without exchange, without loader and without copies take turns
+with it in one launch: what each of them saves is shown beside what the clocks of the step itself say. The size of the
+row is that of all gradients of a rank; the bus factor is an allreduce's.
+
+    torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M
+    torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M \
+        --inject rank=1,segment=backward,delay=60ms
+"""
+
+from __future__ import annotations
+
+from bench.core.pattern import AllReducePattern
+
+
+class Step(AllReducePattern):
+    """One training step; its gradients are reduced among all ranks."""
+
+    name = "step"
+    trains = True
+    in_place = False
+    factors = frozenset({"timed", "strategy", "bucket", "inject"})
+
+
+PATTERN = Step()
+
+
+if __name__ == "__main__":
+    from bench.rank.main import run_pattern
+
+    run_pattern(PATTERN.name)
