@@ -88,8 +88,8 @@ def compute(
 ) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates. `share`: the achieved share of the data
-    sheet's rate, in place of the one that all published training runs predict (`bench validate --training` holds runs out).
+    `rates`: the rates that the user's runs measured; they replace published rates. `share`: the achieved share of
+    the data sheet's rate, in place of the one that all published training runs predict (validation holds runs out).
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -167,7 +167,9 @@ def _published(
     dense = gpu.flops[_RATES[workload.compute]]
     deviation = share.sd_shared * draws.normal("training share") + share.sd_gpu * draws.normal(f"gpu {gpu.name}")
     every = share.num_runs, share.num_sources
-    evidence = f"{every[0]} published runs of {gpu.architecture} GPUs in {every[1]} sources" if every[0] else "other GPUs"
+    evidence = (
+        f"{every[0]} published runs of {gpu.architecture} GPUs in {every[1]} sources" if every[0] else "other GPUs"
+    )
     half = _Z90 * (share.sd_shared**2 + share.sd_gpu**2) ** 0.5
     ends = share.median * math.exp(-half), share.median * math.exp(half)
     line = f"{_span(ends)} (from {evidence}) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"

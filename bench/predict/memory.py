@@ -19,7 +19,7 @@ from bench.predict.workload import OPTIMIZERS
 
 _BYTES_PER_ELEMENT = 34  # activations of one layer with 2-byte elements: 34 x tokens x batch x hidden
 _BYTES_KEPT = 2  # with full recomputation, only the input of each layer is kept
-# One element of the output layer: logits in 2 bytes and as float32. Programs that also keep a float32 gradient need more.
+# One element of the output layer: logits in 2 bytes and as float32. Programs that keep a float32 gradient need more.
 _OUTPUT_BYTES = 6
 _FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}

@@ -31,8 +31,8 @@ _NUM_DRAWS = 400
 class HeldOutRun:
     """One published run and its prediction without its class. Rates are samples per second of one GPU.
 
-    `half`: by the rule "half the data sheet". `by_architecture`: by the median share of the runs of the same architecture in
-    other sources; None if there are none. `refused`: whether the memory estimate would refuse the run.
+    `half`: by the rule "half the data sheet". `by_architecture`: by the median share of the runs of the same
+    architecture in other sources; None if there are none. `refused`: whether the memory estimate would refuse the run.
     """
 
     run: TrainingRun
@@ -59,7 +59,7 @@ class HeldOutRun:
 class TrainingErrors:
     """Errors of the runs of one held-out class: medians over its runs of |predicted / measured - 1|.
 
-    `width`: the median of the interval's high / low. `by_architecture` is None without any run that the rule can predict.
+    `width`: the median of the interval's high / low. `by_architecture` is None if the rule predicts no run.
     """
 
     held_out: str

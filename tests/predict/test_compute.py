@@ -13,6 +13,7 @@ from bench.predict.compute import GPU_DEVIATION, MATMUL_SHARE, MEMORY_SHARE, Com
 from bench.predict.draws import Draws, range_of
 from bench.predict.messages import Refusal
 from bench.predict.training import layout
+from bench.predict.utilisation import PRIOR_SHARE, predicted_share
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
 SMALL = ModelSizes(196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128, flops_per_sample=3.12e12)
@@ -77,7 +78,8 @@ def test_shared_software_cancels_in_the_ratio_of_two_gpus() -> None:
     draws = Draws()
     workload = Workload("w", ModelSizes(1e6, flops_per_sample=3.12e12), 10)
     seconds = [
-        compute(layout(workload, 1, 8), catalogue.gpu(gpu), draws).passes_s for gpu in ("A100-SXM4-80GB", "H100-SXM5-80GB")
+        compute(layout(workload, 1, 8), catalogue.gpu(gpu), draws).passes_s
+        for gpu in ("A100-SXM4-80GB", "H100-SXM5-80GB")
     ]
     ratio, alone = range_of(seconds[0] / seconds[1]), range_of(seconds[0])
     assert ratio.high / ratio.low < alone.high / alone.low
