@@ -1,7 +1,7 @@
 """The achieved share of the data sheet's dense rate in training, from published runs (hardware/training.yaml).
 
 The logarithm of a share is the sum of random effects: one for all runs, one of the GPU's architecture, one of the
-source (its software and settings), one of the recomputation, one of each combination of these, and the rest of each run.
+source (its software and settings), one of the recomputation, one of each combination, and the rest of each run.
 Their standard deviations below are round assumptions, not fitted. The prediction is the best linear one given the runs
 (Robinson, "That BLUP is a good thing", 1991): an architecture with few sources stays near the mean of all, and a
 hundred runs of one source weigh little more than ten.
