@@ -19,9 +19,10 @@ from bench.core.errors import UsageError
 from bench.hardware import catalogue
 from bench.hardware.catalogue import GpuModel
 from bench.predict.messages import Refusal
+from bench.predict.operations import REPEATED_PASSES, flops_per_sample
 from bench.predict.training import ParallelLayout, width
 from bench.predict.utilisation import SharePrediction, predicted_share
-from bench.predict.workload import OPTIMIZERS, ModelSizes, Span, Workload
+from bench.predict.workload import OPTIMIZERS, Span, Workload
 
 if TYPE_CHECKING:
     from bench.predict.draws import Draws
@@ -37,7 +38,6 @@ _OTHER_MAKERS = ("cdna", "trainium")  # no published run of them is at hand
 _Z90 = 1.6448536269514722
 _RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s
-REPEATED_PASSES = {"none": 1.0, "selective": 7 / 6, "full": 4 / 3}
 _REPEATED = {
     "none": "",
     "selective": " x 7/6 (half of the forward pass repeated)",
@@ -59,24 +59,6 @@ class Compute:
     unknowns: dict[str, str]
     lines: tuple[str, ...]
     verified: bool
-
-
-def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
-    """Return the number of operations of a sample's forward and backward pass, and its derivation.
-
-    Raises UsageError if it is unknown.
-    """
-    if model.flops_per_sample is not None:
-        return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"
-    active, tokens = model.active_parameters, model.tokens
-    if active is None or tokens is None or model.layers is None or model.hidden is None:
-        raise UsageError.of(Refusal.FLOPS_UNKNOWN)
-    dense, attention = 6 * active * tokens, 12 * model.layers * model.hidden * tokens**2
-    derivation = (
-        f"6 x {active:.4g} parameters x {tokens} tokens + 12 x {model.layers} x {model.hidden} x {tokens}^2 (attention)"
-        f" = {(dense + attention) / 1e12:.4g} TFLOP per sample"
-    )
-    return dense + attention, derivation
 
 
 def compute(

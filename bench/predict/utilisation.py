@@ -17,6 +17,7 @@ from typing import Any
 
 from bench.hardware import catalogue
 from bench.hardware.catalogue import GpuModel, yaml_file
+from bench.predict.operations import REPEATED_PASSES, flops_per_sample
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
 PRIOR_SHARE = 0.5  # before any run is known: half of the data sheet
@@ -136,8 +137,6 @@ def _shared(a: tuple[str, str, str], b: tuple[str, str, str]) -> float:
 
 
 def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
-    from bench.predict.compute import REPEATED_PASSES, flops_per_sample
-
     model = ModelSizes(**file["models"][entry["model"]])
     workload = Workload(
         name=entry["note"],

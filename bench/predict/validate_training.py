@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from bench.hardware import catalogue
 from bench.predict.candidate import LOST_TO_OVERLAP, predicted_exchanges
-from bench.predict.compute import REPEATED_PASSES, compute
+from bench.predict.compute import compute
 from bench.predict.draws import Draws, range_of
 from bench.predict.memory import memory_need
+from bench.predict.operations import REPEATED_PASSES
 from bench.predict.step import step
 from bench.predict.training import layout
 from bench.predict.utilisation import TrainingRun, predicted_share, runs
