@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.core.errors import EXIT_DONE
+from bench.core.errors import EXIT_DONE, UsageError
 from bench.predict import from_args
 from bench.results import output
 
@@ -16,6 +16,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, nargs="+", default=[], metavar="RUN", help=words)
     words = "draw the errors (.png, .svg or .pdf)"
     parser.add_argument("--plot", type=output.drawing, metavar="FILE", help=words)
+    words = "validate training throughputs instead of collectives"
+    parser.add_argument("--training", action="store_true", help=words)
     output.add_output_arguments(parser)
 
 
@@ -25,6 +27,14 @@ def main(args: argparse.Namespace) -> int:
     from bench.predict.validate_page import ValidateReport
 
     evidence = from_args.evidence(args.runs)
+    if args.training:
+        from bench.predict.validate_training import held_out_runs
+        from bench.predict.validate_training_page import TrainingValidateReport
+
+        if args.plot:
+            raise UsageError("--plot draws collectives, not --training")
+        output.show(TrainingValidateReport(held_out_runs(evidence)), args)
+        return EXIT_DONE
     rows = validate.held_out_rows(evidence)
     output.show(ValidateReport(rows, evidence.notes), args)
     if args.plot:

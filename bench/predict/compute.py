@@ -3,11 +3,13 @@ of memory.
 
 Operations per sample: 6 x active parameters x tokens, plus 12 x layers x hidden x tokens^2 for attention (Chowdhery et
 al., "PaLM", 2022, appendix B). Recomputation repeats the forward pass, which adds a third of these operations. The
-achieved rate is an assumed interval, unless the workload file has a measured baseline.
+achieved rate is a share of the data sheet's that published training runs predict (predict/utilisation.py), unless the
+workload file has a measured baseline or the user's runs measured a rate.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,8 +19,10 @@ from bench.core.errors import UsageError
 from bench.hardware import catalogue
 from bench.hardware.catalogue import GpuModel
 from bench.predict.messages import Refusal
+from bench.predict.operations import REPEATED_PASSES, flops_per_sample
 from bench.predict.training import ParallelLayout, width
-from bench.predict.workload import OPTIMIZERS, ModelSizes, Span
+from bench.predict.utilisation import SharePrediction, predicted_share
+from bench.predict.workload import OPTIMIZERS, Span, Workload
 
 if TYPE_CHECKING:
     from bench.predict.draws import Draws
@@ -30,9 +34,15 @@ MATMUL_SHARE: Span = (0.35, 0.75)
 GPU_DEVIATION: Span = (0.85, 1.15)
 # Assumption: the rate of the optimizer's update / the data sheet's memory bandwidth. All machines share one draw.
 MEMORY_SHARE: Span = (0.6, 0.9)
+_OTHER_MAKERS = ("cdna", "trainium")  # no published run of them is at hand
+_Z90 = 1.6448536269514722
 _RATES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 Rates = Mapping[tuple[str, str], float]  # (GPU model, "bf16") -> measured FLOP/s
-_PASSES = {"none": 1.0, "full": 4 / 3}
+_REPEATED = {
+    "none": "",
+    "selective": " x 7/6 (half of the forward pass repeated)",
+    "full": " x 4/3 (forward pass repeated)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +61,17 @@ class Compute:
     verified: bool
 
 
-def flops_per_sample(model: ModelSizes) -> tuple[float, str]:
-    """Return the number of operations of a sample's forward and backward pass, and its derivation.
-
-    Raises UsageError if it is unknown.
-    """
-    if model.flops_per_sample is not None:
-        return model.flops_per_sample, f"{model.flops_per_sample:.4g} FLOP per sample (given)"
-    active, tokens = model.active_parameters, model.tokens
-    if active is None or tokens is None or model.layers is None or model.hidden is None:
-        raise UsageError.of(Refusal.FLOPS_UNKNOWN)
-    dense, attention = 6 * active * tokens, 12 * model.layers * model.hidden * tokens**2
-    derivation = (
-        f"6 x {active:.4g} parameters x {tokens} tokens + 12 x {model.layers} x {model.hidden} x {tokens}^2 (attention)"
-        f" = {(dense + attention) / 1e12:.4g} TFLOP per sample"
-    )
-    return dense + attention, derivation
-
-
-def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | None = None) -> Compute:
+def compute(
+    found: ParallelLayout,
+    gpu: GpuModel,
+    draws: Draws,
+    rates: Rates | None = None,
+    share: SharePrediction | None = None,
+) -> Compute:
     """Predict the computation of one GPU in a step.
 
-    `rates`: the rates that the user's runs measured; they replace published rates.
+    `rates`: the rates that the user's runs measured; they replace published rates. `share`: the achieved share of
+    the data sheet's rate, in place of the one that all published training runs predict (validation holds runs out).
 
     Raises UsageError if no rate is known for the element type.
     """
@@ -90,10 +89,10 @@ def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | N
         )
         return Compute(passes_s, 0 * passes_s, "measured", {name: f"the baseline of {gpu.name}"}, (line,), True)
     flops, derivation = flops_per_sample(workload.model)
-    repeated = _PASSES[workload.recompute]
-    achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws, rates or {})
+    repeated = REPEATED_PASSES[workload.recompute]
+    achieved, achieved_line, unknowns, verified = _achieved(found, gpu, draws, rates or {}, share)
     passes_s = flops * repeated * samples / parts / achieved
-    total = f"x {samples} samples per GPU / {parts}" + (" x 4/3 (forward pass repeated)" if repeated > 1 else "")
+    total = f"x {samples} samples per GPU / {parts}" + _REPEATED[workload.recompute]
     lines = (
         derivation,
         f"{total} = {flops * repeated * samples / parts / 1e12:.4g} TFLOP per GPU and step",
@@ -105,7 +104,7 @@ def compute(found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates | N
 
 
 def _achieved(
-    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates
+    found: ParallelLayout, gpu: GpuModel, draws: Draws, rates: Rates, share: SharePrediction | None
 ) -> tuple[Any, str, dict[str, str], bool]:
     """Return the FLOP/s of one GPU in training: draws, derivation, unknown quantities, and whether the figures have a
     source.
@@ -119,11 +118,49 @@ def _achieved(
         name = f"efficiency {gpu.name}" if gpu.name in workload.efficiency else "efficiency"
         line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
         return dense * draws.between(name, *given), line, {name: "the achieved part of the peak rate"}, gpu.verified
+    if _by_published_runs(workload, gpu, rates):
+        return _published(workload, gpu, draws, share or predicted_share(gpu, workload.recompute))
     rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws, rates)
-    share, share_line, shared = _share(found, draws, rates)
+    of_rate, share_line, shared = _share(found, draws, rates)
     unknowns |= shared | {f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs"}
     line = f"{rate_line}; {share_line} x {_span(GPU_DEVIATION)} (assumed deviation of this GPU)"
-    return rate * share * draws.between(f"gpu {gpu.name}", *GPU_DEVIATION), line, unknowns, verified
+    return rate * of_rate * draws.between(f"gpu {gpu.name}", *GPU_DEVIATION), line, unknowns, verified
+
+
+def _by_published_runs(workload: Workload, gpu: GpuModel, rates: Rates) -> bool:
+    """Return whether the share of published training runs applies.
+
+    Measurements of the user are nearer, and the runs are of NVIDIA GPUs and 2-byte types.
+    """
+    measured = any(name == gpu.name for name, _ in rates) or any(
+        _RATES.get(workload.compute, "") in catalogue.gpu(name).flops for name in workload.baselines
+    )
+    dense = _RATES.get(workload.compute, "") in gpu.flops
+    known = workload.compute in ("bfloat16", "float16") and not gpu.architecture.startswith(_OTHER_MAKERS)
+    return dense and known and not measured
+
+
+def _published(
+    workload: Workload, gpu: GpuModel, draws: Draws, share: SharePrediction
+) -> tuple[Any, str, dict[str, str], bool]:
+    """Return the FLOP/s of one GPU by the share that published training runs predict, as `_achieved` does."""
+    import numpy as np
+
+    dense = gpu.flops[_RATES[workload.compute]]
+    deviation = share.sd_shared * draws.normal("training share") + share.sd_gpu * draws.normal(f"gpu {gpu.name}")
+    every = share.num_runs, share.num_sources
+    evidence = (
+        f"{every[0]} published runs of {gpu.architecture} GPUs in {every[1]} sources" if every[0] else "other GPUs"
+    )
+    half = _Z90 * (share.sd_shared**2 + share.sd_gpu**2) ** 0.5
+    ends = share.median * math.exp(-half), share.median * math.exp(half)
+    line = f"{_span(ends)} (from {evidence}) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
+    unknowns = {
+        "training share": "the share of the data sheet's rate that the job's software reaches, on every GPU alike",
+        f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs",
+    }
+    achieved = dense * np.minimum(share.median * np.exp(deviation), 1.0)
+    return achieved, line, unknowns, gpu.verified
 
 
 def _multiplication(gpu: GpuModel, dtype: str, draws: Draws, rates: Rates) -> tuple[Any, str, dict[str, str], bool]:
@@ -160,7 +197,7 @@ def _share(found: ParallelLayout, draws: Draws, rates: Rates) -> tuple[Any, str,
         other = catalogue.gpu(name)
         try:
             rate, _, unknowns, _ = _multiplication(other, workload.compute, draws, rates)
-            flops = flops_per_sample(workload.model)[0] * _PASSES[workload.recompute]
+            flops = flops_per_sample(workload.model)[0] * REPEATED_PASSES[workload.recompute]
         except UsageError:
             continue  # no rate to compare this baseline with
         achieved = flops * draws.between(f"baseline {name}", low, high)

@@ -19,6 +19,8 @@ from bench.predict.workload import OPTIMIZERS
 
 _BYTES_PER_ELEMENT = 34  # activations of one layer with 2-byte elements: 34 x tokens x batch x hidden
 _BYTES_KEPT = 2  # with full recomputation, only the input of each layer is kept
+# One element of the output layer: logits in 2 bytes and as float32. Programs that keep a float32 gradient need more.
+_OUTPUT_BYTES = 6
 _FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
@@ -92,11 +94,15 @@ def _activations(found: ParallelLayout) -> tuple[float, str]:
     if workload.recompute == "full":
         total = elements * (_BYTES_KEPT * layers + _BYTES_PER_ELEMENT / mesh.tensor)
         words = f"{_BYTES_KEPT} bytes x {layers} layers + {_BYTES_PER_ELEMENT} bytes of one layer, each"
+    elif workload.recompute == "selective":
+        each = (_BYTES_PER_ELEMENT + _BYTES_KEPT) / 2
+        total = elements * each * layers / mesh.tensor
+        words = f"{each:g} bytes x {layers} layers"
     else:
         total = elements * _BYTES_PER_ELEMENT * layers / mesh.tensor
         words = f"{_BYTES_PER_ELEMENT} bytes x {layers} layers"
     words += f" x {workload.batch} x {model.tokens} tokens x {model.hidden}, estimated"
     if model.vocabulary and mesh.pipeline == 1:
-        total += workload.batch * (model.tokens or 0) * model.vocabulary * 6 / mesh.tensor
-        words += ", plus 6 bytes per element of the output layer"
+        total += workload.batch * (model.tokens or 0) * model.vocabulary * _OUTPUT_BYTES / mesh.tensor
+        words += f", plus {_OUTPUT_BYTES} bytes per element of the output layer"
     return total, words

@@ -263,6 +263,18 @@ class PageNote(Code):
         "points",
         "points: rows with a middle; the error of other rows is that of the geometric middle of their interval",
     )
+    TRAINING_HELD_OUT = (
+        "training-held-out",
+        "error: median over runs of |predicted / measured - 1|; each run is predicted without all runs of its class",
+    )
+    TRAINING_RULES = (
+        "training-rules",
+        "half sheet: error of half the data sheet's rate; by GPU: of the median share of the architecture in other "
+        "sources",
+    )
+    TRAINING_INTERVAL = "training-interval", "covered: runs inside their 90 % interval; high/low: its median width"
+    TRAINING_REFUSED = "training-refused", "refused: runs that were published, but do not fit by the memory estimate"
+    TRAINING_RATIOS = "training-ratios", "{num} of {num_all} ratios are within 15 %"
 
 
 @unique

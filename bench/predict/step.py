@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The time of the forward pass / the time of both passes. The backward pass takes twice as long as the forward pass.
 # Recomputation adds one more forward pass to the backward pass.
-_FORWARD_SHARE = {"none": 1 / 3, "full": 1 / 4}
+_FORWARD_SHARE = {"none": 1 / 3, "selective": 2 / 7, "full": 1 / 4}
 
 
 @dataclass(frozen=True, slots=True)

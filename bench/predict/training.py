@@ -321,6 +321,8 @@ def _passes(found: ParallelLayout) -> tuple[int, int, str]:
     """Return the number of blocking calls per layer in the forward pass and in the backward pass, and a description."""
     if found.workload.recompute == "full":
         return 2, 4, "2 forward, 2 backward, 2 in the repeated forward pass"
+    if found.workload.recompute == "selective":
+        return 2, 3, "2 forward, 2 backward, 1 in the repeated half of the forward pass"
     return 2, 2, "2 forward, 2 backward"
 
 

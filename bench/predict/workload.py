@@ -17,7 +17,8 @@ from bench.predict.messages import Refusal
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3")
 # Bytes of float32 state that an optimizer keeps per parameter, without the weight.
 OPTIMIZERS: Mapping[str, int] = {"adamw": 8, "momentum": 4, "sgd": 0}
-RECOMPUTE = ("none", "full")
+# "selective": half of each layer's activations are computed again (half of the operators, or every second layer).
+RECOMPUTE = ("none", "selective", "full")
 COMPRESSIONS = ("none", "bfloat16", "float16", "powersgd")
 # The parameters computed from the layer sizes may differ from `parameters` by this share.
 _MOST_DISAGREEMENT = 0.05
@@ -55,7 +56,11 @@ class ModelSizes:
         if self.active_experts > self.experts:
             raise UsageError.of(Refusal.EXPERTS_ACTIVE, active=self.active_experts, experts=self.experts)
         by_layers = self.parameters_by_layers
-        if by_layers is not None and abs(by_layers / self.parameters - 1) > _MOST_DISAGREEMENT:
+        if by_layers is None:
+            return
+        # Embedding and output layer may be one matrix, which is then counted once.
+        tied = by_layers - (self.hidden or 0) * (self.vocabulary or 0)
+        if min(abs(each / self.parameters - 1) for each in (by_layers, tied)) > _MOST_DISAGREEMENT:
             raise UsageError.of(Refusal.PARAMETERS_DISAGREE, by_layers=by_layers, given=self.parameters)
 
     @property

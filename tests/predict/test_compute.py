@@ -13,6 +13,7 @@ from bench.predict.compute import GPU_DEVIATION, MATMUL_SHARE, MEMORY_SHARE, Com
 from bench.predict.draws import Draws, range_of
 from bench.predict.messages import Refusal
 from bench.predict.training import layout
+from bench.predict.utilisation import PRIOR_SHARE, predicted_share
 from bench.predict.workload import Mesh, ModelSizes, Workload
 
 SMALL = ModelSizes(196608, layers=4, hidden=64, feedforward=256, heads=8, tokens=128, flops_per_sample=3.12e12)
@@ -65,17 +66,46 @@ def test_baseline_is_measured_and_includes_the_update() -> None:
     assert found.basis == "measured"
 
 
-def test_assumed_rate_is_an_interval_below_the_best_multiplication() -> None:
+def test_unmeasured_rate_is_the_share_of_published_training_runs() -> None:
+    share = predicted_share(catalogue.gpu("A100-SXM4-80GB"), "none")
     found = range_of(on("A100-SXM4-80GB").passes_s)
-    slowest, fastest = (10 * 3.12e12 / (271.2e12 * MATMUL_SHARE[end] * GPU_DEVIATION[end]) for end in (0, 1))
-    assert fastest < found.low < found.high < slowest
-    assert found.high / found.low > 1.8
+    assert found.middle == pytest.approx(10 * 3.12e12 / (312e12 * share.median), rel=0.01)
+    assert 1.5 < found.high / found.low < 2
 
 
-def test_unmeasured_multiplication_is_bracketed_by_other_gpus() -> None:
-    found = on("L40S")
-    assert "matmul L40S" in found.unknowns
-    assert any("0.729..0.869" in line for line in found.lines)
+def test_shared_software_cancels_in_the_ratio_of_two_gpus() -> None:
+    """Only the deviations of the GPUs remain."""
+    draws = Draws()
+    workload = Workload("w", ModelSizes(1e6, flops_per_sample=3.12e12), 10)
+    seconds = [
+        compute(layout(workload, 1, 8), catalogue.gpu(gpu), draws).passes_s
+        for gpu in ("A100-SXM4-80GB", "H100-SXM5-80GB")
+    ]
+    ratio, alone = range_of(seconds[0] / seconds[1]), range_of(seconds[0])
+    assert ratio.high / ratio.low < alone.high / alone.low
+    assert ratio.low < 2.06 < 2.41 < ratio.high  # measured head to head
+
+
+def test_an_architecture_without_runs_is_less_sure() -> None:
+    known, unknown = (predicted_share(catalogue.gpu(gpu), "none") for gpu in ("A100-SXM4-80GB", "L40S"))
+    assert unknown.num_runs == 0
+    assert unknown.sd_gpu > 2 * known.sd_gpu
+
+
+def test_a_run_does_not_predict_itself() -> None:
+    """Leaving out all runs leaves the assumption; leaving out one source changes the share of its GPUs."""
+    gpu = catalogue.gpu("H100-SXM5-80GB")
+    assert predicted_share(gpu, "none", lambda run: True).median == PRIOR_SHARE
+    others = predicted_share(gpu, "none", lambda run: run.source == "llm-foundry")
+    assert others.num_sources == predicted_share(gpu, "none").num_sources - 1
+
+
+def test_gpus_of_other_makers_keep_the_rate_of_multiplication() -> None:
+    found = on("MI300X")
+    assert "matmul share" in found.unknowns
+    slowest, fastest = (10 * 3.12e12 / (668.4e12 * MATMUL_SHARE[end] * GPU_DEVIATION[end]) for end in (0, 1))
+    seconds = range_of(found.passes_s)
+    assert fastest < seconds.low < seconds.high < slowest
 
 
 @pytest.mark.parametrize(
@@ -112,5 +142,5 @@ def test_baseline_of_one_gpu_narrows_the_others() -> None:
 
 def test_baseline_of_a_gpu_without_a_rate_is_ignored() -> None:
     found = on("H100-SXM5-80GB", baselines={"T4": (5.0, 5.0)})  # no rate of bfloat16 is known for it
-    assert "matmul share" in found.unknowns
+    assert "training share" in found.unknowns
     assert range_of(found.passes_s).middle == range_of(on("H100-SXM5-80GB").passes_s).middle

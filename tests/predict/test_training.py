@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.core.errors import UsageError
-from bench.predict.compute import flops_per_sample
 from bench.predict.memory import memory_need
 from bench.predict.messages import Refusal
+from bench.predict.operations import flops_per_sample
 from bench.predict.training import (
     FIRST_BUCKET_BYTES,
     Communication,

@@ -1,0 +1,62 @@
+"""Held-out training runs, and the sizes that published models have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.core.errors import UsageError
+from bench.predict.memory import memory_need
+from bench.predict.training import layout
+from bench.predict.utilisation import runs
+from bench.predict.validate_training import HeldOutRun, head_to_heads, summarize_training
+from bench.predict.workload import ModelSizes
+
+
+def held_out(index: int, factor: float) -> HeldOutRun:
+    """A prediction that is `factor` times the measurement."""
+    run = runs()[index]
+    rate = run.samples_per_s_per_gpu
+    return HeldOutRun(run, "source", 0.9 * factor * rate, factor * rate, 1.1 * factor * rate, rate, None, refused=False)
+
+
+def test_errors_are_medians_over_runs() -> None:
+    rows = [held_out(index, factor) for index, factor in enumerate((1.0, 1.2, 1.5))]
+    found = summarize_training(rows)[0]
+    assert (found.name, found.num_runs) == ("all", 3)
+    assert found.error == pytest.approx(0.2)
+    assert found.covered == pytest.approx(1 / 3)
+    assert found.width == pytest.approx(11 / 9)
+
+
+def test_head_to_heads_are_the_same_job_on_two_gpus() -> None:
+    rows = [held_out(index, 1.0) for index in range(len(runs()))]
+    found = head_to_heads(rows)
+    ratios = [each for each in found if each.gpus == ("H100-SXM5-80GB", "A100-SXM4-80GB")]
+    assert len(ratios) == 27
+    assert all(each.error == pytest.approx(0) for each in ratios)
+
+
+def test_published_shares_are_possible() -> None:
+    for run in runs():
+        assert 0.2 < run.share < 0.9, run.workload.name
+        layout(run.workload, run.num_nodes, run.gpus_per_node)
+
+
+def test_tied_embeddings_are_accepted_and_wrong_sizes_are_not() -> None:
+    sizes = ModelSizes(
+        0.7e9, layers=2, hidden=1000, feedforward=4000, heads=8, vocabulary=340_000
+    )  # counted twice: 704M
+    assert replace(sizes, parameters=0.364e9).parameters == 0.364e9  # counted once
+    with pytest.raises(UsageError, match="the layer sizes give"):
+        replace(sizes, parameters=0.5e9)
+
+
+def test_selective_recomputation_keeps_half_of_the_activations() -> None:
+    run = next(run for run in runs() if run.workload.recompute == "selective")
+    need = {
+        kind: memory_need(layout(replace(run.workload, recompute=kind), run.num_nodes, run.gpus_per_node)).total
+        for kind in ("none", "selective", "full")
+    }
+    assert need["full"] < need["selective"] < need["none"]
