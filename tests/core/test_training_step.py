@@ -6,8 +6,8 @@ import pytest
 
 from bench.core import case
 from bench.core.errors import UsageError
+from bench.core.step_trace import StepPart
 from bench.core.training_step import PARTS, SEGMENTS, late_segment, parts_of, timed_layers
-from bench.job.model import StepPart
 
 TIMED = "layers=8,forward=5ms,backward=10ms,bytes=1M"
 

@@ -1,0 +1,106 @@
+"""Does `step` find what was put in? Two hosts with a shaped link, layers that sleep, known delays; a line for each case.
+
+    python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--records FOLDER]
+
+A step has 8 buckets of 1 MiB. With b seconds of backward pass, k equal buckets and a seconds for one of them,
+max(b + a, b / k + k a) - b of the exchange is exposed; a is what 1 MiB takes at the rate with frames of 1500 bytes
+(1448 of 1538 are data). The burst of the link is not in the formula. `by clocks` and `by removal` are the two views of
+the suite, in ms. Ranks run before other work of the machine, as far as that is permitted. Needs namespaces, as the
+tests of tests/testbed do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench.results import collect
+from bench.results.document import TrainedStep
+from tests.testbed.hosts import Testbed
+
+NUM_BUCKETS, BUCKET_BYTES, FORWARD_S, BACKWARD_S = 8, 1 << 20, 5e-3, 11e-3
+DATA_SHARE = 1448 / 1538
+LAYERS = f"layers={NUM_BUCKETS},forward={FORWARD_S}s,backward={BACKWARD_S}s,bytes=1M"
+INJECTED = (
+    ("nothing", LAYERS, ""),
+    ("data 40 ms", f"{LAYERS},data=40ms", ""),
+    ("rank 1 backward 60 ms", LAYERS, "rank=1,segment=backward,delay=60ms"),
+    ("rank 1 forward 60 ms", LAYERS, "rank=1,segment=forward,delay=60ms"),
+)
+
+
+def main() -> None:
+    """Print one line for each rate and injection, as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rates", default="1gbit,400mbit,100mbit", metavar="LIST")
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep the results files here")
+    args = parser.parse_args()
+    print("| rate | injected | step | data | formula | by clocks | by removal | late |\n|" + "---|" * 8, flush=True)
+    with TemporaryDirectory() as scratch:
+        folder = args.records or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        for rate in args.rates.split(","):
+            for number, (what, layers, inject) in enumerate(INJECTED):
+                found = measured(rate, layers, inject, folder / f"{rate}-{number}.jsonl")
+                print(line(rate, what, found), flush=True)
+
+
+def measured(rate: str, layers: str, inject: str, file: Path) -> TrainedStep:
+    """Run the step on two hosts; return its figures."""
+    import torch._dynamo  # once, for all ranks: DistributedDataParallel needs it
+    import torch.distributed  # noqa: F401
+
+    file.unlink(missing_ok=True)
+    with Testbed(2, rate=rate) as bed:
+
+        def train(rank: int) -> None:
+            from bench.rank import main
+            from bench.transports.gloo import Gloo
+
+            Gloo.exits_at_once = False  # a forked rank reports its end to this process
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+            os.environ.update(
+                RANK=str(rank),
+                WORLD_SIZE="2",
+                LOCAL_RANK="0",
+                LOCAL_WORLD_SIZE="1",
+                MASTER_ADDR=bed.address("h0"),
+                MASTER_PORT="29500",
+                GLOO_SOCKET_IFNAME="eth0",
+            )
+            words = ["--transport", "gloo", "--timed", layers, "--bucket", str(BUCKET_BYTES), "--max-seconds", "3"]
+            words += ["--records", str(file), "--output", "/dev/null"]
+            with contextlib.suppress(SystemExit):
+                main.run_pattern("step", [*words, *(["--inject", inject] if inject else [])])
+
+        bed.fork(2, 1, train, timeout_s=180)
+    (found,) = collect.document(file).steps
+    return found
+
+
+def line(rate: str, what: str, found: TrainedStep) -> str:
+    """Return one line of the table."""
+    bits_per_s = float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
+    one_s = BUCKET_BYTES * 8 / DATA_SHARE / bits_per_s
+    backward_s = NUM_BUCKETS * BACKWARD_S
+    exposed_s = max(backward_s + one_s, BACKWARD_S + NUM_BUCKETS * one_s) - backward_s
+    cost = found.exposed_by_removal
+    known = cost.low_s is not None and cost.high_s is not None
+    interval = f" [{ms(cost.low_s)}..{ms(cost.high_s)}]" if known else ""
+    late = "" if found.late_rank is None else f"rank {found.late_rank}, {found.late_segment} {ms(found.late_s)}"
+    data_s = max(found.parts_s["data_wait"])
+    times = (ms(found.step_s), f"{data_s * 1e3:.2f}", ms(exposed_s), ms(cost.inside_s))
+    return "| " + " | ".join((rate, what, *times, f"{ms(cost.seconds)}{interval}", late)) + " |"
+
+
+def ms(seconds: float | None) -> str:
+    """Return seconds in milliseconds."""
+    return "" if seconds is None else f"{seconds * 1e3:.1f}"
+
+
+if __name__ == "__main__":
+    main()
