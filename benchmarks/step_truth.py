@@ -1,4 +1,4 @@
-"""Does `step` find what was put in? Two hosts with a shaped link, layers that sleep, known delays; a line for each case.
+"""Does `step` find what was put in? Two hosts with a shaped link, layers that sleep, known delays: a line for each.
 
     python -m benchmarks.step_truth [--rates 1gbit,400mbit,100mbit] [--records FOLDER]
 

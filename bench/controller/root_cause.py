@@ -67,6 +67,7 @@ def find(evidence: FailureEvidence) -> Failure | None:
         _connection_lost,
         _rank_stopped,
         _rank_lost_by_launcher,
+        _rank_terminated_first,
         _rank_gone,
         _rank_terminated,
         _host_cut_off,
@@ -204,18 +205,26 @@ def _gone(evidence: FailureEvidence) -> list[Heartbeat]:
     ]
 
 
+def _rank_terminated_first(evidence: FailureEvidence) -> Failure | None:
+    """Return the failure of the rank that got a SIGTERM and, as the launcher says, ended first.
+
+    The launcher then ends the other ranks, perhaps so suddenly that they leave no last words.
+    """
+    first = evidence.launcher
+    if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
+        for beat in evidence.beats:
+            if beat.rank == first.rank and beat.ended is not None and beat.ended.code == EndCode.TERMINATED:
+                return _of_rank(OutcomeCode.RANK_TERMINATED, beat)
+    return None
+
+
 def _rank_terminated(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the only rank that got a SIGTERM: all others still run, or the launcher says it was first.
+    """Return the failure of the only rank that got a SIGTERM while all others still run.
 
     A launcher that ends a job would end all of its ranks, so the signal came from elsewhere.
     """
     ended = [beat for beat in evidence.beats if beat.ended is not None]
     terminated = [beat for beat in ended if beat.ended is not None and beat.ended.code == EndCode.TERMINATED]
-    first = evidence.launcher
-    if first is not None and first.surely_first and first.how.facts.get("exit_code") == EXIT_TERMINATED:
-        for beat in terminated:
-            if beat.rank == first.rank:
-                return _of_rank(OutcomeCode.RANK_TERMINATED, beat)
     others = [beat for beat in evidence.beats if beat.ended is None]
     running = [beat for beat in others if str(beat.process) in evidence.states.get(beat.host, {})]
     if len(ended) != 1 or not terminated or not running or len(running) < len(others):

@@ -239,6 +239,9 @@ def test_a_rank_that_alone_got_a_sigterm_is_named_unless_the_job_was_ended() -> 
     log = "The first process to do so was:\n\n   Process name: [prterun-h0-22126@1,1]\n   Exit code:    143\n"
     reported = replace(alone, beats=terminated, launcher=mpirun.LAUNCHER.blamed(log))
     assert found(reported) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
+    # The launcher then killed the others, which left no last words.
+    killed = replace(reported, states={host: {} for host in ALIVE}, beats=(BEATS[0], terminated[1], *BEATS[2:]))
+    assert found(killed) == (OutcomeCode.RANK_TERMINATED, 1, "h1")
     by_hydra = mpirun.LAUNCHER.blamed("= RANK 1 PID 41 RUNNING AT h1\n=   EXIT CODE: 143\n")
     assert by_hydra is not None  # mpirun itself may have got the SIGTERM
     assert root_cause.find(replace(alone, beats=terminated, launcher=by_hydra)) is None
