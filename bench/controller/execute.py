@@ -402,7 +402,8 @@ def _explain(
         return _explain_late(late, cause, evidence)
     if (exit_code == 0 and evidence is None) or (not job.tool and has_rows and _is_whole(folder, job)):
         return None
-    if cause is not None and (exit_code >= 0 or cause.rank is not None):
+    # A launcher that was killed has not started all ranks, so a rank that was never heard is no cause.
+    if cause is not None and (exit_code >= 0 or (cause.rank is not None and cause.code != OutcomeCode.NEVER_HEARD)):
         return cause
     log = str(runs.log_file(folder, job.name))
     words = root_cause.last_words(evidence) if evidence is not None else None

@@ -50,6 +50,15 @@ def test_a_late_job_with_a_root_cause_has_its_code(tmp_path: Path) -> None:
     assert late.facts["late"] == OutcomeCode.SILENCE
 
 
+def test_a_killed_launcher_is_not_blamed_on_a_rank_that_it_had_not_started(tmp_path: Path) -> None:
+    runs.log_file(tmp_path, "a").write_text("")
+    not_begun = FailureEvidence(3, BEATS, late=False)
+    killed = execute._explain(-9, None, not_begun, tmp_path, job("a"), False)
+    assert killed is not None and (killed.code, killed.rank) == (OutcomeCode.LAUNCHER_FAILED, None)
+    ended = execute._explain(1, None, not_begun, tmp_path, job("a"), False)
+    assert ended is not None and (ended.code, ended.rank) == (OutcomeCode.NEVER_HEARD, 2)
+
+
 def test_a_ranks_report_comes_before_the_launchers_words_and_those_before_its_exit_code(tmp_path: Path) -> None:
     log = runs.log_file(tmp_path, "a")
     log.write_text("usage: x\nrun.py: error: unrecognized arguments: --x\n")
