@@ -137,10 +137,10 @@ def _shared(a: tuple[str, str, str], b: tuple[str, str, str]) -> float:
 
 
 def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
-    model = ModelSizes(**file["models"][entry["model"]])
+    sizes = ModelSizes(**file["models"][entry["model"]])
     workload = Workload(
         name=entry["note"],
-        model=model,
+        model=sizes,
         batch=entry["batch"],
         accumulation=entry["accumulation"],
         weights=entry["weights"],
@@ -149,11 +149,11 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         strategy=entry["strategy"],
         mesh=Mesh(tensor=entry.get("tensor", 1), pipeline=entry.get("pipeline", 1)),
     )
-    flops = flops_per_sample(model)[0]
+    flops = flops_per_sample(sizes)[0]
     if "tflops_per_gpu" in entry:
         samples_per_s = entry["tflops_per_gpu"] * 1e12 / flops
     else:
-        samples_per_s = entry["tokens_per_s_per_gpu"] / (model.tokens or 1)
+        samples_per_s = entry["tokens_per_s_per_gpu"] / (sizes.tokens or 1)
     rate = catalogue.gpu(entry["gpu"]).flops["bf16"]
     return TrainingRun(
         workload=workload,
