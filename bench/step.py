@@ -3,7 +3,7 @@
 Layers of `--timed` sleep, so that compute is exact, and their gradients are exchanged as in any training job. The row
 is the step of the slowest rank. Twins of the step without exchange, without loader and without copies take turns
 with it in one launch: what each of them saves is shown beside what the clocks of the step itself say. The size of the
-row is that of all gradients of a rank; the bus factor is an allreduce's.
+row is that of all gradients of a rank. It has no bandwidth, because most of a step is no exchange.
 
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M
     torchrun --nproc-per-node 2 -m bench.step --timed layers=8,forward=5ms,backward=10ms,bytes=1M \
@@ -12,7 +12,7 @@ row is that of all gradients of a rank; the bus factor is an allreduce's.
 
 from __future__ import annotations
 
-from bench.core.pattern import AllReducePattern
+from bench.core.pattern import AllReducePattern, Shape
 
 
 class Step(AllReducePattern):
@@ -22,6 +22,10 @@ class Step(AllReducePattern):
     trains = True
     in_place = False
     factors = frozenset({"timed", "strategy", "bucket", "inject"})
+
+    def bus_factor(self, shape: Shape) -> float | None:
+        """None: most of a step is no exchange."""
+        return None
 
 
 PATTERN = Step()

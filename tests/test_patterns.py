@@ -245,7 +245,7 @@ BUS_FACTORS: dict[str, dict[int, Fraction | None]] = {
     "peer_copy": WHOLE,
     "overlap": TWICE,
     "replay": TWICE,
-    "step": TWICE,
+    "step": NONE,
     "gpu_baseline": NONE,
     "host_device": dict.fromkeys(WHOLE, F(1)),
     "local_copy": dict.fromkeys(WHOLE, F(2)),

@@ -14,21 +14,20 @@ from typing import Any
 from bench.core.errors import UsageError
 from bench.core.plugins import nearest
 from bench.core.record import WrongData
+from bench.core.step_trace import StepPart
 from bench.core.units import format_duration, format_size, parse_duration, parse_size
 
 STRATEGIES = ("ddp",)
-INJECTABLE = ("data", "host", "h2d", "forward", "backward")
+INJECTABLE = ("data", "host", "h2d", "forward", "backward", "optimizer")
 # What a rank's step consists of, in order. "backward" ends when the last gradient is ready, "wait" with its exchange.
 SEGMENTS = ("data", "host", "h2d", "forward", "backward", "wait", "optimizer")
-# The parts of a step, as in `job explain` (job/model.py: StepPart), in the order of its page.
-PARTS = ("data_wait", "compute", "imbalance", "exposed_exchange", "exposed_copy", "host_bound", "other")
 _PART_OF = {
-    "data": "data_wait",
-    "host": "host_bound",
-    "h2d": "exposed_copy",
-    "forward": "compute",
-    "backward": "compute",
-    "optimizer": "compute",
+    "data": StepPart.DATA_WAIT,
+    "host": StepPart.HOST_BOUND,
+    "h2d": StepPart.EXPOSED_COPY,
+    "forward": StepPart.COMPUTE,
+    "backward": StepPart.COMPUTE,
+    "optimizer": StepPart.COMPUTE,
 }
 _MOST_LAYERS = 10_000
 
@@ -127,13 +126,13 @@ def parts_of(step_s: Sequence[float], segments_s: Sequence[Mapping[str, float]])
     of each rank's wait is imbalance. No clock of one rank is compared with that of another.
     """
     exposed = min(own["wait"] for own in segments_s)
-    found: dict[str, list[float]] = {part: [] for part in PARTS}
+    found: dict[str, list[float]] = {part: [] for part in StepPart}
     for whole, own in zip(step_s, segments_s, strict=True):
-        parts = dict.fromkeys(PARTS, 0.0)
+        parts: dict[StepPart, float] = dict.fromkeys(StepPart, 0.0)
         for segment, part in _PART_OF.items():
             parts[part] += own[segment]
-        parts["exposed_exchange"], parts["imbalance"] = exposed, own["wait"] - exposed
-        parts["other"] = whole - sum(parts.values())
+        parts[StepPart.EXPOSED_EXCHANGE], parts[StepPart.IMBALANCE] = exposed, own["wait"] - exposed
+        parts[StepPart.OTHER] = whole - sum(parts.values())
         for part, seconds in parts.items():
             found[part].append(seconds)
     return StepTimes(tuple(step_s), {part: tuple(seconds) for part, seconds in found.items()})

@@ -29,6 +29,7 @@ from bench.core.record import Failure, Flag, Record, Samples, Skip, StopReason
 from bench.core.remarks import CodedRemark
 from bench.core.replay_plan import PATTERN_OF, Kind, Mapped, PlannedStep, from_json, mapped, read, to_json
 from bench.core.transport import Buffers, Compiled, Overlapping, Reduction, Transport
+from bench.core.waiting import sleep_until, spin_until
 from bench.rank import sampling
 from bench.rank.messages import RankFailure, RankRefusal, RankRemark
 from bench.rank.rows import traffic
@@ -38,7 +39,6 @@ from bench.results import stats
 _MAX_S = 10.0  # time limit without a budget: steps are long
 _LEAST_SAMPLES = 3
 _BEAT_S = 1.0
-_SPIN_S = 200e-6  # the kernel wakes a sleeping rank late; the end of a sleep is spun
 _ORDER = {"host": 128, "device": 1024}  # matrices of one product: some 50 us
 Idle = Callable[[float], None]
 
@@ -133,7 +133,7 @@ class Replayer:
         self._kinds: list[_RowOfKind] = []
         self._programs: dict[int, _Program] = {}
         self._warmup: list[float] = []
-        self._idle: Idle = _sleep
+        self._idle: Idle = sleep_until
         self.run_step = self._step  # a profiled launch marks it
 
     # -- before timing
@@ -228,9 +228,9 @@ class Replayer:
     def _made_idle(self) -> Idle:
         """Return the function that stands for the job's compute: it ends at a given time."""
         if self._case.compute == "sleep":
-            return _sleep
+            return sleep_until
         if self._case.compute == "spin":
-            return _spin
+            return spin_until
         transport = self._transport
         if transport.clock == "host":
             return _multiplier()
@@ -453,19 +453,6 @@ class Replayer:
         if row.kind.op == "message":
             counted |= {"src": row.group.ranks[0], "dst": row.group.ranks[1]}
         return Record("isolated", (row.shape.payload_bytes,), in_place=row.in_place, **counted, **rest)
-
-
-def _sleep(until: float) -> None:
-    """Sleep until a time of the performance counter; the last moment is spun, because the kernel wakes a rank late."""
-    left = until - time.perf_counter() - _SPIN_S
-    if left > 0:
-        time.sleep(left)
-    _spin(until)
-
-
-def _spin(until: float) -> None:
-    while time.perf_counter() < until:
-        pass
 
 
 def _multiplier() -> Idle:

@@ -8,7 +8,8 @@ from statistics import fmean, median
 
 from bench.core.case import from_argv
 from bench.core.record import Header, Record, StepSamples, known
-from bench.core.training_step import PARTS, SEGMENTS, StepTimes, Twin, late_segment, parts_of
+from bench.core.step_trace import StepPart
+from bench.core.training_step import SEGMENTS, StepTimes, Twin, late_segment, parts_of
 from bench.results import launches, stats
 from bench.results.document import Removal, TrainedStep
 from bench.results.model import case_of
@@ -183,7 +184,7 @@ def _merged(of_row: list[TrainedStep]) -> TrainedStep:
         high_s=high,
         parts_s={
             part: tuple(fmean(one.parts_s[part][rank] for one in of_row) for rank in range(first.num_ranks))
-            for part in PARTS
+            for part in StepPart
         },
         exposed_by_removal=_merged_removal([one.exposed_by_removal for one in of_row]),
         loader_by_removal=_merged_removal([one.loader_by_removal for one in of_row]),

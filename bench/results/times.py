@@ -58,7 +58,7 @@ def from_samples(header: Header, record: Record, samples: Samples) -> Times:
     calls = samples.calls_per_sample
     of_device = header.clock == "device" and record.mode == "pipelined"
     flags[Flag.SHORT_BATCH] = of_device and calls < _FEW_CALLS and calls * middle < _SHORT_S
-    moves = record.payload_bytes and header.pattern != flops.PATTERN
+    moves = record.payload_bytes and record.step is None and header.pattern != flops.PATTERN
     algbw = record.payload_bytes / middle if moves else None
     shares = RankShares(header, record, samples)
     return Times(

@@ -1,7 +1,7 @@
 """Training steps by torch on host memory: timed layers, DistributedDataParallel, and stamps of phases and buckets.
 
-Each layer's weight gets a gradient of small whole numbers times (rank + 1). Their sum over ranks is exact in float32 in
-any order, so the exchanged gradients are compared bit for bit with the closed form.
+Each layer's weight gets a gradient of small whole numbers times (rank mod 7 + 1). Their sum over ranks is exact in
+float32 in any order, so the exchanged gradients are compared bit for bit with the closed form.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 from bench.core.record import WrongCode, WrongData
 from bench.core.training_step import GradientCheck, StepPlan, StepStamps, Twin
+from bench.core.waiting import sleep_until
 
-_SPIN_S = 200e-6  # the kernel wakes a sleeping rank late; the end of a sleep is spun
 _PERIOD = 7  # the gradient's elements repeat 1, 2, ... 7
+_FACTORS = 7  # of the ranks: small, so that sums over ten thousands of ranks are exact in float32
 _ELEMENT_BYTES = 4
 _READ = 64  # elements of the batch that the layers read
 
@@ -55,7 +56,7 @@ class TimedTrainer:
 
     def check_last(self) -> GradientCheck:
         """Compare the gradients of the last step, which must have been a full one, with the closed form."""
-        sum_of_ranks = self._num_ranks * (self._num_ranks + 1) // 2
+        sum_of_ranks = sum(map(_factor, range(self._num_ranks)))
         digest, num_wrong, first = hashlib.sha256(), 0, None
         before = 0
         for number, layer in enumerate(self._layers_of(Twin.FULL)):
@@ -78,15 +79,15 @@ class TimedTrainer:
         self._buckets = []
         began = now()
         if loads:
-            _sleep_until(began + timed.data_s + delays.get("data", 0.0))
+            sleep_until(began + timed.data_s + delays.get("data", 0.0))
         loaded = now()
         if "host" in delays:
-            _sleep_until(loaded + delays["host"])
+            sleep_until(loaded + delays["host"])
         prepared = now()
         if copies:
             self._device_batch.copy_(self._host_batch)
             if "h2d" in delays:
-                _sleep_until(prepared + delays["h2d"])
+                sleep_until(prepared + delays["h2d"])
         copied = now()
         self._optimizers[Twin.FULL].zero_grad()
         loss = self._models[Twin.FULL](self._device_batch[:_READ]).sum()
@@ -94,6 +95,8 @@ class TimedTrainer:
         loss.backward()
         returned = now()
         self._optimizers[Twin.FULL].step()
+        if "optimizer" in delays:
+            sleep_until(now() + delays["optimizer"])
         ended = now()
         ready = max(bucket[1] for bucket in self._buckets)
         done = min(returned, max(ready, *(bucket[2] for bucket in self._buckets)))
@@ -113,15 +116,17 @@ class TimedTrainer:
         """Do what a full step does, and read the clock only at its ends."""
         timed, delays = self._plan.timed, self._delays_s
         began = time.perf_counter()
-        _sleep_until(began + timed.data_s + delays.get("data", 0.0))
+        sleep_until(began + timed.data_s + delays.get("data", 0.0))
         if "host" in delays:
-            _sleep_until(time.perf_counter() + delays["host"])
+            sleep_until(time.perf_counter() + delays["host"])
         self._device_batch.copy_(self._host_batch)
         if "h2d" in delays:
-            _sleep_until(time.perf_counter() + delays["h2d"])
+            sleep_until(time.perf_counter() + delays["h2d"])
         self._optimizers[Twin.BARE].zero_grad()
         self._models[Twin.BARE](self._device_batch[:_READ]).sum().backward()
         self._optimizers[Twin.BARE].step()
+        if "optimizer" in delays:
+            sleep_until(time.perf_counter() + delays["optimizer"])
         return StepStamps(time.perf_counter() - began)
 
     # -- the model
@@ -165,7 +170,7 @@ class TimedTrainer:
 
     def _layers(self) -> Any:
         torch, timed = self._torch, self._plan.timed
-        factor = self._rank + 1
+        factor = _factor(self._rank)
 
         class Work(torch.autograd.Function):  # type: ignore[name-defined,misc]
             """Takes the time of a layer in both directions and gives its weight the known gradient."""
@@ -173,14 +178,14 @@ class TimedTrainer:
             @staticmethod
             def forward(ctx: Any, values: Any, weight: Any, gradient: Any, extra_s: tuple[float, float]) -> Any:
                 ctx.gradient, ctx.extra_s = gradient, extra_s[1]
-                _sleep_until(time.perf_counter() + timed.forward_s + extra_s[0])
+                sleep_until(time.perf_counter() + timed.forward_s + extra_s[0])
                 return values + weight[0]
 
             @staticmethod
             def backward(ctx: Any, *upstream: Any) -> Any:
                 until = time.perf_counter() + timed.backward_s + ctx.extra_s
                 gradient = ctx.gradient.clone()
-                _sleep_until(until)
+                sleep_until(until)
                 return upstream[0], gradient, None, None
 
         class TimedLayer(torch.nn.Module):  # type: ignore[name-defined,misc]
@@ -202,10 +207,6 @@ class TimedTrainer:
         )
 
 
-def _sleep_until(until: float) -> None:
-    """Sleep until a time of the performance counter; the last moment is spun."""
-    left = until - time.perf_counter() - _SPIN_S
-    if left > 0:
-        time.sleep(left)
-    while time.perf_counter() < until:
-        pass
+def _factor(rank: int) -> int:
+    """Return the factor of a rank's gradients."""
+    return rank % _FACTORS + 1

@@ -6,18 +6,13 @@ import pytest
 
 from bench.core import case
 from bench.core.errors import UsageError
-from bench.core.step_trace import StepPart
-from bench.core.training_step import PARTS, SEGMENTS, late_segment, parts_of, timed_layers
+from bench.core.training_step import SEGMENTS, late_segment, parts_of, timed_layers
 
 TIMED = "layers=8,forward=5ms,backward=10ms,bytes=1M"
 
 
 def rank_of(**seconds: float) -> dict[str, float]:
     return dict.fromkeys(SEGMENTS, 0.0) | seconds
-
-
-def test_parts_have_the_names_of_explained_jobs() -> None:
-    assert tuple(StepPart) == PARTS
 
 
 def test_the_shortest_wait_is_the_exchange_and_the_rest_is_imbalance() -> None:
@@ -60,7 +55,7 @@ def test_options_are_read_as_they_are_shown() -> None:
         (("--timed", f"{TIMED},layers=2"), "layers is given twice"),
         (("--timed", f"{TIMED},depth=2"), "'depth=2' is not NAME=VALUE"),
         (("--timed", "layers=2,forward=5ms,backward=1ms,bytes=6"), "multiple of 4 bytes"),
-        (("--inject", "rank=1,segment=optimizer,delay=1ms"), "no segment is called 'optimizer'"),
+        (("--inject", "rank=1,segment=optimiser,delay=1ms"), "no segment is called 'optimiser'"),
         (("--inject", "rank=-1,segment=data,delay=1ms"), "not a whole number"),
         (("--strategy", "dpp"), "did you mean 'ddp'"),
     ],

@@ -1,0 +1,21 @@
+"""Let an exact time pass on the host."""
+
+from __future__ import annotations
+
+import time
+
+_SPIN_S = 200e-6  # the kernel wakes a sleeping process late; the end of a sleep is spun
+
+
+def sleep_until(until_s: float) -> None:
+    """Sleep until a time of the performance counter."""
+    left = until_s - time.perf_counter() - _SPIN_S
+    if left > 0:
+        time.sleep(left)
+    spin_until(until_s)
+
+
+def spin_until(until_s: float) -> None:
+    """Use the CPU until a time of the performance counter."""
+    while time.perf_counter() < until_s:
+        pass
