@@ -32,7 +32,10 @@ _SD_OTHER_CHIP = 0.15  # a GPU of a known architecture of which no run is publis
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A published run: the workload, the machine, and the measured samples per second of one GPU."""
+    """A published run: the workload, the machine, and the measured samples per second of one GPU.
+
+    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it.
+    """
 
     workload: Workload
     source: str
@@ -42,6 +45,7 @@ class TrainingRun:
     gpus_per_node: int
     samples_per_s_per_gpu: float
     share: float
+    memory_gib: float | None
 
     @property
     def architecture(self) -> str:
@@ -164,4 +168,5 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         gpus_per_node=entry["gpus_per_node"],
         samples_per_s_per_gpu=samples_per_s,
         share=samples_per_s * flops * REPEATED_PASSES[entry["recompute"]] / rate,
+        memory_gib=entry.get("memory_gib"),
     )
