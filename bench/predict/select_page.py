@@ -50,6 +50,7 @@ _COLUMNS = [
 ]
 _SPANS = ((2 * 86400, "days", 86400), (2 * 3600, "hours", 3600), (0, "minutes", 60))  # the unit of a run from this on
 _MOST_COLUMNS = 100
+_BY_CHANCE = 0.01  # the ends of an interval of thousands of draws differ by less from one set of draws to the next
 _FEW = 4  # with more machines than this, some lines are merged, and some are only in JSON
 _VERBS = {"cost": ("costs", "cheaper"), "time": ("takes", "faster")}
 
@@ -262,7 +263,7 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
     """Return what the user's runs changed for a machine, its nearest published run, and what would narrow it."""
     notes = []
     before, step = selection.without_runs.get(each.name), each.range("total_s")
-    if before is not None and before.text(1e3) == step.text(1e3):
+    if before is not None and _as_before(before, step):
         notes.append(Coded.of(DecisionNote.MEASURED_NOTHING, machine=each.name))
     elif before is not None:
         texts = {"before": before.text(1e3), "after": step.text(1e3)}
@@ -282,6 +283,12 @@ def _machine_notes(selection: Selection, each: Candidate, run: WholeRun) -> list
         cause = {"description": run.narrowing.description, "command": run.narrowing.command}
         notes.append(Coded.of(DecisionNote.NARROW, machine=each.name, **factors, **cause))
     return notes
+
+
+def _as_before(before: DrawnRange, after: DrawnRange) -> bool:
+    """Check whether two ranges differ by the chance of their draws only."""
+    ends = ((before.low, after.low), (before.high, after.high))
+    return all(abs(new / old - 1) < _BY_CHANCE for old, new in ends)
 
 
 def _short_print(selection: Selection) -> list[str]:

@@ -28,6 +28,12 @@ _SD_RECOMPUTE = 0.12
 _SD_COMBINATION = 0.06  # of architecture, source and recomputation
 _SD_RUN = 0.06
 _SD_OTHER_CHIP = 0.15  # a GPU of a known architecture of which no run is published
+_SD_OTHER_KIND = 0.15  # a kind of model (model_kind) of which no run is published
+
+
+def model_kind(model: ModelSizes) -> str:
+    """Return the kind of model whose shares are alike: a language model has a vocabulary."""
+    return "other" if model.vocabulary is None else "language"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +88,23 @@ def runs() -> tuple[TrainingRun, ...]:
 
 
 def predicted_share(
-    gpu: GpuModel, recompute: str, without: Callable[[TrainingRun], bool] | None = None
+    gpu: GpuModel, recompute: str, kind: str, without: Callable[[TrainingRun], bool] | None = None
 ) -> SharePrediction:
     """Return the predicted share of the operations, the repeated ones included, for a source that is not published.
 
-    `without`: tells the runs that must not be used.
+    `kind`: model_kind of the trained model. `without`: tells the runs that must not be used.
     """
     if without is None:
-        return _known(gpu.name, recompute)
-    return _from([run for run in runs() if not without(run)], gpu, recompute)
+        return _known(gpu.name, recompute, kind)
+    return _from([run for run in runs() if not without(run)], gpu, recompute, kind)
 
 
 @cache
-def _known(gpu: str, recompute: str) -> SharePrediction:
-    return _from(runs(), catalogue.gpu(gpu), recompute)
+def _known(gpu: str, recompute: str, kind: str) -> SharePrediction:
+    return _from(runs(), catalogue.gpu(gpu), recompute, kind)
 
 
-def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str) -> SharePrediction:
+def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str, kind: str) -> SharePrediction:
     import numpy as np
 
     cells: dict[tuple[str, str, str], list[float]] = {}
@@ -112,9 +118,12 @@ def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str) -> ShareP
     own = [run for run in known if run.architecture == gpu.architecture]
     counted = len(own), len({run.source for run in own})
     residual = _SD_SOURCE**2 + _SD_COMBINATION**2 + _SD_RUN**2
+    own_kind = any(model_kind(run.workload.model) == kind for run in known)
+    of_kind = 0.0 if own_kind else _SD_OTHER_KIND**2
     if not cells:
         gpu_sd = sqrt(_SD_ARCHITECTURE**2 + extra**2)
-        return SharePrediction(PRIOR_SHARE, gpu_sd, sqrt(_SD_ALL**2 + _SD_RECOMPUTE**2 + residual), *counted)
+        shared = _SD_ALL**2 + _SD_RECOMPUTE**2 + residual + of_kind
+        return SharePrediction(PRIOR_SHARE, gpu_sd, sqrt(shared), *counted)
     keys = list(cells)
     noise = np.diag([_SD_COMBINATION**2 + _SD_RUN**2 / len(cells[key]) for key in keys])
     weights = np.linalg.inv(np.array([[_shared(a, b) for b in keys] for a in keys]) + noise)
@@ -126,7 +135,7 @@ def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str) -> ShareP
     of_gpu = _SD_ARCHITECTURE**2 - float(architecture @ weights @ architecture)
     of_gpu = min(of_gpu, variance / 2)
     centre = PRIOR_SHARE * exp(float(towards @ weights @ means))
-    return SharePrediction(min(centre, 1.0), sqrt(of_gpu + extra**2), sqrt(variance - of_gpu), *counted)
+    return SharePrediction(min(centre, 1.0), sqrt(of_gpu + extra**2), sqrt(variance - of_gpu + of_kind), *counted)
 
 
 def _shared(a: tuple[str, str, str], b: tuple[str, str, str]) -> float:
@@ -141,10 +150,10 @@ def _shared(a: tuple[str, str, str], b: tuple[str, str, str]) -> float:
 
 
 def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
-    model = ModelSizes(**file["models"][entry["model"]])
+    sizes = ModelSizes(**file["models"][entry["model"]])
     workload = Workload(
         name=entry["note"],
-        model=model,
+        model=sizes,
         batch=entry["batch"],
         accumulation=entry["accumulation"],
         weights=entry["weights"],
@@ -153,11 +162,11 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         strategy=entry["strategy"],
         mesh=Mesh(tensor=entry.get("tensor", 1), pipeline=entry.get("pipeline", 1)),
     )
-    flops = flops_per_sample(model)[0]
+    flops = flops_per_sample(sizes)[0]
     if "tflops_per_gpu" in entry:
         samples_per_s = entry["tflops_per_gpu"] * 1e12 / flops
     else:
-        samples_per_s = entry["tokens_per_s_per_gpu"] / (model.tokens or 1)
+        samples_per_s = entry["tokens_per_s_per_gpu"] / (sizes.tokens or 1)
     rate = catalogue.gpu(entry["gpu"]).flops["bf16"]
     return TrainingRun(
         workload=workload,

@@ -18,7 +18,7 @@ from bench.predict.memory import memory_need
 from bench.predict.operations import REPEATED_PASSES
 from bench.predict.step import step
 from bench.predict.training import layout
-from bench.predict.utilisation import TrainingRun, predicted_share, runs
+from bench.predict.utilisation import TrainingRun, model_kind, predicted_share, runs
 
 if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
@@ -147,7 +147,12 @@ def _job(row: HeldOutRun) -> tuple[object, ...]:
 
 def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> HeldOutRun:
     gpu, own = catalogue.gpu(run.gpu), getattr(run, held_out)
-    share = predicted_share(gpu, run.workload.recompute, lambda other: bool(getattr(other, held_out) == own))
+    share = predicted_share(
+        gpu,
+        run.workload.recompute,
+        model_kind(run.workload.model),
+        lambda other: bool(getattr(other, held_out) == own),
+    )
     found = layout(run.workload, run.num_nodes, run.gpus_per_node)
     draws = Draws(_NUM_DRAWS)
     computed = compute(found, gpu, draws, share=share)
