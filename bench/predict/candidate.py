@@ -22,7 +22,7 @@ from bench.predict.compute import Compute, Rates, compute
 from bench.predict.cost import Energy, Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.goodput import Goodput
-from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need
+from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
@@ -162,7 +162,7 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
         raise UsageError.of(Refusal.GPUS_TOO_MANY, instance=instance.name, num_gpus=instance.gpus, requested=per_node)
     found = layout(workload, num_nodes, per_node)
     memory = memory_need(found)
-    if gpu.memory_bytes is not None and memory.least > gpu.memory_bytes:
+    if gpu.memory_bytes is not None and refused(memory, gpu.memory_bytes):
         raise OutOfMemoryError(memory, gpu.memory_bytes, gpu.name)
     exchanges = predicted_exchanges(found, instance.links, question.evidence)
     computed = compute(found, gpu, draws, question.rates)

@@ -65,6 +65,14 @@ class OutOfMemoryError(UsageError):
         super().__init__(Refusal.OUT_OF_MEMORY.words(self.facts))
 
 
+def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
+    """Return whether a GPU of this nominal size is certainly too small; unknown sizes are not.
+
+    Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
+    """
+    return memory_bytes is not None and need.least > memory_bytes / 1e9 * 2**30
+
+
 def memory_need(found: ParallelLayout) -> MemoryNeed:
     """Return the memory that one GPU needs during training."""
     workload = found.workload

@@ -14,7 +14,7 @@ from bench.hardware import catalogue
 from bench.predict.candidate import LOST_TO_OVERLAP, predicted_exchanges
 from bench.predict.compute import compute
 from bench.predict.draws import Draws, range_of
-from bench.predict.memory import memory_need
+from bench.predict.memory import memory_need, refused
 from bench.predict.operations import REPEATED_PASSES
 from bench.predict.step import step
 from bench.predict.training import layout
@@ -183,7 +183,7 @@ def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> 
         high=rate.high,
         half=per_share * RULE_SHARE,
         by_architecture=per_share * median(others) if others else None,
-        refused=gpu.memory_bytes is not None and memory.least > gpu.memory_bytes,
+        refused=refused(memory, gpu.memory_bytes),
         memory_gib=memory.total / 2**30,
         bare=range_of(found.samples / found.num_gpus / computed.passes_s).middle,
     )
