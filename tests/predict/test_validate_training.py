@@ -8,7 +8,7 @@ import pytest
 
 from bench.core.errors import UsageError
 from bench.hardware.catalogue import gpu
-from bench.predict.memory import memory_need
+from bench.predict.memory import memory_need, refused
 from bench.predict.training import layout
 from bench.predict.utilisation import runs
 from bench.predict.validate_training import HeldOutRun, head_to_heads, memory_facts, summarize_training
@@ -68,8 +68,10 @@ def test_tied_embeddings_are_accepted_and_wrong_sizes_are_not() -> None:
 
 def test_no_published_run_is_refused_for_want_of_memory() -> None:
     for run in runs():
-        least = memory_need(layout(run.workload, run.num_nodes, run.gpus_per_node)).least
-        assert least <= (gpu(run.gpu).memory_bytes or 0), run.workload.name
+        need = memory_need(layout(run.workload, run.num_nodes, run.gpus_per_node))
+        assert not refused(need, gpu(run.gpu).memory_bytes), run.workload.name
+    assert refused(need, need.least / 2)
+    assert not refused(need, None)
 
 
 def test_printed_memory_is_within_a_tenth_of_the_estimate() -> None:
