@@ -22,7 +22,7 @@ from bench.predict.compute import Compute, Rates, compute
 from bench.predict.cost import Energy, Priced
 from bench.predict.draws import DrawnRange, Draws, range_of
 from bench.predict.goodput import Goodput
-from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need
+from bench.predict.memory import MemoryNeed, OutOfMemoryError, memory_need, refused
 from bench.predict.messages import PredictRemark, Refusal
 from bench.predict.predict import BASES, EfficiencyEvidence, Prediction
 from bench.predict.step import StepTime, step
@@ -162,7 +162,7 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
         raise UsageError.of(Refusal.GPUS_TOO_MANY, instance=instance.name, num_gpus=instance.gpus, requested=per_node)
     found = layout(workload, num_nodes, per_node)
     memory = memory_need(found)
-    if gpu.memory_bytes is not None and memory.total > gpu.memory_bytes:
+    if gpu.memory_bytes is not None and refused(memory, gpu.memory_bytes):
         raise OutOfMemoryError(memory, gpu.memory_bytes, gpu.name)
     exchanges = predicted_exchanges(found, instance.links, question.evidence)
     computed = compute(found, gpu, draws, question.rates)
@@ -187,6 +187,9 @@ def candidate(instance: Instance, num_nodes: int, question: SelectionQuestion, d
     remarks = [*_unpublished(gpu, exchanges), *feed_remarks]
     remarks += _unverified(workload, gpu, computed, exchanges, feed)
     remarks += priced.remarks
+    if gpu.memory_bytes is not None and memory.total > gpu.memory_bytes:
+        facts = {"least_gb": memory.least / 1e9, "estimated_gb": memory.total / 1e9}
+        remarks.append(Coded.of(PredictRemark.MEMORY_TIGHT, **facts, memory_gb=gpu.memory_bytes / 1e9))
     return Candidate(
         instance=instance,
         gpu=gpu,

@@ -21,7 +21,7 @@ from bench.hardware.catalogue import GpuModel
 from bench.predict.messages import Refusal
 from bench.predict.operations import REPEATED_PASSES, flops_per_sample
 from bench.predict.training import ParallelLayout, width
-from bench.predict.utilisation import SharePrediction, predicted_share
+from bench.predict.utilisation import SharePrediction, model_kind, predicted_share
 from bench.predict.workload import OPTIMIZERS, Span, Workload
 
 if TYPE_CHECKING:
@@ -119,7 +119,9 @@ def _achieved(
         line = f"{_span(given)} (given) of {dense / 1e12:.4g} TFLOP/s ({workload.compute}, dense: {gpu.source})"
         return dense * draws.between(name, *given), line, {name: "the achieved part of the peak rate"}, gpu.verified
     if _by_published_runs(workload, gpu, rates):
-        return _published(workload, gpu, draws, share or predicted_share(gpu, workload.recompute))
+        return _published(
+            workload, gpu, draws, share or predicted_share(gpu, workload.recompute, model_kind(workload.model))
+        )
     rate, rate_line, unknowns, verified = _multiplication(gpu, workload.compute, draws, rates)
     of_rate, share_line, shared = _share(found, draws, rates)
     unknowns |= shared | {f"gpu {gpu.name}": f"the training rate of {gpu.name} relative to other GPUs"}

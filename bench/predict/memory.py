@@ -1,10 +1,10 @@
-"""Compute the GPU memory that a training job needs.
+"""Compute the GPU memory that a training job needs: an estimate, and a lower bound below which no program trains it.
 
-Weights, gradients and optimizer states are exact, and activations are an estimate.
-
-The formulas for weights, gradients and optimizer states are from Rajbhandari et al., "ZeRO" (SC20, section 5). The
-formula for activations is from Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
-(2022, equation 1), without the attention matrix, which fused attention never stores. Memory of the runtime, library
+Weights, gradients and optimizer states are exact (Rajbhandari et al., "ZeRO", SC20, section 5). Activations are counted
+as in Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022, section 4): each input
+that the backward pass needs, without dropout masks, and without the attention matrix, which fused attention never
+stores. The paper counts a layer with multi-head attention and two feed-forward matrices; here keys and values follow
+`kv_heads`, and the feed-forward block its width, its gate and the experts of a token. Memory of the runtime, library
 buffers and fragmentation are not counted.
 """
 
@@ -17,24 +17,28 @@ from bench.predict.messages import Refusal
 from bench.predict.training import ParallelLayout, width
 from bench.predict.workload import OPTIMIZERS
 
-_BYTES_PER_ELEMENT = 34  # activations of one layer with 2-byte elements: 34 x tokens x batch x hidden
-_BYTES_KEPT = 2  # with full recomputation, only the input of each layer is kept
-# One element of the output layer: logits in 2 bytes and as float32. Programs that keep a float32 gradient need more.
-_OUTPUT_BYTES = 6
+# One element of the output layer by a cross entropy in float32: logits in 2 bytes, then as float32, the logarithm of
+# the softmax and the gradient. Fused losses keep less, and a loss computed in pieces none: the lower bound has none.
+_OUTPUT_BYTES = 2 + 3 * 4
+_GATHERED_LAYERS = 2  # ZeRO 3 gathers a layer's weights while it computes another layer
 _FIRST_SHARDED_STAGE = {"weights": 3, "gradients": 2, "optimizer": 1}  # the first stage of ZeRO that shards it
 _STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryNeed:
-    """The memory that one GPU needs: the bytes of each part by its name, and how each part was calculated."""
+    """The memory that one GPU needs: the bytes of each part by its name, and how each part was calculated.
+
+    `least`: the lower bound of the sum of all parts, in bytes.
+    """
 
     parts: dict[str, float]
     calculations: dict[str, str]
+    least: float
 
     @property
     def total(self) -> float:
-        """The sum of all parts."""
+        """The estimate: the sum of all parts."""
         return sum(self.parts.values())
 
     @property
@@ -45,15 +49,28 @@ class MemoryNeed:
 
 
 class OutOfMemoryError(UsageError):
-    """An error: the job needs more memory than the GPU has. `summary`: the message without the calculation."""
+    """An error: the lower bound is more memory than the GPU has. `summary`: the message without the calculation."""
 
     def __init__(self, need: MemoryNeed, memory_bytes: float, gpu: str) -> None:
         """`memory_bytes`: the memory of one GPU in bytes."""
-        facts = {"needed_gb": need.total / 1e9, "memory_gb": memory_bytes / 1e9, "gpu": gpu}
+        facts = {
+            "needed_gb": need.least / 1e9,
+            "estimated_gb": need.total / 1e9,
+            "memory_gb": memory_bytes / 1e9,
+            "gpu": gpu,
+        }
         self.need = need
         self.summary = Refusal.OUT_OF_MEMORY.words(facts)
         self.code, self.facts = str(Refusal.OUT_OF_MEMORY), facts | {"calculation": need.calculation}
         super().__init__(Refusal.OUT_OF_MEMORY.words(self.facts))
+
+
+def refused(need: MemoryNeed, memory_bytes: float | None) -> bool:
+    """Return whether a GPU of this nominal size is certainly too small; unknown sizes are not.
+
+    Data sheets say GB for 10^9 and for 2^30 bytes: an A100 of "40 GB" has 40,960 MiB.
+    """
+    return memory_bytes is not None and need.least > memory_bytes / 1e9 * 2**30
 
 
 def memory_need(found: ParallelLayout) -> MemoryNeed:
@@ -77,32 +94,90 @@ def memory_need(found: ParallelLayout) -> MemoryNeed:
                 calculation += f", experts / {expert_shards}"
         parts[name] = each * (found.dense / dense_shards + found.experts / expert_shards)
         calculations[name] = calculation
-    activations, calculation = _activations(found)
-    if activations:
-        parts["activations"], calculations["activations"] = activations, calculation
-    return MemoryNeed(parts, calculations)
+    least = sum(parts.values())
+    for name, (estimate, bound, calculation) in _estimates(found).items():
+        parts[name], calculations[name] = estimate, calculation
+        least += bound
+    return MemoryNeed(parts, calculations, least)
 
 
-def _activations(found: ParallelLayout) -> tuple[float, str]:
-    """Return the bytes of the activations, and their calculation as text; 0 if the layers are unknown."""
+def _estimates(found: ParallelLayout) -> dict[str, tuple[float, float, str]]:
+    """Return the estimated parts by name: bytes, their lower bound, and the calculation; none if sizes are unknown."""
     workload, model, mesh = found.workload, found.workload.model, found.workload.mesh
-    if None in (model.layers, model.hidden, model.tokens):
-        return 0.0, ""
-    elements = workload.batch * (model.tokens or 0) * (model.hidden or 0) * width(workload.compute) / 2
-    in_flight = min(mesh.pipeline, workload.accumulation)
-    layers = found.stage_layers * in_flight
-    if workload.recompute == "full":
-        total = elements * (_BYTES_KEPT * layers + _BYTES_PER_ELEMENT / mesh.tensor)
-        words = f"{_BYTES_KEPT} bytes x {layers} layers + {_BYTES_PER_ELEMENT} bytes of one layer, each"
-    elif workload.recompute == "selective":
-        each = (_BYTES_PER_ELEMENT + _BYTES_KEPT) / 2
-        total = elements * each * layers / mesh.tensor
-        words = f"{each:g} bytes x {layers} layers"
-    else:
-        total = elements * _BYTES_PER_ELEMENT * layers / mesh.tensor
-        words = f"{_BYTES_PER_ELEMENT} bytes x {layers} layers"
-    words += f" x {workload.batch} x {model.tokens} tokens x {model.hidden}, estimated"
+    if model.layers is None or model.hidden is None or model.tokens is None:
+        return {}
+    parts = {}
+    element = width(workload.compute)
+    tokens = workload.batch * model.tokens
+    scale = tokens * model.hidden * element / 2
+    layers = found.stage_layers * min(mesh.pipeline, workload.accumulation)
+    computed, computed_least = _layer_bytes(found)
+    kept, kept_least = _kept_bytes(found)
+    # A layer whose forward pass is repeated is in memory as a whole.
+    repeated, repeated_least = (0.0, 0.0) if workload.recompute == "none" else (computed, computed_least)
+    words = f"({kept:.3g} bytes x {layers} layers"
+    words += f" + {repeated:.3g} bytes of a layer computed again)" if repeated else ")"
+    words += f" x {workload.batch} x {model.tokens} tokens x {model.hidden}"
+    estimate, least = scale * (kept * layers + repeated), scale * (kept_least * layers + repeated_least)
+    parts["activations"] = estimate, least, f"{words}, estimated; at least {least / 1e9:.3g}"
     if model.vocabulary and mesh.pipeline == 1:
-        total += workload.batch * (model.tokens or 0) * model.vocabulary * _OUTPUT_BYTES / mesh.tensor
-        words += f", plus {_OUTPUT_BYTES} bytes per element of the output layer"
-    return total, words
+        output = tokens * model.vocabulary * _OUTPUT_BYTES / mesh.tensor
+        words = f"{_OUTPUT_BYTES} bytes x {workload.batch} x {model.tokens} tokens x {model.vocabulary}"
+        words += f" / {mesh.tensor}" if mesh.tensor > 1 else ""
+        parts["output layer"] = output, 0.0, f"{words}, estimated; none if the loss is computed in pieces"
+    if workload.strategy == "zero3":
+        each = (found.dense + found.experts) / found.stage_layers
+        words = f"{_GATHERED_LAYERS} layers x {each:.3g} x {element} bytes, estimated"
+        parts["gathered weights"] = _GATHERED_LAYERS * each * element, 0.0, words
+    return parts
+
+
+def _layer_bytes(found: ParallelLayout) -> tuple[float, float]:
+    """Return the bytes of one layer's activations per token and hidden element at 2 bytes, and their lower bound.
+
+    The lower bound has only what a compiler cannot compute again from its neighbours without a matrix multiplication:
+    inputs of the norms, queries, keys, values, the output of attention, and the first products of the feed-forward
+    block. Tensor parallelism divides all of it with sequence parallelism, else all but the inputs of norms and
+    matrices.
+    """
+    model, mesh = found.workload.model, found.workload.mesh
+    attention, block = _attention_bytes(found), _block_bytes(found)
+    norms, inputs = 4, 2 + 2 * model.active_experts
+    undivided = mesh.tensor if not mesh.sequence else 1
+    # A gated block keeps two products, the activation of one, and their product; a plain one a product and its
+    # activation.
+    computed = (norms + inputs) * undivided + attention + 2 * block
+    least = norms * undivided + attention + block
+    return computed / mesh.tensor, least / mesh.tensor
+
+
+def _kept_bytes(found: ParallelLayout) -> tuple[float, float]:
+    """Return what the forward pass keeps of each layer, in the unit of _layer_bytes, and its lower bound.
+
+    Selective: the layer's input, the output of attention and the results of half of the matrix multiplications, as
+    torchtitan's option `op` does. Full: the layer's input.
+    """
+    workload, mesh = found.workload, found.workload.mesh
+    layer_input = 2 / (mesh.tensor if mesh.sequence else 1)
+    if workload.recompute == "none":
+        return _layer_bytes(found)
+    if workload.recompute == "full":
+        return layer_input, layer_input
+    # Queries, keys, values, the output projection (as wide as attention's output), and the block's multiplications.
+    results = _attention_bytes(found) + _block_bytes(found) + 2
+    kept = layer_input + (2 + results / 2) / mesh.tensor
+    return kept, layer_input
+
+
+def _attention_bytes(found: ParallelLayout) -> float:
+    """Return the bytes of queries, keys, values and the output of attention, in the unit of _layer_bytes."""
+    model = found.workload.model
+    return 4 + 4 * (model.kv_heads or model.heads or 1) / (model.heads or 1)
+
+
+def _block_bytes(found: ParallelLayout) -> float:
+    """Return the bytes of the first products of the feed-forward blocks of a token, in the unit of _layer_bytes."""
+    model = found.workload.model
+    hidden = model.hidden or 1
+    wide = (model.feedforward or 4 * hidden) / hidden
+    return 2 * wide * (2 if model.gated else 1) * model.active_experts

@@ -54,7 +54,7 @@ class Refusal(OptionalPartsCode):
     DTYPE_RATE_UNKNOWN = "dtype-rate-unknown", "the {dtype} rate of {gpu} is unknown: set {setting}"
     OUT_OF_MEMORY = (
         "out-of-memory",
-        "does not fit in memory: needs {needed_gb:.3g} GB, a {gpu} has {memory_gb:.3g} GB<: {calculation}>",
+        "does not fit in memory: needs at least {needed_gb:.3g} GB, a {gpu} has {memory_gb:.3g} GB<: {calculation}>",
     )
     # Parallel layout
     MESH_NOT_DIVISOR = (
@@ -164,6 +164,11 @@ class PredictRemark(OptionalPartsCode):
         "feed-without-input",
         "the host-to-device feed is left out: the workload has no `training.input`",
     )
+    MEMORY_TIGHT = (
+        "memory-tight",
+        "may not fit in memory: needs {least_gb:.3g} GB at least and {estimated_gb:.3g} GB by estimate, the GPU has "
+        "{memory_gb:.3g} GB",
+    )
     FEED_WITHOUT_PCIE = "feed-without-pcie", "the host-to-device feed is left out: the PCIe rate is unknown"
     NOTHING_PUBLISHED = (
         "nothing-published",
@@ -267,13 +272,25 @@ class PageNote(Code):
         "training-held-out",
         "error: median over runs of |predicted / measured - 1|; each run is predicted without all runs of its class",
     )
+    TRAINING_BARE = (
+        "training-bare",
+        "bare: error if neither communication nor the optimizer's update is added to the share's time",
+    )
     TRAINING_RULES = (
         "training-rules",
         "half sheet: error of half the data sheet's rate; by GPU: of the median share of the architecture in other "
         "sources",
     )
     TRAINING_INTERVAL = "training-interval", "covered: runs inside their 90 % interval; high/low: its median width"
-    TRAINING_REFUSED = "training-refused", "refused: runs that were published, but do not fit by the memory estimate"
+    TRAINING_REFUSED = (
+        "training-refused",
+        "refused: published runs that select would refuse: the lower bound of their memory exceeds the GPU's",
+    )
+    TRAINING_MEMORY = (
+        "training-memory",
+        "memory: {num} of {num_all} printed sizes are within 10 % of the estimate; by estimate {num_tight} of "
+        "{num_runs} published runs would not fit",
+    )
     TRAINING_RATIOS = "training-ratios", "{num} of {num_all} ratios are within 15 %"
 
 

@@ -28,11 +28,20 @@ _SD_RECOMPUTE = 0.12
 _SD_COMBINATION = 0.06  # of architecture, source and recomputation
 _SD_RUN = 0.06
 _SD_OTHER_CHIP = 0.15  # a GPU of a known architecture of which no run is published
+_SD_OTHER_KIND = 0.15  # a kind of model (model_kind) of which no run is published
+
+
+def model_kind(model: ModelSizes) -> str:
+    """Return the kind of model whose shares are alike: a language model has a vocabulary."""
+    return "other" if model.vocabulary is None else "language"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A published run: the workload, the machine, and the measured samples per second of one GPU."""
+    """A published run: the workload, the machine, and the measured samples per second of one GPU.
+
+    `memory_gib`: the memory that one GPU used, in GiB; None if the source does not print it.
+    """
 
     workload: Workload
     source: str
@@ -42,6 +51,7 @@ class TrainingRun:
     gpus_per_node: int
     samples_per_s_per_gpu: float
     share: float
+    memory_gib: float | None
 
     @property
     def architecture(self) -> str:
@@ -78,23 +88,23 @@ def runs() -> tuple[TrainingRun, ...]:
 
 
 def predicted_share(
-    gpu: GpuModel, recompute: str, without: Callable[[TrainingRun], bool] | None = None
+    gpu: GpuModel, recompute: str, kind: str, without: Callable[[TrainingRun], bool] | None = None
 ) -> SharePrediction:
     """Return the predicted share of the operations, the repeated ones included, for a source that is not published.
 
-    `without`: tells the runs that must not be used.
+    `kind`: model_kind of the trained model. `without`: tells the runs that must not be used.
     """
     if without is None:
-        return _known(gpu.name, recompute)
-    return _from([run for run in runs() if not without(run)], gpu, recompute)
+        return _known(gpu.name, recompute, kind)
+    return _from([run for run in runs() if not without(run)], gpu, recompute, kind)
 
 
 @cache
-def _known(gpu: str, recompute: str) -> SharePrediction:
-    return _from(runs(), catalogue.gpu(gpu), recompute)
+def _known(gpu: str, recompute: str, kind: str) -> SharePrediction:
+    return _from(runs(), catalogue.gpu(gpu), recompute, kind)
 
 
-def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str) -> SharePrediction:
+def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str, kind: str) -> SharePrediction:
     import numpy as np
 
     cells: dict[tuple[str, str, str], list[float]] = {}
@@ -108,9 +118,12 @@ def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str) -> ShareP
     own = [run for run in known if run.architecture == gpu.architecture]
     counted = len(own), len({run.source for run in own})
     residual = _SD_SOURCE**2 + _SD_COMBINATION**2 + _SD_RUN**2
+    own_kind = any(model_kind(run.workload.model) == kind for run in known)
+    of_kind = 0.0 if own_kind else _SD_OTHER_KIND**2
     if not cells:
         gpu_sd = sqrt(_SD_ARCHITECTURE**2 + extra**2)
-        return SharePrediction(PRIOR_SHARE, gpu_sd, sqrt(_SD_ALL**2 + _SD_RECOMPUTE**2 + residual), *counted)
+        shared = _SD_ALL**2 + _SD_RECOMPUTE**2 + residual + of_kind
+        return SharePrediction(PRIOR_SHARE, gpu_sd, sqrt(shared), *counted)
     keys = list(cells)
     noise = np.diag([_SD_COMBINATION**2 + _SD_RUN**2 / len(cells[key]) for key in keys])
     weights = np.linalg.inv(np.array([[_shared(a, b) for b in keys] for a in keys]) + noise)
@@ -122,7 +135,7 @@ def _from(known: Sequence[TrainingRun], gpu: GpuModel, recompute: str) -> ShareP
     of_gpu = _SD_ARCHITECTURE**2 - float(architecture @ weights @ architecture)
     of_gpu = min(of_gpu, variance / 2)
     centre = PRIOR_SHARE * exp(float(towards @ weights @ means))
-    return SharePrediction(min(centre, 1.0), sqrt(of_gpu + extra**2), sqrt(variance - of_gpu), *counted)
+    return SharePrediction(min(centre, 1.0), sqrt(of_gpu + extra**2), sqrt(variance - of_gpu + of_kind), *counted)
 
 
 def _shared(a: tuple[str, str, str], b: tuple[str, str, str]) -> float:
@@ -164,4 +177,5 @@ def _run(file: dict[str, Any], entry: dict[str, Any]) -> TrainingRun:
         gpus_per_node=entry["gpus_per_node"],
         samples_per_s_per_gpu=samples_per_s,
         share=samples_per_s * flops * REPEATED_PASSES[entry["recompute"]] / rate,
+        memory_gib=entry.get("memory_gib"),
     )

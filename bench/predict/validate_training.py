@@ -14,11 +14,11 @@ from bench.hardware import catalogue
 from bench.predict.candidate import LOST_TO_OVERLAP, predicted_exchanges
 from bench.predict.compute import compute
 from bench.predict.draws import Draws, range_of
-from bench.predict.memory import memory_need
+from bench.predict.memory import memory_need, refused
 from bench.predict.operations import REPEATED_PASSES
 from bench.predict.step import step
 from bench.predict.training import layout
-from bench.predict.utilisation import TrainingRun, predicted_share, runs
+from bench.predict.utilisation import TrainingRun, model_kind, predicted_share, runs
 
 if TYPE_CHECKING:
     from bench.predict.predict import EfficiencyEvidence
@@ -33,7 +33,9 @@ class HeldOutRun:
     """One published run and its prediction without its class. Rates are samples per second of one GPU.
 
     `half`: by the rule "half the data sheet". `by_architecture`: by the median share of the runs of the same
-    architecture in other sources; None if there are none. `refused`: whether the memory estimate would refuse the run.
+    architecture in other sources; None if there are none. `refused`: whether `select` would refuse the run for want of
+    memory. `memory_gib`: the estimated memory of one GPU in GiB. `bare`: by the predicted share alone, without the
+    predicted communication and the optimizer's update, which the published shares contain already.
     """
 
     run: TrainingRun
@@ -44,6 +46,8 @@ class HeldOutRun:
     half: float
     by_architecture: float | None
     refused: bool
+    memory_gib: float
+    bare: float
 
     @property
     def measured(self) -> float:
@@ -73,6 +77,7 @@ class TrainingErrors:
     covered: float
     width: float
     num_refused: int
+    bare: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,19 @@ def head_to_heads(rows: Sequence[HeldOutRun]) -> tuple[HeadToHead, ...]:
     return tuple(found)
 
 
+def memory_facts(rows: Iterable[HeldOutRun]) -> dict[str, int]:
+    """Return how many printed memory sizes are within 10 % of the estimate, and how many runs do not fit by it."""
+    once = [row for row in rows if row.held_out == CLASSES[0]]
+    printed = [(row.memory_gib, row.run.memory_gib) for row in once if row.run.memory_gib is not None]
+    tight = [row for row in once if row.memory_gib * 2**30 > (catalogue.gpu(row.run.gpu).memory_bytes or float("inf"))]
+    return {
+        "num": sum(abs(estimate / measured - 1) <= 0.1 for estimate, measured in printed),
+        "num_all": len(printed),
+        "num_tight": len(tight),
+        "num_runs": len(once),
+    }
+
+
 def _job(row: HeldOutRun) -> tuple[object, ...]:
     run, workload = row.run, row.run.workload
     return run.source, workload.model, workload.recompute, workload.strategy, run.num_nodes * run.gpus_per_node
@@ -129,7 +147,12 @@ def _job(row: HeldOutRun) -> tuple[object, ...]:
 
 def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> HeldOutRun:
     gpu, own = catalogue.gpu(run.gpu), getattr(run, held_out)
-    share = predicted_share(gpu, run.workload.recompute, lambda other: bool(getattr(other, held_out) == own))
+    share = predicted_share(
+        gpu,
+        run.workload.recompute,
+        model_kind(run.workload.model),
+        lambda other: bool(getattr(other, held_out) == own),
+    )
     found = layout(run.workload, run.num_nodes, run.gpus_per_node)
     draws = Draws(_NUM_DRAWS)
     computed = compute(found, gpu, draws, share=share)
@@ -151,7 +174,7 @@ def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> 
     others = [
         _useful(other) for other in runs() if other.architecture == run.architecture and other.source != run.source
     ]
-    memory = memory_need(found).total
+    memory = memory_need(found)
     return HeldOutRun(
         run=run,
         held_out=held_out,
@@ -160,7 +183,9 @@ def _held_out(run: TrainingRun, held_out: str, evidence: EfficiencyEvidence) -> 
         high=rate.high,
         half=per_share * RULE_SHARE,
         by_architecture=per_share * median(others) if others else None,
-        refused=gpu.memory_bytes is not None and memory > gpu.memory_bytes,
+        refused=refused(memory, gpu.memory_bytes),
+        memory_gib=memory.total / 2**30,
+        bare=range_of(found.samples / found.num_gpus / computed.passes_s).middle,
     )
 
 
@@ -182,4 +207,5 @@ def _errors(held_out: str, name: str, rows: Sequence[HeldOutRun]) -> TrainingErr
         covered=sum(row.covered for row in rows) / len(rows),
         width=median(row.high / row.low for row in rows),
         num_refused=sum(row.refused for row in rows),
+        bare=median(abs(row.bare / row.measured - 1) for row in rows),
     )

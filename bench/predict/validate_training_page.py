@@ -7,11 +7,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.predict.messages import PageNote
-from bench.predict.validate_training import HeadToHead, HeldOutRun, head_to_heads, summarize_training
+from bench.predict.validate_training import HeadToHead, HeldOutRun, head_to_heads, memory_facts, summarize_training
 from bench.results.table import NOTHING, Block, Column, Lines, Report, Table
 
 SCHEMA = "bench.validate-training/1"
-_NOTES = (PageNote.TRAINING_HELD_OUT, PageNote.TRAINING_RULES, PageNote.TRAINING_INTERVAL, PageNote.TRAINING_REFUSED)
+_NOTES = (
+    PageNote.TRAINING_HELD_OUT,
+    PageNote.TRAINING_BARE,
+    PageNote.TRAINING_RULES,
+    PageNote.TRAINING_INTERVAL,
+    PageNote.TRAINING_REFUSED,
+)
 
 
 def _percent(value: float | None) -> str:
@@ -24,6 +30,7 @@ _COLUMNS = (
     Column("runs", lambda each: str(each.num_runs)),
     Column("sources", lambda each: str(each.num_sources)),
     Column("error", lambda each: _percent(each.error)),
+    Column("bare", lambda each: _percent(each.bare)),
     Column("half sheet", lambda each: _percent(each.half)),
     Column("by GPU", lambda each: _percent(each.by_architecture)),
     Column("covered", lambda each: _percent(each.covered)),
@@ -52,6 +59,7 @@ class TrainingValidateReport(Report):
         yield Table(_RATIO_COLUMNS, ratios, title="the same job on two GPUs, its source held out")
         near = sum(abs(each.error) <= 0.15 for each in ratios)
         notes = [code.template for code in _NOTES]
+        notes.append(PageNote.TRAINING_MEMORY.words(memory_facts(self.rows)))
         yield Lines([*notes, PageNote.TRAINING_RATIOS.words({"num": near, "num_all": len(ratios)})])
 
     def data(self) -> Mapping[str, Any]:
@@ -59,6 +67,7 @@ class TrainingValidateReport(Report):
         return {
             "schema": SCHEMA,
             "errors": [asdict(each) for each in summarize_training(self.rows)],
+            "memory": memory_facts(self.rows),
             "ratios": [asdict(each) for each in self._ratios()],
             "rows": list(self.records()),
         }
@@ -77,10 +86,13 @@ class TrainingValidateReport(Report):
                 "low": row.low,
                 "predicted": row.predicted,
                 "high": row.high,
+                "bare": row.bare,
                 "half": row.half,
                 "by_architecture": row.by_architecture,
                 "covered": row.covered,
                 "refused": row.refused,
+                "memory_gib": row.memory_gib,
+                "memory_measured_gib": run.memory_gib,
                 "modelled": True,
             }
 

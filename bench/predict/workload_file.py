@@ -127,6 +127,7 @@ _SECTIONS = {
             "bucket_bytes": _key(parse_size, "bucket"),
             "overlap": _key(switch),
             **{name: _key(whole) for name in _MESH},
+            "sequence": _key(switch),
         }
     ),
 }
@@ -198,7 +199,7 @@ def _workload(file: YamlFile, found: _Found) -> Workload:
     for section, field, given in (("model", "parameters", model), ("training", "batch", training)):
         if field not in given:
             raise file.fail((section,), Refusal.KEY_MISSING.words({"key": f"{section}.{field}"}))
-    mesh = {key: parallel.pop(key) for key in _MESH if key in parallel}
+    mesh = {key: parallel.pop(key) for key in (*_MESH, "sequence") if key in parallel}
     make = partial(
         Workload,
         name=file.path.stem,

@@ -168,15 +168,24 @@ def test_doubt_about_links_names_a_run_on_them(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("exact_links")
 def test_machines_that_cannot_run_the_workload_are_refused() -> None:
-    big = replace(JOB, model=ModelSizes(3.2e9, flops_per_sample=6e12), baselines={})
+    big = replace(JOB, model=ModelSizes(3.3e9, flops_per_sample=6e12), baselines={})
     found = choose([("g6e.48xlarge", 1), ("p5.48xlarge", 1), ("p4d.24xlarge", 1), ("g4dn.12xlarge", 1)], asked(big))
     assert [each.instance.name for each in found.candidates] == ["p5.48xlarge"]
     errors = {each.instance: each.error for each in found.refused}
     assert {each.code for each in found.refused} == {"no-memory"}
     facts = errors["p4d.24xlarge"].facts
-    assert (facts["needed_gb"], facts["memory_gb"], facts["gpu"]) == (pytest.approx(51.2), 40, "A100-SXM4-40GB")
-    assert "weights 12.8 (3.2e+09 x 4 bytes)" in facts["calculation"]
+    assert (facts["needed_gb"], facts["memory_gb"], facts["gpu"]) == (pytest.approx(52.8), 40, "A100-SXM4-40GB")
+    assert "weights 13.2 (3.3e+09 x 4 bytes)" in facts["calculation"]
     assert errors["g4dn.12xlarge"].code == Refusal.OUT_OF_MEMORY
+
+
+@pytest.mark.usefixtures("exact_links")
+def test_a_machine_that_may_be_too_small_stays_with_a_remark() -> None:
+    """41.6 GB of states: an A100 of 40 GB has 40,960 MiB, 42.9 GB."""
+    close = replace(JOB, model=ModelSizes(2.6e9, flops_per_sample=6e12), baselines={})
+    [found] = choose([("p4d.24xlarge", 1)], asked(close)).candidates
+    [remark] = [each for each in found.remarks if each.code == PredictRemark.MEMORY_TIGHT]
+    assert (remark.facts["least_gb"], remark.facts["memory_gb"]) == (pytest.approx(41.6), 40)
 
 
 @pytest.mark.usefixtures("exact_links")

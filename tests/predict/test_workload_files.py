@@ -131,10 +131,20 @@ def test_circular_presets_are_refused(tmp_path: Path) -> None:
 
 def test_documented_example_is_valid_and_has_every_key(tmp_path: Path) -> None:
     page = (FOLDER.parent / "docs" / "selection.md").read_text(encoding="utf-8")
-    [example] = [part.removeprefix("yaml\n") for part in page.split("```") if part.startswith("yaml\n")]
+    examples = [part.removeprefix("yaml\n") for part in page.split("```") if part.startswith("yaml\n")]
+    [example] = [each for each in examples if "\nmodel:\n" in each]
     path = tmp_path / "mine.yaml"
     path.write_text(example)
     found = load_workload(str(path), FOLDER)
     assert (found.mesh.shard, found.accumulation, found.baselines) == (8, 4, {"A100-SXM4-80GB": (0.31, 0.31)})
+    assert found.mesh.sequence
     keys = set(WORKLOAD.key_names()) - {"model", "training", "parallel"}
     assert [key for key in keys if f"{key}: " not in example and f"`{key}`" not in example] == []
+
+
+def test_sequence_parallelism_is_a_switch(tmp_path: Path) -> None:
+    assert load_workload("llama-3-70b", FOLDER).mesh.sequence
+    assert not load_workload("llama-3-70b", FOLDER, ("parallel.sequence=false",)).mesh.sequence
+    path = tmp_path / "mine.yaml"
+    path.write_text("preset: llama-3-70b\nparallel: {sequence: 8}\n")
+    assert "sequence" in error_of(path)
