@@ -18,7 +18,7 @@ from bench.config.scenario import Measurement, Scenario
 from bench.controller.jobs import Job, JobSpec, LocalMachine, Plan, PlanSkip, Site, count_rounds, job_of
 from bench.controller.messages import ControllerError, PlanRemark, PlanSkipCode
 from bench.core import hostlist
-from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, ignored_option, preset_fields
+from bench.core.case import FACTOR, FACTORS, LADDER_ALONE, Case, applies, check_steps, ignored_option, preset_fields
 from bench.core.codes import Coded
 from bench.core.contention import parts, rounds, shape_of_aggressors
 from bench.core.errors import UsageError
@@ -124,6 +124,7 @@ def _specs(measurement: Measurement, scenario: Scenario, site: Site, modelled: b
                 **dict(zip(factors, chosen, strict=True)),
             )
             case = _with_preset(case)
+            check_steps(case)
             if case.dtype != "float32":  # only float32 products can use TF32
                 case = replace(case, tf32=False)
             if modelled:

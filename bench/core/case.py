@@ -7,7 +7,7 @@ part of job names, and a setting in which compared runs must agree. `from_argv(t
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -378,6 +378,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--stepfactor", metavar="X", help="factor between sizes, as in nccl-tests")
 
 
+_OF_STEPS = ("prepare_s", "batch", "prefetch")  # what a pass without steps has no use for
 LADDER_ALONE = "a ladder measures pairs without an aggressor: leave out --aggressor or --schedule ladder"
 
 
@@ -398,7 +399,15 @@ def from_args(pattern: str, args: argparse.Namespace) -> Case:
     case = replace(Case(pattern), **given)
     if case.schedule == "ladder" and case.aggressor:
         raise UsageError(LADDER_ALONE)
+    check_steps(case, given)
     return case
+
+
+def check_steps(case: Case, given: Collection[str] = ()) -> None:
+    """Raise UsageError if a case without steps has an option of steps: one in `given`, or one off its default."""
+    for name in () if case.step_s else _OF_STEPS:
+        if name in given or getattr(case, name) != FACTOR[name].default:
+            raise UsageError(f"{FACTOR[name].flags[-1]} is for steps that take batches: give --step-time too")
 
 
 def _sizes_of(args: argparse.Namespace) -> tuple[int, ...]:

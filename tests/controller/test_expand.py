@@ -295,6 +295,15 @@ def test_a_plan_of_a_thousand_nodes_has_a_remark_about_rows_that_do_not_fit() ->
     assert enough.remarks == ()
 
 
+def test_batches_without_steps_are_refused() -> None:
+    for step_s in ((), (0.0, 0.002)):
+        values: dict[str, Any] = {"batch": (16,)} | ({"step_s": step_s} if step_s else {})
+        with pytest.raises(UsageError, match=r"--batch .*--step-time"):
+            plan_of(entry(("feed",), sizes=(1 << 20,), **values))
+    [job] = plan_of(entry(("feed",), sizes=(1 << 20,), batch=(16,), step_s=(0.002,), ranks_per_node=(1,))).jobs
+    assert "--batch 16" in " ".join(job.command)
+
+
 def test_a_ladder_counts_its_least_rounds_and_has_nics_and_racks() -> None:
     cluster = Cluster(
         "lab", nodes=1024, ranks_per_node=8, launcher="slurm", nics=("eth0", "eth1"), racks={"r1": ("h0", "h1")}

@@ -15,6 +15,7 @@ from bench.core.case import (
     COMPUTES,
     DIRECTIONS,
     ENGINES,
+    FACTOR,
     LIKE,
     LOOPS,
     MEMORIES,
@@ -115,13 +116,16 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "share_gpu": st.booleans(),
     "require": st.lists(st.tuples(st.sampled_from(tuple(REQUIRABLE)), WORD), min_size=1, max_size=3).map(tuple),
 }
+OF_STEPS = {"prepare_s": "4ms", "batch": "32", "prefetch": "3"}
 PATTERN: dict[str, st.SearchStrategy[Any]] = {"pattern": st.sampled_from(names("pattern"))}
 
 
 def consistent(fields: dict[str, Any]) -> Case:
-    """`like` fixes settings, and a ladder has no aggressor."""
+    """`like` fixes settings, a ladder has no aggressor, and a pass without steps has no batches."""
     if fields.get("schedule") == "ladder":
         fields = {name: value for name, value in fields.items() if name != "aggressor"}
+    if not fields.get("step_s"):
+        fields = {name: value for name, value in fields.items() if name not in OF_STEPS}
     return Case(**fields | preset_fields(fields.get("like", ""), fields["pattern"]))
 
 
@@ -137,6 +141,15 @@ def test_a_printed_case_reads_back(case: Case) -> None:
 def test_a_ladder_has_no_aggressor() -> None:
     with pytest.raises(UsageError, match="--aggressor"):
         from_argv(["pairs", "--schedule", "ladder", "--aggressor", "alltoall:4M"])
+
+
+@pytest.mark.parametrize("name", OF_STEPS)
+def test_options_of_steps_need_steps(name: str) -> None:
+    argv = ["feed", FACTOR[name].flags[-1], OF_STEPS[name]]
+    for none in ([], ["--step-time", "0s"]):
+        with pytest.raises(UsageError, match=f"{argv[1]} .*--step-time"):
+            from_argv([*argv, *none])
+    assert from_argv([*argv, "--step-time", "1ms"]).step_s == 0.001
 
 
 def test_the_property_above_covers_every_field() -> None:

@@ -112,6 +112,14 @@ def test_a_folder_that_cannot_be_used_is_bad_input(tmp_path: Path) -> None:
     assert "missing" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_batches_without_steps_are_bad_input(tmp_path: Path) -> None:
+    done = feed(tmp_path, "--batch", "4")
+    (failure,) = json.loads(done.stdout)["failures"]
+    assert done.returncode == EXIT_USAGE and "Traceback" not in done.stderr
+    assert "--batch" in failure["what"] and "--step-time" in failure["what"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_record_is_named_with_its_file(tmp_path: Path) -> None:
     storage, compiled = opened(tmp_path, cache="hot")
     compiled.calls[0]()
