@@ -87,7 +87,11 @@ def test_what_cannot_be_read_is_skipped_with_its_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_step_waits_for_its_batch_as_the_formula_says(num_workers: int, tmp_path: Path) -> None:
     loader = ("--batch", "4", "--workers", str(num_workers), "--step-time", "5ms", "--prepare-time", "40ms")
-    document = fed(tmp_path, "--cache", "hot", "--sizes", "4M", "-n", "2", "--read-order", "random", *loader)
+    words = ("--cache", "hot", "--sizes", "4M", "-n", "2", "--read-order", "random", *loader)
+    # Under memory pressure the kernel may drop pages of the files; such a row rightly has no proof that it was warm.
+    tried = (fed(tmp_path, *words) for _ in range(3))
+    document = next((document for document in tried if document["feeds"]), None)
+    assert document is not None
     (one,) = document["feeds"]
     assert one["busy_s"] >= 0.04 and one["step_s"] >= 0.005
     hidden_s = one["step_s"] if num_workers else 0.0
