@@ -160,6 +160,8 @@ def floor_of(header: Header, record: Record) -> tuple[float, str] | None:
     """
     if record.mode == "pipelined" or record.num_ranks is None or record.num_nodes is None or record.num_ranks < 2:
         return None
+    if record.step is not None:
+        return None  # most of a training step is no communication
     if shares_gpu(header, record.flags):
         return None
     steps = record.min_steps

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from bench.core.step_trace import StepPart
-from bench.job.page import COLOURS, TITLES, JobReport, RankParts
-from bench.page import blocks
+from bench.job.page import JobReport
+from bench.page import blocks, step_bars
 from bench.page.markup import Markup, element, joined
 from bench.page.page import PageSection, whole
 from bench.results.table import plain
-
-_BAR_WIDTH = 1000  # units of a bar; the page stretches it, and only the text beside it keeps its size
 
 
 def html(report: JobReport, name: str) -> str:
@@ -34,35 +31,7 @@ def _sections(report: JobReport) -> Iterator[PageSection]:
 
 
 def _bars(report: JobReport) -> Markup:
-    """Return one bar for each rank, divided into the parts of its step, between its name and its time."""
-    shown = report.shown_ranks
-    longest = max(one.step_s for one in shown)
+    """Return one bar for each rank that the page shows."""
     late = report.accused
-    rows = [each for one in shown for each in _bar(one, longest, one.rank in late)]
-    return element("figure", element("div", *rows, class_="bars"), _legend())
-
-
-def _bar(one: RankParts, longest: float, is_late: bool) -> Iterator[Markup]:
-    name = f"rank {one.rank}{', late' if is_late else ''}"
-    yield element("span", name, class_="strong" if is_late else None)
-    x, rectangles, spoken = 0.0, [], []
-    for part, colour in COLOURS.items():
-        width = one.parts[part] * _BAR_WIDTH / longest
-        if width > 0:
-            words = f"{TITLES[part]} {one.parts[part] * 1e3:.3g} ms"
-            place = {"x": round(x, 1), "y": 0, "width": round(width, 1), "height": 20}
-            rectangles.append(element("rect", element("title", words), fill=colour, **place))
-            spoken.append(words)
-        x += width
-    label = f"{name}: {', '.join(spoken)}"
-    box = f"0 0 {_BAR_WIDTH} 20"
-    yield element("svg", *rectangles, viewBox=box, preserveAspectRatio="none", role="img", aria_label=label)
-    yield element("span", f"{one.step_s * 1e3:.4g} ms")
-
-
-def _legend() -> Markup:
-    items = []
-    for part in StepPart:
-        box = element("rect", x=0, y=0, width=14, height=10, fill=COLOURS[part])
-        items.append(element("li", element("svg", box, width=14, height=10, aria_hidden="true"), TITLES[part]))
-    return element("ul", *items, class_="legend")
+    shown = report.shown_ranks
+    return step_bars.draw([step_bars.StepBar(one.rank, one.step_s, one.parts, one.rank in late) for one in shown])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bench.core.codes import Code
+from bench.core.codes import OptionalPartsCode
 
 
-class PageCode(Code):
+class PageCode(OptionalPartsCode):
     """What a page says about the data that it holds."""
 
     STEPS = (
@@ -16,7 +16,7 @@ class PageCode(Code):
 
     UNJUDGED = (
         "page-unjudged",
-        "{num} of {of:n job} cannot be judged beside the results of others<. {needs:list}>",
+        "{num} of {of:n job} cannot be judged beside the results of others<any?. {needs:list}>",
     )
 
     NO_BOUND = "rung-no-bound", "no bound is known"

@@ -22,8 +22,10 @@ _MOST_STAGED = 6
 
 
 def valid(document: Document, mode: str) -> list[Summary]:
-    """Return the rows of one mode that have a time and no wrong data."""
-    return [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
+    """Return the rows of one mode that have a time and no wrong data, without training steps, which have no curve."""
+    rows = [row for row in document.summaries if row.mode == mode and seconds(row) and row.verified is not False]
+    steps = {one.job for one in document.steps}
+    return [row for row in rows if not steps or case_of(row.job, document.headers[row.job]) not in steps]
 
 
 def seconds(row: Summary) -> float:

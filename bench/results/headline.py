@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.record import Flag, Header
+from bench.core.step_trace import StepPart
 from bench.core.units import format_bytes
 from bench.results import text
 from bench.results.busy import BusyRun, busy_run
-from bench.results.document import Document, Summary
+from bench.results.document import Document, Summary, TrainedStep
 from bench.results.messages import HeadlineCode
+from bench.results.model import case_of
 
 MOST_LINES = 8
 _OTHER_LINES = 3  # machine, trust, next; on a busy machine one more
@@ -43,9 +45,12 @@ def headline(document: Document, run: NamedRun | None = None) -> list[Coded]:
         return []
     busy = busy_run(document)
     lines = [Coded.of(HeadlineCode.BUSY, several=len(busy.hosts) > 1, **busy.facts())] if busy.matters else []
-    most_transports = MOST_LINES - _OTHER_LINES - len(lines)
+    most = MOST_LINES - _OTHER_LINES - len(lines)
     lines.append(_machine(list(document.headers.values())))
-    lines += _transports(document.summaries, most_transports)
+    steps = _steps(document.steps)
+    whole = {one.job for one in (*document.steps, *document.feeds)}  # their times are no latency of an operation
+    jobs = {job for job, header in document.headers.items() if case_of(job, header) in whole}
+    lines += [*_transports(document.summaries, jobs, most - len(steps)), *steps]
     if document.summaries:
         lines.append(_trust(document, busy))
     if run is not None:
@@ -109,13 +114,39 @@ def _range(numbers: Sequence[int]) -> str | None:
     return text.count(numbers[0], "rank") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ranks"
 
 
-def _transports(rows: Sequence[Summary], most: int) -> list[Coded]:
-    """Return a line for each transport: its best bandwidth and its smallest latency."""
+def _steps(steps: Sequence[TrainedStep]) -> list[Coded]:
+    """Return the line about the fastest training step; no line without steps."""
+    if not steps:
+        return []
+    best = min(steps, key=lambda one: one.step_s)
+    exposed = max(best.parts_s[StepPart.EXPOSED_EXCHANGE]) / best.step_s
+    waited = max(best.parts_s[StepPart.DATA_WAIT]) / best.step_s
+    late = sorted({one.job for one in steps if one.late_rank is not None})
+    return [
+        Coded.of(
+            HeadlineCode.STEP,
+            step_s=best.step_s,
+            job=best.job,
+            more=len(steps) > 1,
+            exposed_share=exposed,
+            data_share=waited,
+            num_late=len(late) or None,
+            num=len(steps),
+        )
+    ]
+
+
+def _transports(rows: Sequence[Summary], without_latency: Collection[str], most: int) -> list[Coded]:
+    """Return a line for each transport: its best bandwidth and its smallest latency.
+
+    `without_latency`: jobs whose times are those of more than one operation.
+    """
     usable = [row for row in rows if row.verified is not False]
     found = []
     for transport in dict.fromkeys(row.transport for row in usable):
         of_transport = [row for row in usable if row.transport == transport]
-        best, smallest = _best(of_transport), _smallest(of_transport)
+        best = _best(of_transport)
+        smallest = _smallest([row for row in of_transport if row.job not in without_latency])
         if best or smallest:
             both = bool(best and smallest)
             code = HeadlineCode.MODELLED_TRANSPORT if of_transport[0].modelled else HeadlineCode.TRANSPORT

@@ -161,6 +161,12 @@ class HeadlineCode(OptionalPartsCode):
         "{transport}: <best bandwidth ideal: {busbw}><, expected: {expected_busbw}>< ({busbw_row})>"
         "<both?; ><smallest latency ideal: {latency}><, expected: {expected_latency}>< ({latency_row})>",
     )
+    STEP = (
+        "step",
+        "<more?fastest of {num} training steps: ><!more?training step: >{step_s:time} ({job}), of which exposed "
+        "exchange {exposed_share:percent}, data wait {data_share:percent}"
+        "<; in {num_late:n step} the others wait for one rank>",
+    )
     MORE_TRANSPORTS = "more-transports", "{num} more transports: {transports:list}"
     TRUST = (
         "trust",

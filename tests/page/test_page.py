@@ -15,6 +15,7 @@ from bench.core.errors import NotInstalledError, UsageError
 from bench.explain.messages import ResultVerdict
 from bench.page import embedded, lateness, page, pdf, redact
 from bench.page.content import JobVerdict, PageContent, of_run
+from bench.page.messages import PageCode
 from bench.results import collect
 from bench.results.document import DOCUMENT_SCHEMA, Document, Summary
 from bench.results.headline import NamedRun
@@ -233,3 +234,18 @@ def test_late_ranks_are_listed_from_the_one_that_was_slowest_most_often() -> Non
     )
     ranks = re.findall(r"<th scope=\"row\">(\d)</th><td[^>]*>(.*?)</td><td>(.*?)</td>", found)
     assert ranks == [("2", "host-c", "7 of 10"), ("1", "host-b", "2 of 10"), ("0", "host-a", "1 of 10")]
+
+
+def test_a_page_of_training_steps_has_a_bar_for_each_rank_and_no_curve() -> None:
+    html = page.html(of_run(REFERENCE.parent / "step_2cpu-vm_2026-11-24"))
+    checked(html)
+    assert len(re.findall(r'<span class="strong">rank 1, late</span>', html)) == 1
+    assert html.count('viewBox="0 0 1000 20"') == 8
+    assert 'id="steps"' in html and 'id="latency"' not in html
+
+
+def test_optional_parts_of_templates_are_filled_in() -> None:
+    for code in PageCode:
+        assert "<" not in code.words(
+            {"num": 2, "of": 3, "needs": ["x"], "any": True, "jobs": [], "share": 1, "bound": 0}
+        )

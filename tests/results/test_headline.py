@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bench.core.host_use import BusyCause, HostUse
 from bench.core.record import Flag
-from bench.results import notes
+from bench.results import collect, notes
 from bench.results.document import Document
 from bench.results.headline import MOST_LINES, NamedRun, headline
 from bench.results.messages import HeadlineCode, NoteCode
 
 Make = Callable[..., Any]
 RUN = NamedRun("results/x", "latency", "p4d")
+REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference"
 
 
 def facts_of(document: Document, code: HeadlineCode) -> list[Any]:
@@ -129,3 +131,11 @@ def test_a_run_without_a_row_or_a_job(a_document: Document) -> None:
     assert headline(replace(a_document, headers={}, summaries=()), RUN) == []
     without_rows = replace(a_document, summaries=(), failures=())
     assert [line.code for line in headline(without_rows, RUN)] == [HeadlineCode.MACHINE]
+
+
+def test_a_run_of_training_steps_shows_the_fastest_step_and_no_latency() -> None:
+    document = collect.document(REFERENCE / "step_2cpu-vm_2026-11-24")
+    [step] = facts_of(document, HeadlineCode.STEP)
+    assert step["num"] == 4 and step["num_late"] == 1 and step["step_s"] == min(one.step_s for one in document.steps)
+    assert not facts_of(document, HeadlineCode.TRANSPORT)
+    assert all(row.floor_s is None for row in document.summaries)

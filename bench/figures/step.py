@@ -1,0 +1,70 @@
+"""Training steps: one bar for each rank, divided into the parts of its step."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from bench.core.step_trace import StepPart
+from bench.figures import _style
+from bench.job.page import COLOURS, TITLES
+from bench.results.document import Document, TrainedStep
+
+_MOST_STEPS = 12
+_MOST_RANKS = 8  # of a step; of more, those that wait most and least
+_ROW_IN, _STEP_IN = 0.24, 0.42
+
+
+def applies(document: Document) -> bool:
+    """Check whether the document has training steps."""
+    return bool(document.steps)
+
+
+def draw(document: Document) -> list[tuple[str, Figure]]:
+    """Return one figure, `step`, with a panel for each step. All panels have the same time axis."""
+    shown = document.steps[:_MOST_STEPS]
+    if not shown:
+        return []
+    heights = [_STEP_IN + _ROW_IN * len(shown_ranks(one)) for one in shown]
+    figure = Figure(figsize=(_style.WIDTH_IN, sum(heights) + 0.4), dpi=_style.DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for panel, one in zip(axes, shown, strict=True):
+        _draw_step(panel, one)
+    axes[-1].set_xlabel("ms of a step (mean of the middle half of the steps)", fontsize=_style.TEXT)
+    axes[-1].set_xlim(left=0)
+    remarks = ["waits: for a rank that is late; exchange: after the last rank was ready"]
+    if len(shown) < len(document.steps):
+        remarks.append(f"{len(document.steps) - len(shown)} more steps are in the table only")
+    if any(one.num_ranks > _MOST_RANKS for one in shown):
+        remarks.append(f"of steps with more than {_MOST_RANKS} ranks: the ranks that wait least and most")
+    handles = [Patch(color=COLOURS[part], label=TITLES[part]) for part in StepPart]
+    _style.finish(figure, "Where a training step goes", "MEASURED", handles, remarks)
+    return [("step", figure)]
+
+
+def shown_ranks(one: TrainedStep) -> list[int]:
+    """Return the ranks of a step that a picture shows: all, or those that wait least and most for others."""
+    waits = one.parts_s[StepPart.IMBALANCE]
+    if len(waits) <= _MOST_RANKS:
+        return list(range(len(waits)))
+    order = sorted(range(len(waits)), key=lambda rank: waits[rank])
+    return sorted(order[: _MOST_RANKS // 2] + order[-_MOST_RANKS // 2 :])
+
+
+def _draw_step(panel: Axes, one: TrainedStep) -> None:
+    ranks = shown_ranks(one)
+    left = [0.0] * len(ranks)
+    for part, colour in COLOURS.items():
+        widths = [one.parts_s[part][rank] * 1e3 for rank in ranks]
+        panel.barh(range(len(ranks)), widths, left=left, color=colour, height=0.7)
+        left = [begin + width for begin, width in zip(left, widths, strict=True)]
+    names = [f"rank {rank}{', late' if rank == one.late_rank else ''}" for rank in ranks]
+    panel.set_yticks(range(len(ranks)), names, fontsize=_style.SMALL_TEXT)
+    panel.invert_yaxis()
+    panel.tick_params(axis="x", labelsize=_style.SMALL_TEXT)
+    panel.set_title(f"{one.job}: {one.step_s * 1e3:.4g} ms", fontsize=_style.TEXT, loc="left")
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)

@@ -1,0 +1,74 @@
+"""Bars of a training step: one for each rank, divided into the parts of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.core.step_trace import StepPart
+from bench.job.page import COLOURS, TITLES
+from bench.page.markup import Markup, element, joined
+from bench.results.document import Document, TrainedStep
+
+_BAR_WIDTH = 1000  # units of a bar; the page stretches it, and only the text beside it keeps its size
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    """One rank's step and its parts, in seconds, and whether the others wait for this rank."""
+
+    rank: int
+    step_s: float
+    parts_s: Mapping[str, float]
+    is_late: bool
+
+
+def draw(bars: Sequence[StepBar]) -> Markup:
+    """Return the bars of one step, each between its rank and its time, and their legend."""
+    return element("figure", _bars(bars), _legend())
+
+
+def of_document(document: Document) -> Markup:
+    """Return the bars of all training steps of a run and one legend; nothing if the run has no step."""
+    steps = [element("figure", element("h3", _title(one)), _bars(_of_step(one))) for one in document.steps]
+    return joined(*steps, _legend()) if steps else Markup("")
+
+
+def _title(one: TrainedStep) -> str:
+    return f"{one.job}: {one.step_s * 1e3:.4g} ms"
+
+
+def _of_step(one: TrainedStep) -> list[StepBar]:
+    by_rank = [{part: own[rank] for part, own in one.parts_s.items()} for rank in range(one.num_ranks)]
+    return [StepBar(rank, sum(own.values()), own, rank == one.late_rank) for rank, own in enumerate(by_rank)]
+
+
+def _bars(bars: Sequence[StepBar]) -> Markup:
+    longest = max(one.step_s for one in bars)
+    return element("div", *(each for one in bars for each in _bar(one, longest)), class_="bars")
+
+
+def _bar(one: StepBar, longest: float) -> Iterator[Markup]:
+    name = f"rank {one.rank}{', late' if one.is_late else ''}"
+    yield element("span", name, class_="strong" if one.is_late else None)
+    x, rectangles, spoken = 0.0, [], []
+    for part, colour in COLOURS.items():
+        width = one.parts_s[part] * _BAR_WIDTH / longest
+        if width > 0:
+            words = f"{TITLES[part]} {one.parts_s[part] * 1e3:.3g} ms"
+            place = {"x": round(x, 1), "y": 0, "width": round(width, 1), "height": 20}
+            rectangles.append(element("rect", element("title", words), fill=colour, **place))
+            spoken.append(words)
+        x += width
+    label = f"{name}: {', '.join(spoken)}"
+    box = f"0 0 {_BAR_WIDTH} 20"
+    yield element("svg", *rectangles, viewBox=box, preserveAspectRatio="none", role="img", aria_label=label)
+    yield element("span", f"{one.step_s * 1e3:.4g} ms")
+
+
+def _legend() -> Markup:
+    items = []
+    for part in StepPart:
+        box = element("rect", x=0, y=0, width=14, height=10, fill=COLOURS[part])
+        items.append(element("li", element("svg", box, width=14, height=10, aria_hidden="true"), TITLES[part]))
+    return element("ul", *items, class_="legend")
