@@ -34,6 +34,7 @@ class CudaDevice:
     l2_bytes: int
     copy_engines: int | None
     memory_bytes_per_s: float | None
+    threads_per_sm: int | None = None
 
 
 def load_cupy() -> Any:
@@ -124,6 +125,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
         l2_bytes=int(properties.get("l2CacheSize", 0)),
         copy_engines=None if engines is None else int(engines),
         memory_bytes_per_s=memory_rate or None,
+        threads_per_sm=properties.get("maxThreadsPerMultiProcessor") or None,
     )
 
 

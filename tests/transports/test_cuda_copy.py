@@ -450,7 +450,7 @@ me = place(os.environ)
 if me.rank == 1 and "MEMORY_OF_RANK_1" in os.environ:
     os.environ["FAKE_CUDA_MEMORY"] = os.environ["MEMORY_OF_RANK_1"]
 found = {}
-kept = lambda flags: [flag for flag in flags if flag != "starved-rank"]  # a busy machine may starve a rank
+kept = lambda flags: [flag for flag in flags if flag not in ("starved-rank", "partly-alone")]  # a busy machine
 for words in sys.argv[1:]:
     options = dict(word.split("=") for word in words.split(","))
     case = Case("peer_copy", "cuda_copy", (100_003,), "uint8", mode="pipelined", iterations=1, warmup=1, **options)
