@@ -10,15 +10,17 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
 from bench.core.codes import Coded
 from bench.core.errors import RefusedError, first_line
+from bench.core.payload import constant
 from bench.core.program import Copy, CopyStep, Group, Product, Round, Step
 from bench.core.record import Flag, Skip
 from bench.core.traits import Traits
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.transport import GUARD, Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
 from bench.transports import (
     _control,
@@ -28,6 +30,7 @@ from bench.transports import (
     _cuda_memory,
     _cuda_program,
     _device,
+    _page_nodes,
     _shared_page,
 )
 from bench.transports._cuda_gate import GateProblem, SharedWords, StreamGate
@@ -73,6 +76,7 @@ class CudaCopy(Transport):
         self.channel, self.exits_at_once = self._control.channel, self._control.exits_at_once
         self._reach = self._meet()
         self._pinned = options.memory == "pinned"
+        self._near_node = options.near_node(self._device.bus) if options.near_node is not None else None
         if not self._pinned:
             self.clock = "host"
         self._streams: list[int] = []
@@ -187,7 +191,27 @@ class CudaCopy(Transport):
             batches = f"not behind a gate ({self._no_gate.text})" if self._no_gate is not None else "behind a gate"
             if self._gate is not None and self._gate.is_shared:
                 batches = "behind one gate of all ranks of a host"
-        return _cuda_device.facts(self._cupy, self._device, self._options, batches, self._control.name)
+        where = f"{self._options.memory}, {_page_nodes.words(self._nodes_of_host_memory(), self._near_node)}"
+        return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
+
+    def _nodes_of_host_memory(self) -> Mapping[int, int]:
+        """Return the NUMA nodes of the pages of memory that is allocated as buffers are; empty if they are unknown."""
+        with contextlib.suppress(MemoryError, RuntimeError):
+            with _cuda_device.near(self._device.bus, self._options.near_cpus):
+                block = _cuda_memory.HostBlock(self._runtime, _TRIAL_BYTES, self._pinned)
+                block.piece(0, _TRIAL_BYTES).fill(constant(GUARD))
+            return _page_nodes.nodes_of(block.pointer, _TRIAL_BYTES)
+        return {}
+
+    def _flags(self, buffers: CudaBuffers) -> tuple[str, ...]:
+        """Return the flags of every row with these buffers."""
+        flags: tuple[str, ...] = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
+        block = buffers.blocks.get(HOST)
+        if block is not None and self._near_node is not None:
+            nodes = _page_nodes.nodes_of(block.pointer, block.num_bytes)
+            if set(nodes) - {self._near_node}:
+                flags += (Flag.FAR_MEMORY,)
+        return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Refuse all steps except copies; with --engine sm, refuse copies to or from the host."""
@@ -283,7 +307,7 @@ class CudaCopy(Transport):
         """Bind the arguments of each copy, on a separate stream. Call `share` first, for buffers of other ranks."""
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
-        flags = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
+        flags = self._flags(buffers)
         if not copies:
             return Compiled([_nothing] * buffers.num_sets, keep=[buffers], flags=flags)
         streams = [self._stream(j) for j in range(len(copies))]

@@ -329,10 +329,16 @@ def test_unsupported_steps_have_a_code() -> None:
 
 @pytest.mark.usefixtures("cupy")
 def test_facts_memory_cache_and_keeping_the_link_active() -> None:
-    transport = cuda_copy.CudaCopy(ALONE, Options(near_cpus=lambda bus: (0,) if bus == "0000:01:00.0" else ()))
+    options = Options(
+        near_cpus=lambda bus: (0,) if bus == "0000:01:00.0" else (),
+        near_node=lambda bus: 0 if bus == "0000:01:00.0" else None,
+    )
+    transport = cuda_copy.CudaCopy(ALONE, options)
     facts = transport.facts()
     assert (facts["gpu"], facts["cuda"], facts["cuda_driver"]) == ("Fake GPU", "13.0", "13.1")
-    assert holds(facts["host_memory"], "pinned,", "CPUs 0") and facts["peer_access"] == "one GPU"
+    assert (
+        holds(facts["host_memory"], "pinned,", "on NUMA node 0, that of the GPU") and facts["peer_access"] == "one GPU"
+    )
     assert transport.cache_bytes() == 1 << 16 and transport.available_bytes() > 0
     cpus = os.sched_getaffinity(0)
     transport.keep_link_active()
