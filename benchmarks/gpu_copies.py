@@ -68,7 +68,7 @@ class Bench:
 
     def links(self) -> Iterator[Line]:
         """Copies between host and GPU."""
-        transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
+        transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside, near_node=sysfs.node_beside))
         try:
             link, source = link_rate(transport)
         except Exception as error:  # the rates are still useful
@@ -188,7 +188,7 @@ def whole_numbers(text: str) -> list[int]:
 
 def judged(bench: Bench, parts: Sequence[str]) -> int:
     """Print the lines of these parts as they come. Returns the exit code; raises RefusedError if no part can run."""
-    transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside))
+    transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside, near_node=sysfs.node_beside))
     for name, value in transport.facts().items():
         print(f"# {name}: {value}")
     for note in transport.notes:

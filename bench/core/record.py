@@ -46,6 +46,8 @@ class Flag(StrEnum):
     SHARED_HOST = "shared-host"  # measured with --share-hosts: another benchmark may have run on the hosts
     STARVED_RANK = "starved-rank"  # `Record.starved` names the rank
     REMOVAL_DISAGREES = "removal-disagrees"  # of a training step; set when a row is summarised, not stored
+    PARTLY_ALONE = "partly-alone"  # of copies at the same time: one ended before another's timed part
+    FAR_MEMORY = "far-memory"  # pages of the host's buffers are not on the NUMA node of the GPU
     BUSY_HOST = "busy-host"  # `Record.hosts` says what else used a host; set when a row is summarised, not stored
 
 
@@ -71,6 +73,8 @@ class Samples:
     (`slowest_counts`). `calls_per_sample`: number of back-to-back calls that one sample averages (1 in isolated mode).
     If a device's clock measured `seconds`, the hosts' clocks give two more times from the beginning of sample i, per
     operation: `host_s[i]` until the last host saw the sample complete, `enqueue_s[i]` until the last host issued it.
+    `skew_s[i]`: seconds between the first and the last start of the ranks of one host in sample i, the largest of all
+    hosts; empty if unknown.
     """
 
     seconds: Sequence[float]
@@ -82,10 +86,11 @@ class Samples:
     slowest_counts: tuple[int, ...] = ()
     host_s: Sequence[float] = ()
     enqueue_s: Sequence[float] = ()
+    skew_s: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         """Pack the seconds: ten million of them take 80 MB as an array and 320 MB as a tuple."""
-        for name in ("seconds", "warmup", "host_s", "enqueue_s"):
+        for name in ("seconds", "warmup", "host_s", "enqueue_s", "skew_s"):
             setattr(self, name, array("d", getattr(self, name)))
         self.by_rank = tuple(array("d", own) for own in self.by_rank)
 
@@ -133,6 +138,18 @@ class OverlapSamples:
     product_alone_s: Sequence[float]
     product_s: Sequence[float]
     num_not_covered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BesideSamples:
+    """Copies that ran at the same time, each timed while the others still ran.
+
+    `ends_s[r][j][i]`: seconds of copy j of member r in sample i, per operation. `num_partly_alone`: number of samples
+    in which a copy stopped before the timed part of another one, on the same host, had ended.
+    """
+
+    ends_s: Sequence[Sequence[Sequence[float]]]
+    num_partly_alone: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +281,7 @@ class Record:
     contention: Contention | None = None  # if the case has an aggressor
     recorded_s: float | None = None  # replay: the same time in the job that is replayed, the median of its steps
     overlap: OverlapSamples | None = None  # if products overlapped the samples
+    beside: BesideSamples | None = None  # if copies ran at the same time as others
     reads: ReadSamples | None = None  # if the row is a pass over a data set
     step: StepSamples | None = None  # if the row is a training step
     reported: Mapping[str, float] | None = None

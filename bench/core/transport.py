@@ -24,6 +24,7 @@ from bench.core.world import RankInfo
 
 GUARD = 0xC3  # in every byte around a buffer
 Which = Literal["send", "recv"]
+LEAST_BATCH_S = 2e-3  # of a pipelined sample: reading the clock then takes a small share of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,19 @@ class Timing:
     If a device's events measure `seconds`, the host's clock measures the same samples from their start: `host_s` until
     the host saw the sample complete, `enqueue_s` until the last call had returned. Both have one value per sample, in
     seconds per call. A batch that spent nearly all its time issuing calls measured the software, not the device.
+
+    `started_s[i]`: when this rank began sample i, by the monotonic clock of its host; several times if the sample is
+    several batches. For copies that run at the same time as others: `ends_s[j][i]` are the seconds of copy j in sample
+    i, and until `beside_s[i]` all copies of this rank went on, both per call.
     """
 
     seconds: tuple[float, ...]
     loop: str
     host_s: tuple[float, ...] = ()
     enqueue_s: tuple[float, ...] = ()
+    started_s: tuple[tuple[float, ...], ...] = ()
+    ends_s: tuple[tuple[float, ...], ...] = ()
+    beside_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class Options:
     share_gpu: bool = False
     require: tuple[tuple[str, str], ...] = ()
     near_cpus: Callable[[str], Sequence[int]] | None = None  # CPUs near a PCI address, if the kernel reports them
+    near_node: Callable[[str], int | None] | None = None  # the NUMA node of a PCI address
     case: Case = field(default_factory=lambda: Case(""))  # all factors, also those without a field here
 
 
@@ -180,6 +189,7 @@ class Transport(ABC):
     notes: tuple[str, ...] = ()  # sentences: what the reader must know about how it was opened
     nobody: int | None = None  # a rank number for which messages, to or from it, complete at once
     spins: bool = False  # does a rank that waits for others always use its CPU?
+    tells_starts: ClassVar[bool] = False  # does each Timing say when its samples started?
     sync_method: str = "barrier"  # how ranks wait for each other before an isolated call
     place: RankInfo
     channel: Channel
@@ -234,6 +244,10 @@ class Transport(ABC):
         Returns why `steps` cannot run between these GPUs; None if they can. Most libraries need not do anything.
         """
         return None
+
+    def least_batch(self) -> tuple[int, float]:
+        """Return the fewest calls of a pipelined sample of this row, and its least seconds. Equal on all ranks."""
+        return 1, LEAST_BATCH_S
 
     def keep_link_active(self) -> None:  # noqa: B027  # host memory needs nothing
         """Keep this rank's link to its device busy for a moment, without waiting: idle links report a lower rate."""

@@ -159,6 +159,11 @@ def read(path: Path) -> str | None:
         return None
 
 
+def node_beside(pci_address: str, root: Path = ROOT) -> int | None:
+    """Return the NUMA node of a PCI device. None if it is unknown."""
+    return node_of(root / "sys/bus/pci/devices" / pci_address.lower())
+
+
 def node_of(device: Path) -> int | None:
     """Return the NUMA node of a device. None if the firmware does not tell it."""
     node = number(device / "numa_node")  # -1: unknown to the firmware

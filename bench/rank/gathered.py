@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bench.core.program import Group, Round
+from bench.core.record import BesideSamples
 from bench.results.shares import slowest_counts
 
 
@@ -20,7 +21,8 @@ from bench.results.shares import slowest_counts
 class GatheredSamples:
     """One group's samples. If the limit was exceeded, `by_rank` is empty and the next two fields are filled instead.
 
-    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing).
+    `host_s`, `enqueue_s`: if a device measured the seconds, the longest host times of all ranks (see Timing). `skew_s`
+    and `beside`: how far apart the ranks started, and the ends of copies at the same time (rank/beside.py).
     """
 
     slowest: array[float]
@@ -29,6 +31,8 @@ class GatheredSamples:
     slowest_counts: tuple[int, ...]
     host_s: Sequence[float] = ()
     enqueue_s: Sequence[float] = ()
+    skew_s: Sequence[float] = ()
+    beside: BesideSamples | None = None
 
 
 class Gathered:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.core.pattern import Pattern
 from bench.core.program import Group
-from bench.core.record import Failure, Flag, ReadSamples, Record, Samples, Skip
+from bench.core.record import BesideSamples, Failure, Flag, ReadSamples, Record, Samples, Skip
 from bench.core.skips import SkipCode
 from bench.rank.contention import ContentionSampler
 from bench.rank.messages import RankFailure
 from bench.rank.rows import BufferSets, PlannedRow, traffic
 from bench.rank.sampling import Taken
 from bench.rank.verify import Wrong
+
+_ALONE_SHARE = 0.05  # of a row's samples: the first ones show how long each copy takes
 
 Reason = Skip | Failure  # why a row has no result: skipped in advance, or tried and failed
 
@@ -55,6 +57,8 @@ class Records:
         if self.pattern.rooted and row.mode == "pipelined":
             flags.append(Flag.MAY_OVERLAP)
         flags += transport_flags
+        if shares.beside is not None and shares.beside.num_partly_alone > _ALONE_SHARE * len(shares.slowest):
+            flags.append(Flag.PARTLY_ALONE)
         if first_wrong is not None:
             flags.append(Flag.WRONG_DATA)
         return self._blank(row, group, in_place)(
@@ -77,7 +81,9 @@ class Records:
                 loop=taken.loop,
                 host_s=[second / per for second in shares.host_s],
                 enqueue_s=[second / per for second in shares.enqueue_s],
+                skew_s=shares.skew_s,
             ),
+            beside=_per_operation(shares.beside, per),
             contention=contention.record(taken, k, per) if contention else None,
             overlap=taken.overlaps[k] if taken.overlaps else None,
             reads=reads,
@@ -114,3 +120,10 @@ class Records:
             **traffic(self.pattern, row.shape, group, self.hosts),
             **rest,
         )
+
+
+def _per_operation(beside: BesideSamples | None, per: int) -> BesideSamples | None:
+    if beside is None:
+        return None
+    ends = tuple(tuple([second / per for second in ends] for ends in own) for own in beside.ends_s)
+    return replace(beside, ends_s=ends)

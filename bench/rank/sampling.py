@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from bench.core.case import Case
 from bench.core.record import OverlapSamples, StopReason
 from bench.core.transport import Compiled, Timing, Transport
+from bench.rank.beside import Beside
 from bench.rank.gathered import Gathered, GatheredSamples
 from bench.rank.oneway import OneWaySampler
 from bench.rank.rows import PlannedRow
@@ -26,14 +28,10 @@ TARGET_HALF_WIDTH = {"isolated": 0.025, "pipelined": 0.01}
 _CHECK_EVERY = 10
 _WARMUP_CALLS, _WARMUP_S, _WARMUP_MOST_S = 5, 0.05, 2.0
 _MOST_CHUNK, _CHUNK_S = 1000, 1.0  # most samples and seconds between two heartbeats
-_BATCH_S, _BATCH_MOST = 2e-3, 1024
+_BATCH_MOST = 1024
 # Limits of what rank 0 keeps in memory for a row, for any number of ranks (docs/metrics.md): values of one chunk, and
 # samples of all groups.
 _MOST_GATHERED, _MOST_SECONDS = 1 << 20, 1 << 20
-
-
-# One rank's seconds of samples. If a device measures them, also the host's seconds until the end and until issue.
-_Seconds = tuple[Sequence[float], Sequence[float], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,8 @@ class Sampler:
         self._one_way = one_way
         self._channel = transport.channel
         self._of_device = transport.clock == "device"
-        values = 3 if self._of_device else 1  # number of times that are gathered for each sample
+        # Number of times that are gathered for each sample; starts and ends are among those of a device.
+        values = 6 if self._of_device else 1
         self._most_chunk = max(1, min(_MOST_CHUNK, _MOST_GATHERED // (values * transport.place.num_ranks)))
 
     def warm_up(self) -> tuple[str, tuple[Sequence[float], ...], float, float]:
@@ -160,12 +159,13 @@ class Sampler:
     def batch(self, call_s: float, most: int) -> int:
         """Return the number of calls per pipelined sample.
 
-        It is the smallest power of two of calls that last 2 ms, so that reading the clock takes a small share of the
-        time.
+        It is the smallest power of two of calls that last as long as the transport wants (2 ms for most), so that
+        reading the clock takes a small share of the time.
         """
         if self._row.mode == "isolated":
             return 1
-        wanted = max(1, int(_BATCH_S / max(call_s, 1e-9)))
+        least, least_s = self._transport.least_batch()
+        wanted = max(least, int(least_s / max(call_s, 1e-9)))
         return min(1 << (wanted - 1).bit_length(), _BATCH_MOST, most)
 
     def sample(
@@ -188,6 +188,7 @@ class Sampler:
     ) -> tuple[tuple[GatheredSamples, ...], str]:
         taken = Gathered(self._row.round, room)
         on_host, enqueued = Gathered(self._row.round, 0), Gathered(self._row.round, 0)  # the longest time of all ranks
+        beside = Beside(self._row.round, self._transport.place.local_size, room)
         num, stop_reason = 0, None
         began = time.monotonic()
         while stop_reason is None:
@@ -198,22 +199,27 @@ class Sampler:
             elapsed_s = time.monotonic() - began
             sample_s = elapsed_s / num
             if gathered is not None:
-                for kept, seconds in zip((taken, on_host, enqueued), zip(*gathered, strict=True), strict=True):
-                    kept.add(seconds)
+                taken.add([timing.seconds for timing in gathered])
+                on_host.add([timing.host_s for timing in gathered])
+                enqueued.add([timing.enqueue_s for timing in gathered])
+                beside.add(gathered)
                 stop_reason = self._stop(taken.slowest(), num, elapsed_s)
             stop_reason = self._channel.broadcast(stop_reason)
         if self._transport.place.rank != 0:
             return (), stop_reason
-        groups = zip(taken.shares(), on_host.slowest(), enqueued.slowest(), strict=True)
-        return tuple(replace(own, host_s=host_s, enqueue_s=enqueue_s) for own, host_s, enqueue_s in groups), stop_reason
+        groups = zip(self._row.round, taken.shares(), on_host.slowest(), enqueued.slowest(), strict=True)
+        return tuple(
+            replace(own, host_s=host_s, enqueue_s=enqueue_s, skew_s=beside.skew_s, beside=beside.of_group(group))
+            for group, own, host_s, enqueue_s in groups
+        ), stop_reason
 
-    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[_Seconds] | None:
+    def _timed_by_all(self, batch: int, chunk: int) -> Sequence[Timing] | None:
         if self._one_way is not None:
-            return _without_host_times(self._one_way.take(chunk))
+            return _as_timings(self._one_way.take(chunk))
         timing = self.timed(batch, chunk)
-        if self._of_device:
-            return self._channel.gather((timing.seconds, timing.host_s, timing.enqueue_s))
-        return _without_host_times(self._channel.gather(timing.seconds))
+        if self._of_device or self._transport.tells_starts:
+            return self._channel.gather(timing)
+        return _as_timings(self._channel.gather(timing.seconds))
 
     def timed(self, batch: int, chunk: int) -> Timing:
         """Return this rank's seconds of `chunk` samples; nothing on an idle rank."""
@@ -223,12 +229,7 @@ class Sampler:
             timings = [self._after_pause() for _ in range(chunk)]
         else:
             timings = [self._transport.time_batch(self._compiled, batch) for _ in range(chunk)]
-        return Timing(
-            tuple(second for timing in timings for second in timing.seconds),
-            timings[0].loop,
-            tuple(second for timing in timings for second in timing.host_s),
-            tuple(second for timing in timings for second in timing.enqueue_s),
-        )
+        return _joined(timings)
 
     def _after_pause(self) -> Timing:
         """Return the time of one isolated call after a rest. The ranks meet after the rest, as before every call."""
@@ -265,9 +266,27 @@ class Sampler:
         return None if len(found) < len(reasons) else max(found, key=lambda reason: reason != "ci")
 
 
-def _without_host_times(gathered: Sequence[Sequence[float]] | None) -> list[_Seconds] | None:
-    """Return every rank's seconds, with empty host times."""
-    return None if gathered is None else [(seconds, (), ()) for seconds in gathered]
+def _joined(timings: Sequence[Timing]) -> Timing:
+    """Return successive samples as one timing."""
+
+    def all_of(name: str) -> tuple[Any, ...]:
+        return tuple(value for timing in timings for value in getattr(timing, name))
+
+    by_copy = zip(*(timing.ends_s for timing in timings), strict=True)
+    return Timing(
+        all_of("seconds"),
+        timings[0].loop,
+        all_of("host_s"),
+        all_of("enqueue_s"),
+        all_of("started_s"),
+        tuple(tuple(second for ends in copy for second in ends) for copy in by_copy),
+        all_of("beside_s"),
+    )
+
+
+def _as_timings(gathered: Sequence[Sequence[float]] | None) -> list[Timing] | None:
+    """Return every rank's seconds as timings without other times."""
+    return None if gathered is None else [Timing(tuple(seconds), "") for seconds in gathered]
 
 
 def _typical(gathered: Sequence[Sequence[float]]) -> float:

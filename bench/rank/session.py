@@ -109,6 +109,7 @@ def open_transport(case: Case, me: RankInfo, beat: ReportProgress, timeout_s: fl
         share_gpu=case.share_gpu,
         require=case.require,
         near_cpus=sysfs.cpus_beside,
+        near_node=sysfs.node_beside,
         case=case,
     )
     if not library.carries_messages and pattern.transport != chosen:

@@ -46,6 +46,8 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     Flag.THROUGH_HOST:   ("", "copied through host memory (no peer access): not a peer link's figure"),
     Flag.SHARED_GPU:     ("", "ranks share a GPU: shows that it works, not how fast"),
     Flag.STARVED_RANK:   ("c", "a rank lacked CPU time: the times include waiting for it"),
+    Flag.PARTLY_ALONE:   ("", "partly alone: a copy ended before another one's timed part, which was then faster"),
+    Flag.FAR_MEMORY:     ("", "pages of the host's buffers are not on the NUMA node of the GPU"),
     Flag.BUSY_HOST:      ("^", "busy host: other programs or machines used its CPUs while the row was timed"),
     Flag.REMOVAL_DISAGREES: ("d", "clocks inside the step and its twins give different costs: trust neither"),
     Flag.SHARED_HOST:    ("", "measured with --share-hosts: another benchmark may have run on the hosts"),

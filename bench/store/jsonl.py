@@ -16,7 +16,8 @@ Schema history (the `schema` key of each header line):
                     `remarks` of the header are its `notes` with codes and facts; `first_wrong`: the first wrong data
                     of a row (until 5: in a flag "wrong: ..."); `starved`: the ranks of a row that lacked CPU time;
                     `hosts`: CPU time of a row's hosts; `hosts` in the line of type `end`: each host after the last
-                    row, added to its facts in the header as `after`; `recorded_s` of rows that replay a job
+                    row, added to its facts in the header as `after`; `recorded_s` of rows that replay a job;
+                    `beside` of copies that ran at the same time; `skew_s` in samples
 
 A file can be read without any other file. A launch that completes an earlier one appends its own header; records belong
 to the header above them. A truncated line (the process was killed, the disk was full) is skipped with a warning. Any
@@ -41,6 +42,7 @@ import orjson
 from bench.core.errors import MeasurementError, UsageError
 from bench.core.host_use import HostUse
 from bench.core.record import (
+    BesideSamples,
     Contention,
     Failure,
     Header,
@@ -66,6 +68,7 @@ _RESOLUTION_DIGITS = 10  # 0.1 ns is finer than any clock in use, and needs half
 _PARTS: dict[str, type] = {
     "contention": Contention,
     "overlap": OverlapSamples,
+    "beside": BesideSamples,
     "reads": ReadSamples,
     "step": StepSamples,
     "skipped": Skip,
@@ -197,11 +200,7 @@ def _fields(record: Record) -> dict[str, Any]:
     for name in ("skipped", "failed", "first_wrong"):
         if getattr(record, name) is not None:
             told[name] = asdict(getattr(record, name))
-    if record.contention is not None:
-        told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
-    if record.overlap is not None:
-        sides = ("alone_s", "product_alone_s", "product_s")
-        told["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
+    told |= _beside_others(record)
     if record.reads is not None:
         told["reads"] = asdict(record.reads)
     if record.step is not None:
@@ -218,9 +217,24 @@ def _fields(record: Record) -> dict[str, Any]:
             "slowest_counts": samples.slowest_counts,
             "host_s": _rounded(samples.host_s),
             "enqueue_s": _rounded(samples.enqueue_s),
+            "skew_s": _rounded(samples.skew_s),
         }
         told["samples"] = {key: value for key, value in taken.items() if value not in ([], ())}
     return {"type": "record", **told}
+
+
+def _beside_others(record: Record) -> dict[str, Any]:
+    """Return what ran at the same time as the samples."""
+    told: dict[str, Any] = {}
+    if record.contention is not None:
+        told["contention"] = asdict(record.contention) | {"alone_s": _rounded(record.contention.alone_s)}
+    if record.overlap is not None:
+        sides = ("alone_s", "product_alone_s", "product_s")
+        told["overlap"] = asdict(record.overlap) | {side: _rounded(getattr(record.overlap, side)) for side in sides}
+    if record.beside is not None:
+        ends = [[_rounded(ends) for ends in own] for own in record.beside.ends_s]
+        told["beside"] = asdict(record.beside) | {"ends_s": ends}
+    return told
 
 
 def _step(step: StepSamples) -> dict[str, Any]:
@@ -389,9 +403,9 @@ def _samples(plain: Mapping[str, Any]) -> Samples:
     seconds = plain.get("seconds") or (array("d", np.max(by_rank, axis=0).tobytes()) if by_rank else [])
     if by_rank and len(by_rank[0]) != len(seconds):
         raise ValueError("the ranks have different numbers of samples")
-    on_host = [plain.get(key) or () for key in ("host_s", "enqueue_s")]
+    on_host = [plain.get(key) or () for key in ("host_s", "enqueue_s", "skew_s")]
     if any(len(own) not in (0, len(seconds)) for own in on_host):
-        raise ValueError("host_s and enqueue_s must have one value per sample")
+        raise ValueError("host_s, enqueue_s and skew_s must have one value per sample")
     return Samples(
         seconds=seconds,
         by_rank=by_rank,
@@ -402,4 +416,5 @@ def _samples(plain: Mapping[str, Any]) -> Samples:
         slowest_counts=tuple(plain.get("slowest_counts") or ()),
         host_s=on_host[0],
         enqueue_s=on_host[1],
+        skew_s=on_host[2],
     )

@@ -21,6 +21,7 @@ from bench.core.host_use import HostUse
 from bench.core.inventory import Adapter, Gpu, NvLink, Path
 from bench.core.links import NodeLinks
 from bench.core.record import (
+    BesideSamples,
     Contention,
     Failure,
     Header,
@@ -273,7 +274,18 @@ def _of_part(part: str) -> Shape:
     return values(inner) if found[1] == "Mapping" else each(inner)
 
 
-_OF_RECORDS = (Failure, Skip, WrongData, StarvedRank, Contention, OverlapSamples, ReadSamples, StepSamples, HostUse)
+_OF_RECORDS = (
+    Failure,
+    Skip,
+    WrongData,
+    StarvedRank,
+    Contention,
+    OverlapSamples,
+    BesideSamples,
+    ReadSamples,
+    StepSamples,
+    HostUse,
+)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (NvLink, Gpu, Adapter, Path, CodedRemark, *_OF_RECORDS)}
 _REMARK = keys(("text",), line=whole(0), text=text, code=text, facts=values(anything))
 _STATE = keys(
@@ -341,7 +353,7 @@ def seconds(value: Any) -> Misfit | None:
 
 _SAMPLES = keys(
     ("calls_per_sample", "loop"),
-    **dict.fromkeys(("seconds", "warmup", "host_s", "enqueue_s"), seconds),
+    **dict.fromkeys(("seconds", "warmup", "host_s", "enqueue_s", "skew_s"), seconds),
     by_rank=each(seconds),
     calls_per_sample=whole(1),
     loop=text,

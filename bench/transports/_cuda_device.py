@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.core.errors import NotInstalledError, RefusedError
-from bench.core.transport import Options
 from bench.core.world import RankInfo
 from bench.transports import _cache
 
@@ -34,6 +33,7 @@ class CudaDevice:
     l2_bytes: int
     copy_engines: int | None
     memory_bytes_per_s: float | None
+    threads_per_sm: int | None = None
 
 
 def load_cupy() -> Any:
@@ -124,6 +124,7 @@ def describe(cupy: Any, index: int) -> CudaDevice:
         l2_bytes=int(properties.get("l2CacheSize", 0)),
         copy_engines=None if engines is None else int(engines),
         memory_bytes_per_s=memory_rate or None,
+        threads_per_sm=properties.get("maxThreadsPerMultiProcessor") or None,
     )
 
 
@@ -174,7 +175,7 @@ def enable_peer(runtime: Any, mine: int, other: int) -> bool:
 
 @contextlib.contextmanager
 def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator[None]:
-    """Run this thread, inside the block, on the CPUs nearest to a GPU.
+    """Run this thread, inside the block, on the CPUs nearest to a GPU, if the system allows it.
 
     Memory that this thread is the first to write is then placed near the GPU.
     """
@@ -190,10 +191,11 @@ def near(bus: str, near_cpus: Callable[[str], Sequence[int]] | None) -> Iterator
             os.sched_setaffinity(0, before)
 
 
-def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control_plane: str) -> dict[str, str]:
+def facts(cupy: Any, device: CudaDevice, host_memory: str, batches: str, control_plane: str) -> dict[str, str]:
     """Return the facts for the header.
 
-    `batches`: how batches start. `control_plane`: the library of the control plane.
+    `host_memory`: its kind, and where it lies. `batches`: how batches start. `control_plane`: the library of the
+    control plane.
     """
     runtime, engines, peak = cupy.cuda.runtime, device.copy_engines, device.memory_bytes_per_s
     return {
@@ -206,7 +208,7 @@ def facts(cupy: Any, device: CudaDevice, options: Options, batches: str, control
         "gpu_memory_peak_bytes_per_s": "unknown" if peak is None else f"{peak:.4g}",
         "copy_engines": "unknown" if engines is None else str(engines),
         "peer_access": _peers(runtime),
-        "host_memory": f"{options.memory}, {_beside(device, options)}",
+        "host_memory": host_memory,
         "batches": batches,
         "control_plane": control_plane,
     }
@@ -224,23 +226,6 @@ def _peers(runtime: Any) -> str:
     return "; ".join(f"{a} reaches {', '.join(map(str, found)) or 'none'}" for a, found in reach.items())
 
 
-def _beside(device: CudaDevice, options: Options) -> str:
-    near = options.near_cpus
-    cpus = near(device.bus) if near is not None else ()
-    return f"touched on CPUs {_spans(cpus)}, beside the GPU" if cpus else "where this process runs"
-
-
 def _version(number: int) -> str:
     """Return a CUDA version as text: 13000 is 13.0."""
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _spans(cpus: Sequence[int]) -> str:
-    """Return CPU numbers as ranges: 0, 1, 2, 8 become 0-2,8."""
-    spans: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if spans and cpu == spans[-1][1] + 1:
-            spans[-1][1] = cpu
-        else:
-            spans.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)

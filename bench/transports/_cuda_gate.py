@@ -2,22 +2,28 @@
 
 A kernel of one thread waits on the stream for a number in host memory. It ends after a time limit, because a full
 queue, or a debugger that makes every launch wait, could otherwise block the host forever. The batch is then invalid.
+
+The gates of all ranks of a host wait for one number, so one write starts all their streams together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
+import time
 from typing import Any
 
 from bench.core.codes import Code
 from bench.core.errors import MeasurementError
-from bench.transports import _cuda_kernels
+from bench.transports import _cuda_kernels, _shared_page
 
 LIMIT_S = 10.0
 TRIAL_S = 1.0  # time limit in seconds of a trial, whose result is not used if the gate opens by itself
-MOST_CALLS = 64  # most copies behind one gate; a GPU's queue holds about a thousand entries, and each copy needs a few
-_MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped
-_BYTES = 64
+MOST_CALLS = 64  # most counted copies of a stream behind one gate
+MOST_QUEUED = 256  # most copies of a stream; a GPU's queue holds about a thousand entries, and each copy needs a few
+_MAPPED = 1 | 2  # cudaHostAllocPortable | cudaHostAllocMapped, and the same of cudaHostRegister
+_BYTES = 64  # of one rank's words: no two ranks write to one cache line
 
 
 class GateProblem(Code):
@@ -29,22 +35,64 @@ class GateProblem(Code):
     FAILED = "gate-failed", "the gate does not work ({error})"
 
 
+class _OwnWords:
+    """Host memory for the gates of one rank alone."""
+
+    opens = True
+
+    def __init__(self, runtime: Any) -> None:
+        self._runtime = runtime
+        self.opened = self.on_device = runtime.hostAlloc(2 * _BYTES, _MAPPED)
+        ctypes.memset(self.opened, 0, 2 * _BYTES)
+        self.mine = self.opened + _BYTES
+
+    def close(self) -> None:
+        self._runtime.freeHost(self.opened)
+
+
+class SharedWords:
+    """The word that opens the gates of all ranks of a host, and the words of this rank, in memory that they share."""
+
+    def __init__(self, runtime: Any, memory: mmap.mmap, local_rank: int) -> None:
+        """Register the memory with this rank's GPU. Raises RuntimeError if the driver refuses."""
+        self._runtime, self._memory = runtime, memory
+        self.opens = local_rank == 0
+        self.opened = _shared_page.address(memory)
+        self.mine = self.opened + (1 + local_rank) * _BYTES
+        runtime.hostRegister(self.opened, len(memory), _MAPPED)
+        try:
+            self.on_device = int(runtime.pointerGetAttributes(self.opened).devicePointer)
+        except Exception:
+            runtime.hostUnregister(self.opened)
+            raise
+
+    @staticmethod
+    def num_bytes(local_size: int) -> int:
+        """Return the bytes of memory that these ranks need: whole pages, as CUDA registers them."""
+        return -(-(1 + local_size) * _BYTES // mmap.PAGESIZE) * mmap.PAGESIZE
+
+    def close(self) -> None:
+        """Take the memory back from the GPU."""
+        self._runtime.hostUnregister(self.opened)
+
+
 class StreamGate:
     """A gate on one stream. It must be opened before it is shut again."""
 
-    def __init__(self, cupy: Any, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, cupy: Any, limit_s: float = LIMIT_S, words: SharedWords | None = None) -> None:
         """Compile and load the kernel now, because loading code while a gate is shut would wait for the gate.
 
-        Raises CuPy's exception if it cannot compile.
+        `words`: of all ranks of this host, which then open and shut their gates in step (`skip`). Raises CuPy's
+        exception if it cannot compile.
         """
         self._runtime = cupy.cuda.runtime
         self._limit_s = self._shut_for_s = limit_s
         self._kernel = _cuda_kernels.gate_kernel(cupy)
         self._kernel.compile()
-        self._memory = self._runtime.hostAlloc(_BYTES, _MAPPED)
-        ctypes.memset(self._memory, 0, _BYTES)
-        self._opened = ctypes.c_uint32.from_address(self._memory)
-        self._expired = ctypes.c_uint32.from_address(self._memory + _BYTES // 2)
+        self.is_shared = words is not None
+        self._words = words or _OwnWords(self._runtime)
+        self._opened = ctypes.c_uint32.from_address(self._words.opened)
+        self._expired, self._passed = (ctypes.c_uint32.from_address(self._words.mine + k) for k in (0, 4))
         self._ticket = 0
 
     def warm(self, stream: int) -> None:
@@ -55,19 +103,37 @@ class StreamGate:
         if self._expired.value == ticket:
             raise RuntimeError("the GPU does not see the host's writes while a kernel runs")
 
-    def shut(self, stream: int, limit_s: float | None = None) -> int:
-        """Stop the stream for at most `limit_s`. Returns the ticket that opens the gate again."""
+    def skip(self) -> int:
+        """Take the next ticket without a gate, for a rank without copies. Returns the ticket."""
         self._ticket = self._ticket % 0xFFFF_FFFF + 1
-        self._shut_for_s = self._limit_s if limit_s is None else limit_s
-        arguments = _cuda_kernels.numbers(
-            self._memory, self._memory + _BYTES // 2, self._ticket, int(self._shut_for_s * 1e9)
-        )
-        self._kernel((1,), (1,), arguments, stream=_cuda_kernels.OnStream(stream))
         return self._ticket
 
+    def shut(self, stream: int, limit_s: float | None = None) -> int:
+        """Stop the stream for at most `limit_s`. Returns the ticket that opens the gate again."""
+        ticket = self.skip()
+        self._shut_for_s = self._limit_s if limit_s is None else limit_s
+        shift = self._words.on_device - self._words.opened
+        mine = self._words.mine + shift
+        arguments = _cuda_kernels.numbers(
+            self._words.on_device, mine, ticket, _cuda_kernels.clock_ticks(self._runtime, self._shut_for_s), mine + 4
+        )
+        self._kernel((1,), (1,), arguments, stream=_cuda_kernels.OnStream(stream))
+        return ticket
+
     def open(self, ticket: int) -> None:
-        """Let the stream continue."""
-        self._opened.value = ticket
+        """Let the streams continue. Of ranks that share the word, the first one opens all gates."""
+        if self._words.opens:
+            self._opened.value = ticket
+
+    def passed_s(self, ticket: int) -> float:
+        """Wait until this rank's stream has passed the gate. Returns when, by the monotonic clock of the host."""
+        while self._passed.value != ticket and self._expired.value != ticket:
+            time.sleep(0)
+        return time.monotonic()
+
+    def is_open(self, ticket: int) -> bool:
+        """Check, after the stream has passed the gate, that the number opened it and not the time limit."""
+        return self._expired.value != ticket
 
     def check(self, ticket: int) -> None:
         """Raise MeasurementError if the gate opened by itself. Call this after the batch."""
@@ -79,4 +145,12 @@ class StreamGate:
 
     def close(self) -> None:
         """Free the gate's host memory."""
-        self._runtime.freeHost(self._memory)
+        self._words.close()
+
+
+def shared(cupy: Any, memory: mmap.mmap | None, local_rank: int) -> StreamGate | None:
+    """Return a gate over memory that the ranks of a host share; None if the driver does not accept such memory."""
+    with contextlib.suppress(Exception):  # CuPy raises many exception types
+        if memory is not None:
+            return StreamGate(cupy, words=SharedWords(cupy.cuda.runtime, memory, local_rank))
+    return None

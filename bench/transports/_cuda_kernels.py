@@ -1,15 +1,17 @@
-"""Two CUDA kernels. One copies memory, and the other makes a stream wait until the host releases it.
+"""Two kernels, for CUDA and HIP. One copies memory, and the other makes a stream wait until the host releases it.
 
 Neither kernel includes a header, but CuPy needs CUDA's headers to compile any kernel.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 
-THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: all that one SM can hold
+THREADS, LOADS_IN_FLIGHT, BLOCKS_PER_SM = 512, 4, 4  # 2048 threads: the most that an SM of any GPU can hold
+_TICKS_PER_S, _HIP_TICKS_PER_S = 10**9, 10**8  # of globaltimer; of wall_clock64 on AMD's data-centre GPUs
 TILE_BYTES = THREADS * LOADS_IN_FLIGHT * 16
 
 # The kernel copies words of 16 bytes, tile by tile. Each thread has four loads in flight before its first store. The
@@ -42,12 +44,12 @@ bench_copy(unsigned long long source, unsigned long long target, unsigned long l
 }
 """
 
-# One thread polls a number in host memory until it equals the ticket. After the time limit it reports that the limit
-# expired.
+# One thread polls a number in host memory until it equals the ticket, and reports that it has passed. After the time
+# limit it reports that the limit expired.
 GATE = r"""
 extern "C" __global__ void
 bench_gate(unsigned long long opened, unsigned long long expired, unsigned long long ticket,
-           unsigned long long limit_ns) {
+           unsigned long long limit_ns, unsigned long long passed) {
     volatile unsigned int* flag = (volatile unsigned int*)opened;
     unsigned long long begin, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin) :: "memory");
@@ -59,8 +61,12 @@ bench_gate(unsigned long long opened, unsigned long long expired, unsigned long 
             return;
         }
     }
+    *(volatile unsigned int*)passed = (unsigned int)ticket;
+    __threadfence_system();
 }
 """
+_GLOBALTIMER = re.compile(r'asm volatile\("mov\.u64 %0, %%globaltimer;" : "=l"\((\w+)\) :: "memory"\);')
+GATE_HIP = _GLOBALTIMER.sub(r"\1 = wall_clock64();", GATE)
 
 
 class OnStream:
@@ -79,7 +85,26 @@ def copy_kernel(cupy: Any) -> Any:
 
 def gate_kernel(cupy: Any) -> Any:
     """Return the gate kernel, which is compiled at the same moments as the copy kernel."""
-    return cupy.RawKernel(GATE, "bench_gate")
+    return cupy.RawKernel(GATE_HIP if _is_hip(cupy.cuda.runtime) else GATE, "bench_gate")
+
+
+def clock_ticks(runtime: Any, seconds: float) -> int:
+    """Return this time in ticks of the clock that the gate kernel reads."""
+    return int(seconds * (_HIP_TICKS_PER_S if _is_hip(runtime) else _TICKS_PER_S))
+
+
+def _is_hip(runtime: Any) -> bool:
+    return bool(getattr(runtime, "is_hip", False))
+
+
+def blocks_per_sm(cupy: Any, kernel: Any, threads_per_sm: int | None) -> int:
+    """Return how many blocks of a kernel fit on one SM: what the driver says, else by the threads that an SM holds."""
+    try:
+        function = kernel.kernel.ptr
+        found = int(cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, THREADS, 0))
+    except (AttributeError, RuntimeError):
+        found = (threads_per_sm or THREADS * BLOCKS_PER_SM) // THREADS
+    return max(1, found)
 
 
 def numbers(*values: int) -> tuple[np.uint64, ...]:
@@ -87,9 +112,10 @@ def numbers(*values: int) -> tuple[np.uint64, ...]:
     return tuple(np.uint64(value) for value in values)
 
 
-def copy_grid(num_bytes: int, num_sms: int) -> int:
-    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs.
+def copy_grid(num_bytes: int, num_sms: int, blocks: int = BLOCKS_PER_SM) -> int:
+    """Return the number of blocks of the copy kernel for `num_bytes` bytes on `num_sms` SMs, of which each holds
+    `blocks` of them.
 
     These are as many blocks as fit on the SMs, or one block per tile if there are fewer tiles.
     """
-    return max(1, min(BLOCKS_PER_SM * num_sms, -(-num_bytes // TILE_BYTES)))
+    return max(1, min(blocks * num_sms, -(-num_bytes // TILE_BYTES)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
 from bench.transports import _cuda_kernels
@@ -26,7 +28,9 @@ def by_engine(runtime: Any, source: End, target: End, num_bytes: int, stream: in
     return partial(runtime.memcpyAsync, target_at, source_at, num_bytes, kind, stream)
 
 
-def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: int, stream: int) -> Issue:
+def by_kernel(
+    kernel: Any, num_sms: int, blocks_per_sm: int, source: End, target: End, num_bytes: int, stream: int
+) -> Issue:
     """Return a function that issues a copy by the kernel, with at most as many blocks as fit on the GPU.
 
     The GPU must have access to both ends. Raises ValueError if an end is not aligned.
@@ -34,9 +38,41 @@ def by_kernel(kernel: Any, num_sms: int, source: End, target: End, num_bytes: in
     (_, source_at), (_, target_at) = source, target
     if source_at % _ALIGNMENT_BYTES or target_at % _ALIGNMENT_BYTES:
         raise ValueError("both ends of a kernel's copy must be multiples of 16 bytes")
-    grid = (_cuda_kernels.copy_grid(num_bytes, num_sms),)
+    grid = (_cuda_kernels.copy_grid(num_bytes, num_sms, blocks_per_sm),)
     arguments = _cuda_kernels.numbers(source_at, target_at, num_bytes)
     return partial(kernel, grid, (_cuda_kernels.THREADS,), arguments, stream=_cuda_kernels.OnStream(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTimes:
+    """Seconds of one sample of copies, from its start.
+
+    `device_s`: until the last copy's timed calls had ended; `host_s`: until the host saw that; `enqueue_s`: until all
+    calls were issued. `started_s`: the host's monotonic clock at the start. `ends_s`: by copy, until its timed calls
+    had ended. `beside_s`: until the first copy stopped, with the calls that are not counted.
+    """
+
+    device_s: float = 0.0
+    host_s: float = 0.0
+    enqueue_s: float = 0.0
+    started_s: float = 0.0
+    ends_s: tuple[float, ...] = ()
+    beside_s: float = 0.0
+
+
+class _Countdown:
+    """A number of streams whose timed copies have not ended yet."""
+
+    def __init__(self, num: int) -> None:
+        self._num, self._lock = num, threading.Lock()
+
+    def count_down(self) -> None:
+        with self._lock:
+            self._num -= 1
+
+    @property
+    def is_zero(self) -> bool:
+        return self._num <= 0
 
 
 class CopyProgram:
@@ -51,6 +87,7 @@ class CopyProgram:
         self._ran = False
         self._begin = runtime.eventCreate()
         self._ends = [runtime.eventCreate() for _ in self.streams]
+        self._stops = [runtime.eventCreate() for _ in self.streams]
         self._others: ThreadPoolExecutor | None = None
 
     def run(self, index: int) -> None:
@@ -77,13 +114,16 @@ class CopyProgram:
     def keep_busy(self, for_s: float) -> None:
         """Issue copies that take about `for_s` seconds, but no more than fit in a queue. Does not wait for them."""
         self.run(0)  # the first copy is slower than the others, and waits for earlier copies
-        began = perf_counter()
+        began = monotonic()
         self.run(0)
-        one_s = max(perf_counter() - began, 1e-6)
+        one_s = max(monotonic() - began, 1e-6)
         self.issue([0] * min(_MOST_COPIES, int(for_s / one_s)))
 
-    def enqueue(self, order: Sequence[int]) -> None:
-        """Enqueue an event that all streams wait for, the copies of these buffer sets, and an event on each stream."""
+    def enqueue(self, order: Sequence[int], extra: Sequence[int] = ()) -> None:
+        """Enqueue an event that all streams wait for, the copies of these buffer sets, and an event on each stream.
+
+        `extra`: for each stream, the number of copies that follow its event, and one more event.
+        """
         runtime, first = self._runtime, self.streams[0]
         runtime.eventRecord(self._begin, first)
         for stream in self.streams[1:]:
@@ -91,63 +131,86 @@ class CopyProgram:
         self.issue(order)
         for stream, end in zip(self.streams, self._ends, strict=True):
             runtime.eventRecord(end, stream)
+        for k in range(max(extra, default=0)):
+            for issue, num in zip(self.issues[order[k % len(order)]], extra, strict=True):
+                if k < num:
+                    issue()
+        for stream, stop in zip(self.streams, self._stops, strict=True):
+            runtime.eventRecord(stop, stream)
 
     def wait(self) -> None:
-        """Wait for the last event of every stream."""
+        """Wait for the end of the timed copies of every stream."""
         for end in self._ends:
             self._runtime.eventSynchronize(end)
 
+    def taken(self, host_s: float, enqueue_s: float, started_s: float) -> CopyTimes:
+        """Wait for all copies. Returns the sample's seconds by the GPU's events, and the given times of the host."""
+        for stop in self._stops:
+            self._runtime.eventSynchronize(stop)
+        ends, stops = self._since_begin(self._ends), self._since_begin(self._stops)
+        return CopyTimes(max(ends), host_s, enqueue_s, started_s, ends, min(stops))
+
     def ends_s(self) -> list[float]:
-        """Return for each stream the seconds from the common start to the stream's end, by the GPU's events."""
-        return [float(self._runtime.eventElapsedTime(self._begin, end)) * 1e-3 for end in self._ends]
+        """Return for each stream the seconds from the common start to the end of its timed copies, by the events."""
+        return list(self._since_begin(self._ends))
 
-    def elapsed_s(self) -> float:
-        """Return the seconds from the common start to the end of the last stream."""
-        return max(self.ends_s())
+    def _since_begin(self, events: Sequence[Any]) -> tuple[float, ...]:
+        return tuple(float(self._runtime.eventElapsedTime(self._begin, event)) * 1e-3 for event in events)
 
-    def timed(self, order: Sequence[int]) -> tuple[float, float, float]:
-        """Issue the copies of these buffer sets and wait for them.
-
-        Returns three times in seconds: the time by the GPU's events, the time until the host saw the end, and the time
-        until all copies were issued.
-        """
-        began = perf_counter()
-        self.enqueue(order)
-        issued = perf_counter()
+    def timed(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
+        """Issue the copies of these buffer sets and wait for them. Returns the times of the sample."""
+        began = monotonic()
+        self.enqueue(order, extra)
+        issued = monotonic()
         self.wait()
-        ended = perf_counter()
-        return self.elapsed_s(), ended - began, issued - began
+        ended = monotonic()
+        return self.taken(ended - began, issued - began, began)
 
-    def timed_by_host(self, order: Sequence[int]) -> float:
-        """Return the seconds that copies take by the host's clock. This is for copies that block the calling thread.
+    def timed_by_host(self, order: Sequence[int], extra: Sequence[int] = ()) -> CopyTimes:
+        """Return the times of copies by the host's clock. This is for copies that block the calling thread.
 
-        The driver copies pageable memory on the calling thread. Two directions at once therefore need two threads.
+        The driver copies pageable memory on the calling thread. Two directions at once therefore need two threads. Each
+        goes on with copies that are not counted until the other one's timed copies have ended.
         """
         if len(self.streams) > 1 and self._others is None:
             self._others = ThreadPoolExecutor(
                 len(self.streams) - 1, initializer=lambda: self._runtime.setDevice(self._device)
             )
-            self._together(())  # start the threads before the clock
-        began = perf_counter()
-        self._together(order)
-        return perf_counter() - began
+            self._together((), ())  # start the threads before the clock
+        began = monotonic()
+        ends, stops = zip(*self._together(order, extra), strict=True)
+        since = tuple(end - began for end in ends)
+        last_s = max(since)
+        return CopyTimes(last_s, last_s, last_s, began, since, min(stops) - began)
 
-    def _together(self, order: Sequence[int]) -> None:
-        waiting: list[Future[None]] = []
+    def _together(self, order: Sequence[int], extra: Sequence[int]) -> list[tuple[float, float]]:
+        """Run the copies of each stream on its own thread. Returns, by stream, the ends of timed and of all copies."""
+        open_streams = _Countdown(len(self.streams))
+        more = list(extra) or [0] * len(self.streams)
+        waiting: list[Future[tuple[float, float]]] = []
         if self._others is not None:
-            waiting = [self._others.submit(self._run_stream, j, order) for j in range(1, len(self.streams))]
-        self._run_stream(0, order)
-        for future in waiting:
-            future.result()
+            run = partial(self._run_stream, order=order, open_streams=open_streams)
+            waiting = [self._others.submit(run, j, more[j]) for j in range(1, len(self.streams))]
+        first = self._run_stream(0, more[0], order, open_streams)
+        return [first, *(future.result() for future in waiting)]
 
-    def _run_stream(self, j: int, order: Sequence[int]) -> None:
-        for index in order:
-            self.issues[index][j]()
-        self._runtime.streamSynchronize(self.streams[j])
+    def _run_stream(self, j: int, num_more: int, order: Sequence[int], open_streams: _Countdown) -> tuple[float, float]:
+        try:
+            for index in order:
+                self.issues[index][j]()
+            self._runtime.streamSynchronize(self.streams[j])
+        finally:
+            ended = monotonic()
+            open_streams.count_down()
+        while order and (num_more > 0 or not open_streams.is_zero):
+            self.issues[order[0]][j]()
+            self._runtime.streamSynchronize(self.streams[j])
+            num_more -= 1
+        return ended, monotonic()
 
     def close(self) -> None:
         """Release events and threads."""
-        for event in (self._begin, *self._ends):
+        for event in (self._begin, *self._ends, *self._stops):
             self._runtime.eventDestroy(event)
         if self._others is not None:
             self._others.shutdown()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bench.core.channel import Channel
@@ -48,13 +49,27 @@ class CopyRefusal(Code):
     OTHER_HOST = "copy-other-host", "rank {rank} is on another host: copies cannot reach its GPU memory"
     NOT_SHAREABLE = "copy-not-shareable", f"rank {{rank}} cannot share its GPU memory ({{why}}); {_PROCESS}"
     NOT_REACHABLE = "copy-not-reachable", f"the GPU memory of rank {{rank}} cannot be opened ({{error}}); {_PROCESS}"
+    PID_NAMESPACES = (
+        "copy-pid-namespaces",
+        "the GPU memory of rank {rank} cannot be opened ({error}): its container has process numbers of its own. Start "
+        f"the containers with --pid=host --ipc=host; {_PROCESS}",
+    )
+
+
+def _process_numbers() -> str:
+    """Return what identifies this process's namespace of process numbers; "" if the kernel does not say."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A rank's buffers, as sent to other ranks.
 
-    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle.
+    `handle`: the handle of the rank's GPU allocation. `why_none`: why there is no handle. CUDA opens a handle
+    only of a process that has a number in its own `pid_namespace`.
     """
 
     layout: BufferLayout
@@ -62,6 +77,7 @@ class Offer:
     host: str
     handle: bytes | None = None
     why_none: str = ""
+    pid_namespace: str = field(default_factory=_process_numbers)
 
 
 def offer(runtime: Any, buffers: CudaBuffers, device: int, host: str) -> Offer:
@@ -93,7 +109,9 @@ class IpcMappings:
         try:
             pointer = int(self._runtime.ipcOpenMemHandle(other.handle, _LAZY_PEER_ACCESS))
         except RuntimeError as error:
-            return Skip.of(CopyRefusal.NOT_REACHABLE, rank=rank, error=first_line(error))
+            apart = other.pid_namespace != _process_numbers()
+            code = CopyRefusal.PID_NAMESPACES if apart else CopyRefusal.NOT_REACHABLE
+            return Skip.of(code, rank=rank, error=first_line(error))
         self._found[rank] = (other, pointer)
         return None
 

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import monotonic
 from typing import Any
 
 from bench.core.codes import Coded
 from bench.core.errors import MeasurementError, first_line
 from bench.core.transport import Compiled, Timing
 from bench.transports._cuda_gate import MOST_CALLS, TRIAL_S, GateProblem, StreamGate
-from bench.transports._cuda_program import CopyProgram
-
-Taken = tuple[float, float, float]  # seconds by events, by the host's clock, and for only issuing the copies
+from bench.transports._cuda_pace import Pace
+from bench.transports._cuda_program import CopyProgram, CopyTimes
 
 
 class CopyTimer:
     """Times the programs of one rank. All ranks make the same number of calls, even ranks without copies."""
 
     def __init__(
-        self, clock: str, gate: StreamGate | None, sync: Callable[[], None], barrier: Callable[[], None]
+        self,
+        clock: str,
+        gate: StreamGate | None,
+        pace: Pace,
+        sync: Callable[[], None],
+        barrier: Callable[[], None],
     ) -> None:
         """`sync` waits for this rank's GPU and for all ranks; `barrier` only for all ranks."""
-        self._clock, self._gate, self._sync, self._barrier = clock, gate, sync, barrier
+        self._clock, self._gate, self._pace, self._sync, self._barrier = clock, gate, pace, sync, barrier
 
     def each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated copies (see Transport.time_each)."""
@@ -31,8 +35,9 @@ class CopyTimer:
         for _ in range(num_calls):
             order = _next_sets(compiled, 1)
             self._sync()
-            taken.append(self._timed(compiled, order))
-        return self._timing(compiled, taken)
+            taken.append((self._timed(compiled, order),))
+            self._pace.learn("each", taken[-1][0].ends_s)
+        return self._timing(compiled, taken, 1)
 
     def batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time copies back to back, issued in portions that fit in a queue; see Transport.time_batch."""
@@ -40,36 +45,59 @@ class CopyTimer:
         most = num_calls if self._clock == "host" else MOST_CALLS
         taken = []
         for begin in range(0, num_calls, most):
-            part = order[begin : begin + most]
             self._sync()
-            program = _program(compiled)
-            if self._gate is not None and program is not None and program.gated:
-                taken.append(behind_gate(program, self._gate, part, self._barrier))
-            else:
-                self._barrier()
-                taken.append(self._timed(compiled, part))
-        device_s, host_s, enqueue_s = (sum(part) / num_calls for part in zip(*taken, strict=True))
-        return self._timing(compiled, [(device_s, host_s, enqueue_s)])
+            taken.append(self._portion(compiled, order[begin : begin + most]))
+        self._pace.learn("batch", taken[0].ends_s)
+        return self._timing(compiled, [tuple(taken)], num_calls)
 
-    def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> Taken:
+    def _portion(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
+        """Time one portion: behind the gate if there is one, else as soon as all ranks are ready."""
+        program = _program(compiled)
+        if self._gate is not None and program is not None and program.gated:
+            return behind_gate(program, self._gate, order, self._barrier, self._extra(program, order))
+        ticket = self._gate.skip() if self._gate is not None else 0
+        self._barrier()
+        if self._gate is not None:
+            self._gate.open(ticket)  # those of the other ranks of this host
+        return self._timed(compiled, order)
+
+    def _timed(self, compiled: Compiled | None, order: Sequence[int]) -> CopyTimes:
         """Return the seconds of copies in the order of issue, or 0 for a rank without copies."""
         program = _program(compiled)
         if program is None:
-            return 0.0, 0.0, 0.0
-        if self._clock == "host":
-            host_s = program.timed_by_host(order)
-            return host_s, host_s, host_s
-        return program.timed(order)
+            return CopyTimes()
+        extra = self._extra(program, order)
+        return program.timed_by_host(order, extra) if self._clock == "host" else program.timed(order, extra)
 
-    def _timing(self, compiled: Compiled | None, taken: Sequence[Taken]) -> Timing:
-        """Return the samples of this rank as a Timing.
+    def _extra(self, program: CopyProgram, order: Sequence[int]) -> list[int]:
+        return self._pace.extra(len(order), len(program.streams))
+
+    def _timing(self, compiled: Compiled | None, samples: Sequence[tuple[CopyTimes, ...]], num_calls: int) -> Timing:
+        """Return the samples of this rank as a Timing. `samples`: the portions of each sample of `num_calls` calls.
 
         A rank of a group without copies has samples of 0 s. A rank in no group has no samples.
         """
         if compiled is None:
             return Timing((), "python")
-        device_s, host_s, enqueue_s = zip(*taken, strict=True)
-        return Timing(host_s, "python") if self._clock == "host" else Timing(device_s, "python", host_s, enqueue_s)
+
+        def per_call(part: str) -> tuple[float, ...]:
+            return tuple(sum(getattr(portion, part) for portion in portions) / num_calls for portions in samples)
+
+        program = _program(compiled)
+        started_s: tuple[tuple[float, ...], ...] = ()
+        ends: tuple[tuple[float, ...], ...] = ()
+        beside: tuple[float, ...] = ()
+        if program is not None:
+            started_s = tuple(tuple(portion.started_s for portion in portions) for portions in samples)
+            ends = tuple(
+                tuple(sum(portion.ends_s[j] for portion in portions) / num_calls for portions in samples)
+                for j in range(len(program.streams))
+            )
+            beside = per_call("beside_s")
+        host_s = per_call("host_s")
+        if self._clock == "host":
+            return Timing(host_s, "python", started_s=started_s, ends_s=ends, beside_s=beside)
+        return Timing(per_call("device_s"), "python", host_s, per_call("enqueue_s"), started_s, ends, beside)
 
 
 def behind_gate(
@@ -77,24 +105,26 @@ def behind_gate(
     gate: StreamGate,
     order: Sequence[int],
     all_there: Callable[[], None],
+    extra: Sequence[int] = (),
     limit_s: float | None = None,
-) -> Taken:
+) -> CopyTimes:
     """Enqueue all copies, call `all_there`, then open the gate. Before that, no call may wait for the GPU.
 
-    Raises MeasurementError if the gate opened by itself after `limit_s`.
+    `extra`: see CopyProgram.enqueue. Raises MeasurementError if the gate opened by itself after `limit_s`.
     """
     program.warm(order[0])
     ticket = gate.shut(program.streams[0], limit_s)
     try:
-        program.enqueue(order)
+        program.enqueue(order, extra)
         all_there()
     finally:
-        begin = perf_counter()
+        begin = monotonic()
         gate.open(ticket)
+    started_s = gate.passed_s(ticket)
     program.wait()
-    host_s = perf_counter() - begin
+    host_s = monotonic() - begin
     gate.check(ticket)
-    return program.elapsed_s(), host_s, 0.0
+    return program.taken(host_s, 0.0, started_s)
 
 
 def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[StreamGate | None, Coded | None]:
@@ -108,7 +138,7 @@ def tried_gate(cupy: Any, stream: int, make: Callable[[], Compiled]) -> tuple[St
         gate = StreamGate(cupy)
         gate.warm(stream)
         copies = make()
-        behind_gate(copies.native, gate, [0] * MOST_CALLS, _nothing, TRIAL_S)
+        behind_gate(copies.native, gate, [0] * MOST_CALLS, _nothing, limit_s=TRIAL_S)
         copies.native.close()
         return gate, None
     except MeasurementError:

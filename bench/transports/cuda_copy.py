@@ -10,19 +10,32 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
 from bench.core.codes import Coded
 from bench.core.errors import RefusedError, first_line
+from bench.core.payload import constant
 from bench.core.program import Copy, CopyStep, Group, Product, Round, Step
 from bench.core.record import Flag, Skip
 from bench.core.traits import Traits
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.transport import GUARD, Buffers, Compiled, Options, Reduction, Timing, Transport
 from bench.core.world import RankInfo
-from bench.transports import _control, _cuda_device, _cuda_kernels, _cuda_memory, _cuda_program, _device
-from bench.transports._cuda_gate import GateProblem, StreamGate
+from bench.transports import (
+    _control,
+    _cuda_device,
+    _cuda_gate,
+    _cuda_kernels,
+    _cuda_memory,
+    _cuda_program,
+    _device,
+    _page_nodes,
+    _shared_page,
+)
+from bench.transports._cuda_gate import GateProblem, SharedWords, StreamGate
 from bench.transports._cuda_memory import HOST, CudaBuffers
+from bench.transports._cuda_pace import Pace
 from bench.transports._cuda_program import CopyProgram, Issue
 from bench.transports._cuda_reach import CopyRefusal, Reach, copies_of
 from bench.transports._cuda_timing import CopyTimer, tried_gate
@@ -46,6 +59,7 @@ class CudaCopy(Transport):
 
     clock: Literal["host", "device", "virtual"] = "device"
     carries_messages = False
+    tells_starts = True
     num_threads = 2  # two threads copy the two directions of pageable memory
 
     def __init__(self, place: RankInfo, options: Options) -> None:
@@ -62,6 +76,7 @@ class CudaCopy(Transport):
         self.channel, self.exits_at_once = self._control.channel, self._control.exits_at_once
         self._reach = self._meet()
         self._pinned = options.memory == "pinned"
+        self._near_node = options.near_node(self._device.bus) if options.near_node is not None else None
         if not self._pinned:
             self.clock = "host"
         self._streams: list[int] = []
@@ -72,7 +87,8 @@ class CudaCopy(Transport):
         self._compares = self._no_kernels is None and _device.compares(self._cupy)
         self._gate: StreamGate | None = None
         self._no_gate = self._open_gate()
-        self._timer = CopyTimer(self.clock, self._gate, self.sync, self._control.barrier)
+        self._pace = Pace(self.channel)
+        self._timer = CopyTimer(self.clock, self._gate, self._pace, self.sync, self._control.barrier)
 
     # -- opening and closing
 
@@ -99,6 +115,7 @@ class CudaCopy(Transport):
             on = _cuda_kernels.OnStream(self._stream(0))
             self._copy((1,), (_cuda_kernels.THREADS,), _cuda_kernels.numbers(0, 0, 0), stream=on)
             self._runtime.streamSynchronize(on.ptr)
+            self._blocks_per_sm = _cuda_kernels.blocks_per_sm(self._cupy, self._copy, self._device.threads_per_sm)
         except Exception as error:  # NVRTC or CUDA's headers are missing or too old: CuPy raises many exception types
             problem = Coded.of(GateProblem.NO_KERNELS, error=first_line(error))
         return self._first_of_any(problem)
@@ -117,7 +134,26 @@ class CudaCopy(Transport):
                 self._gate.close()
             self._gate = None
             self.notes = (f"batches run without a gate ({problem.text}): their times include issuing the copies",)
+        elif self._gate is not None and self.place.local_size > 1:
+            self._gate = self._shared_gate(self._gate)
         return problem
+
+    def _shared_gate(self, own: StreamGate) -> StreamGate:
+        """Return a gate that opens together with those of the other ranks of this host; `own` if some rank has none."""
+        memory = _shared_page.of_this_host(self.channel, self.place, SharedWords.num_bytes(self.place.local_size))
+        gate = _cuda_gate.shared(self._cupy, memory, self.place.local_rank)
+        if all(self.channel.share(gate is not None)):
+            assert gate is not None
+            ticket = gate.shut(self._stream(0), _cuda_gate.TRIAL_S)
+            self._control.barrier()
+            gate.open(ticket)
+            self._runtime.streamSynchronize(self._stream(0))
+            if all(self.channel.share(gate.is_open(ticket))):
+                own.close()
+                return gate
+        if gate is not None:
+            gate.close()
+        return own
 
     def _first_of_any(self, problem: Coded | None) -> Coded | None:
         """Return the problem of the first rank that has one. All ranks return the same problem."""
@@ -152,8 +188,30 @@ class CudaCopy(Transport):
         """Return versions, the GPU of this rank, peer access, and the location of host memory."""
         batches = "on the host's clock"
         if self._pinned:
-            batches = "behind a gate" if self._no_gate is None else f"not behind a gate ({self._no_gate.text})"
-        return _cuda_device.facts(self._cupy, self._device, self._options, batches, self._control.name)
+            batches = f"not behind a gate ({self._no_gate.text})" if self._no_gate is not None else "behind a gate"
+            if self._gate is not None and self._gate.is_shared:
+                batches = "behind one gate of all ranks of a host"
+        where = f"{self._options.memory}, {_page_nodes.words(self._nodes_of_host_memory(), self._near_node)}"
+        return _cuda_device.facts(self._cupy, self._device, where, batches, self._control.name)
+
+    def _nodes_of_host_memory(self) -> Mapping[int, int]:
+        """Return the NUMA nodes of the pages of memory that is allocated as buffers are; empty if they are unknown."""
+        with contextlib.suppress(MemoryError, RuntimeError):
+            with _cuda_device.near(self._device.bus, self._options.near_cpus):
+                block = _cuda_memory.HostBlock(self._runtime, _TRIAL_BYTES, self._pinned)
+                block.piece(0, _TRIAL_BYTES).fill(constant(GUARD))
+            return _page_nodes.nodes_of(block.pointer, _TRIAL_BYTES)
+        return {}
+
+    def _flags(self, buffers: CudaBuffers) -> tuple[str, ...]:
+        """Return the flags of every row with these buffers."""
+        flags: tuple[str, ...] = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
+        block = buffers.blocks.get(HOST)
+        if block is not None and self._near_node is not None:
+            nodes = _page_nodes.nodes_of(block.pointer, block.num_bytes)
+            if set(nodes) - {self._near_node}:
+                flags += (Flag.FAR_MEMORY,)
+        return flags
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Refuse all steps except copies; with --engine sm, refuse copies to or from the host."""
@@ -235,6 +293,7 @@ class CudaCopy(Transport):
 
     def share(self, buffers: Buffers | None, steps: tuple[Step, ...] = ()) -> Skip | None:
         """Send the handles of all buffers to all ranks, and open those that this rank's copies use."""
+        self._pace.begin_row(len(copies_of(steps)) if buffers is not None else 0)
         skip = self._reach.share(buffers, self._group, steps)
         if skip is None and self._options.engine == "sm":
             return self._reach.kernel_refusal(buffers, self._group, steps)
@@ -248,7 +307,7 @@ class CudaCopy(Transport):
         """Bind the arguments of each copy, on a separate stream. Call `share` first, for buffers of other ranks."""
         assert isinstance(buffers, CudaBuffers)
         copies = copies_of(steps)
-        flags = (Flag.SHARED_GPU,) if self._reach.num_sharers > 1 else ()
+        flags = self._flags(buffers)
         if not copies:
             return Compiled([_nothing] * buffers.num_sets, keep=[buffers], flags=flags)
         streams = [self._stream(j) for j in range(len(copies))]
@@ -277,7 +336,8 @@ class CudaCopy(Transport):
         source = end("send", index, copy.source, copy.source_offset, size)
         target = end("recv", index, copy.target, copy.target_offset, size)
         if self._options.engine == "sm" and HOST not in (source[0], target[0]):
-            return _cuda_program.by_kernel(self._copy, self._device.num_sms, source, target, size, stream)
+            num_sms, blocks = self._device.num_sms, self._blocks_per_sm
+            return _cuda_program.by_kernel(self._copy, num_sms, blocks, source, target, size, stream)
         return _cuda_program.by_engine(self._runtime, source, target, size, stream)
 
     def _stream(self, j: int) -> int:
@@ -295,6 +355,10 @@ class CudaCopy(Transport):
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time isolated copies between events, or copies of pageable memory by the host's clock."""
         return self._timer.each(compiled, num_calls)
+
+    def least_batch(self) -> tuple[int, float]:
+        """Return more calls and seconds for copies beside others, so that their starts hardly matter."""
+        return self._pace.least_batch or super().least_batch()
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Time copies back to back, issued in portions that fit in a queue, each behind a gate."""

@@ -11,7 +11,7 @@ from bench.core.case import Case
 from bench.core.channel import Channel
 from bench.core.pattern import Shape
 from bench.core.program import Group
-from bench.core.transport import Compiled, Timing
+from bench.core.transport import LEAST_BATCH_S, Compiled, Timing
 from bench.core.world import RankInfo
 from bench.rank import sampling
 from bench.rank.rows import PlannedRow
@@ -26,7 +26,7 @@ class Scripted(Channel):
     def gather(self, value: Any) -> list[Any]:
         """Rank 0's seconds and as many of every other rank's."""
         others = [tuple(next(series) for _ in range(self._last[0])) for series in self._others]
-        if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        if isinstance(value, Timing) and value.host_s:
             return [value, *(on_device(seconds) for seconds in others)]
         return [value, *(Timing(seconds, value.loop) if isinstance(value, Timing) else seconds for seconds in others)]
 
@@ -39,6 +39,7 @@ class Clockwork:
     """A transport whose clock says what the test programmed: `programmed[rank]` yields seconds per sample."""
 
     clock = "host"
+    tells_starts = False
 
     def __init__(self, programmed: list[Iterator[float]]) -> None:
         self.place = RankInfo(0, len(programmed), 0, len(programmed), "direct")
@@ -46,6 +47,10 @@ class Clockwork:
         self.channel = Scripted(programmed[1:], self.last)
         self.mine = programmed[0]
         self.batches: list[int] = []
+
+    def least_batch(self) -> tuple[int, float]:
+        """As most transports."""
+        return 1, LEAST_BATCH_S
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """As many samples as calls."""
@@ -59,10 +64,10 @@ class Clockwork:
         return Timing((next(self.mine),), "python")
 
 
-def on_device(seconds: tuple[float, ...]) -> tuple[tuple[float, ...], ...]:
+def on_device(seconds: tuple[float, ...]) -> Timing:
     """What a rank tells whose times are a device's: its host sees 1 ms more, and issues in half of that."""
     host_s = tuple(second + 1e-3 for second in seconds)
-    return seconds, host_s, tuple(second / 2 for second in host_s)
+    return Timing(seconds, "python", host_s, tuple(second / 2 for second in host_s))
 
 
 class Device(Clockwork):
@@ -72,9 +77,7 @@ class Device(Clockwork):
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """As many samples as calls."""
-        timing = super().time_each(compiled, num_calls)
-        _, host_s, enqueue_s = on_device(timing.seconds)
-        return Timing(timing.seconds, timing.loop, host_s, enqueue_s)
+        return on_device(super().time_each(compiled, num_calls).seconds)
 
 
 def forever(*values: float) -> Iterator[float]:

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ _DEVICE = r"""
 #define __global__
 #define __launch_bounds__(...)
 #define __threadfence_system() __sync_synchronize()
+#define wall_clock64() (now_ns() / 10)  // 100 MHz, as of AMD's data-centre GPUs
 struct uint4 { unsigned x, y, z, w; };
 static struct { unsigned x; } threadIdx, blockIdx, blockDim, gridDim;
 static unsigned long long now_ns() {
@@ -61,6 +63,7 @@ GATE_MUTANTS = {
     "limit-x-1000": ("> limit_ns", "> 1000 * limit_ns"),
     "expires-at-once": ("> limit_ns", "> limit_ns / 1000"),
     "opened-by-any-number": ("*flag != (unsigned int)ticket", "*flag == 0"),
+    "passing-not-told": ("*(volatile unsigned int*)passed = (unsigned int)ticket;", ""),
     "expiry-not-told": ("*(volatile unsigned int*)expired = (unsigned int)ticket;", ""),
 }
 
@@ -107,19 +110,19 @@ def wrong_copies(library: ctypes.CDLL, num_cases: int) -> int:
     return wrong
 
 
-def gate_faults(library: ctypes.CDLL) -> list[str]:
+def gate_faults(library: ctypes.CDLL, ticks_per_s: int = 10**9) -> list[str]:
     """What a gate does wrong: it must wait for its own ticket only, and tell when it gave up."""
-    opened, expired = ctypes.c_uint32(0), ctypes.c_uint32(0)
-    ends = [ctypes.c_ulonglong(ctypes.addressof(word)) for word in (opened, expired)]
+    opened, expired, passed = ctypes.c_uint32(0), ctypes.c_uint32(0), ctypes.c_uint32(0)
+    *ends, told = [ctypes.c_ulonglong(ctypes.addressof(word)) for word in (opened, expired, passed)]
     faults = []
 
-    def shut(ticket: int, limit_ns: int) -> threading.Thread:
-        numbers = (ctypes.c_ulonglong(ticket), ctypes.c_ulonglong(limit_ns))
-        waiting = threading.Thread(target=library.bench_gate, args=(*ends, *numbers), daemon=True)
+    def shut(ticket: int, limit_s: float) -> threading.Thread:
+        numbers = (ctypes.c_ulonglong(ticket), ctypes.c_ulonglong(int(limit_s * ticks_per_s)))
+        waiting = threading.Thread(target=library.bench_gate, args=(*ends, *numbers, told), daemon=True)
         waiting.start()
         return waiting
 
-    first = shut(7, 20_000_000_000)
+    first = shut(7, 20)
     opened.value = 6
     first.join(0.1)
     if not first.is_alive():
@@ -128,9 +131,11 @@ def gate_faults(library: ctypes.CDLL) -> list[str]:
     first.join(10)
     if first.is_alive() or expired.value:
         faults.append("did not open")
-    second = shut(8, 20_000_000)
+    if passed.value != 7:
+        faults.append("did not tell that it opened")
+    second = shut(8, 0.02)
     second.join(5)
-    if second.is_alive() or expired.value != 8:
+    if second.is_alive() or expired.value != 8 or passed.value == 8:
         faults.append("did not give up")
         opened.value = 8
         second.join(5)
@@ -143,6 +148,13 @@ def test_copies_of_random_sizes_are_exact(compiled: Callable[[str], ctypes.CDLL]
 
 def test_a_gate_waits_for_its_ticket_or_its_limit(compiled: Callable[[str], ctypes.CDLL]) -> None:
     assert gate_faults(compiled(kernels.GATE)) == []
+
+
+def test_the_gate_of_hip_counts_the_ticks_of_its_own_clock(compiled: Callable[[str], ctypes.CDLL]) -> None:
+    assert "asm" not in kernels.GATE_HIP and kernels.GATE_HIP.count("wall_clock64()") == 2
+    hip, cuda = SimpleNamespace(is_hip=True), SimpleNamespace(is_hip=False)
+    assert (kernels.clock_ticks(cuda, 0.5), kernels.clock_ticks(hip, 0.5)) == (500_000_000, 50_000_000)
+    assert gate_faults(compiled(kernels.GATE_HIP), ticks_per_s=kernels.clock_ticks(hip, 1)) == []
 
 
 @pytest.mark.parametrize("name", COPY_MUTANTS)

@@ -6,7 +6,7 @@ first of them begins, timed by CUDA events. The figure is the median of the samp
     host_device   one-way, d2h   host_to_device_memcpy_ce, device_to_host_memcpy_ce; all GPUs at once: host_to_all_...,
                                  all_to_host_...
     host_device   two-way        the same with `bidirectional`: each prints one direction while the other is busy. Both
-                                 are run and the slower one is used, since ours ends with the later direction
+                                 are run and the slower one is used, as in our rows
     peer_copy     one-way        device_to_device_memcpy_{write,read}_{ce,sm}
     peer_copy     two-way        device_to_device_bidirectional_memcpy_...: the slower of both directions (v0.6 on);
                                  half of their sum (SM, before); no figure by copy engine before v0.6

@@ -12,6 +12,10 @@ its handle. What goes wrong is asked for by variables:
     FAKE_CUDA_NVRTC=0            no kernel can be compiled
     FAKE_CUDA_STAGES=1           copies from and to the host wait for what is before them in their stream
     FAKE_CUDA_BLIND=1            a kernel that runs does not see what the host writes
+    FAKE_CUDA_BLOCKS=2           blocks of 512 threads that fit on an SM
+    FAKE_CUDA_REGISTER=0         no host memory can be registered
+    FAKE_CUDA_LINK=25e6,25e6,11e6,25e6   events tell the times of a link with these bytes per second to and from the
+                                 GPU, alone and while the other way is busy
     FAKE_CUDA_LOG=FILE           a line for each copy: what was called, between which GPUs
 """
 
@@ -64,6 +68,7 @@ class RawKernel:
     def __init__(self, code: str, name: str, options: tuple[str, ...] = ()) -> None:
         assert f"{name}(" in code and 'extern "C" __global__' in code
         self.code, self.name = code, name
+        self.kernel = SimpleNamespace(ptr=1)
 
     def compile(self) -> None:
         """Nothing to do, unless the compiler is told to be missing."""

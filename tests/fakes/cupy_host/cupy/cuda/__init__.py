@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import runtime
+from . import driver, runtime
 
-__all__ = ["MemoryPointer", "UnownedMemory", "runtime"]
+__all__ = ["MemoryPointer", "UnownedMemory", "driver", "runtime"]
 
 
 class UnownedMemory:

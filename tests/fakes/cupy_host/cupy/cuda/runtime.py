@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 _MEMORY_BYTES = int(os.environ.get("FAKE_CUDA_MEMORY", 1 << 30))
 _FOLDER = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
 _HANDLE_BYTES = 64
+_SHIFT = 1 << 46  # of the addresses that the GPU has for registered host memory
 _NAMES = {
     2: "cudaErrorMemoryAllocation",
     35: "cudaErrorInsufficientDriver",
@@ -56,6 +58,7 @@ class _State:
     allocations: dict[int, _Allocation] = field(default_factory=dict)
     streams: dict[int, _Stream] = field(default_factory=dict)
     events: dict[int, _Event] = field(default_factory=dict)
+    registered: dict[int, int] = field(default_factory=dict)  # host memory by its address: its bytes
     peers: set[tuple[int, int]] = field(default_factory=set)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -90,6 +93,49 @@ class _Stream:
             except BaseException as error:
                 self._error = error
             self.num_done += 1
+
+
+class _Link:
+    """The link between host and GPU: bytes per second to and from the GPU, alone and while the other way is busy.
+
+    Times are computed, not waited for: from what was enqueued on each stream since their common event.
+    """
+
+    def __init__(self, rates: str) -> None:
+        self._rates = [float(rate) for rate in rates.split(",")]
+        self._put: dict[int, list[tuple[str, int, float]]] = {}  # by stream: (event | copy, its number or way, bytes)
+
+    def put(self, stream: int, kind: str, number: int, size: float = 0.0) -> None:
+        """Note what is enqueued."""
+        self._put.setdefault(stream, []).append((kind, number, size))
+
+    def elapsed_s(self, begin: int, end: int) -> float:
+        """The seconds from the event that started the streams to another one."""
+        streams = []
+        for entries in self._put.values():
+            starts = [k for k, (kind, number, _) in enumerate(entries) if kind == "event" and number == begin]
+            if starts:
+                del entries[: starts[-1]]
+                streams.append(entries[1:])
+        at_s = 0.0
+        while True:
+            for entries in streams:
+                while entries and entries[0][0] == "event":
+                    if entries.pop(0)[1] == end:
+                        return at_s
+            running = [entries for entries in streams if entries]
+            busy = {entries[0][1] for entries in running}
+            rates = [self._rates[2 + entries[0][1] if len(busy) == 2 else entries[0][1]] for entries in running]
+            next_s = min(entries[0][2] / rate for entries, rate in zip(running, rates, strict=True))
+            at_s += next_s
+            for entries, rate in zip(running, rates, strict=True):
+                left = entries[0][2] - rate * next_s
+                entries[0] = ("copy", entries[0][1], left)
+                if left < 1e-6:
+                    entries.pop(0)
+
+
+_link = _Link(os.environ["FAKE_CUDA_LINK"]) if "FAKE_CUDA_LINK" in os.environ else None
 
 
 class _Event:
@@ -220,6 +266,33 @@ def freeHost(ptr: int) -> None:
     assert _state.allocations.pop(ptr).device is None
 
 
+def hostRegister(ptr: int, size: int, flags: int) -> None:
+    if os.environ.get("FAKE_CUDA_REGISTER") == "0":
+        raise CUDARuntimeError(801)
+    assert flags == 3 and ptr % mmap.PAGESIZE == size % mmap.PAGESIZE == 0, "CUDA registers whole pages"
+    _state.registered[ptr] = size
+
+
+def hostUnregister(ptr: int) -> None:
+    del _state.registered[ptr]
+
+
+def pointerGetAttributes(ptr: int) -> Any:
+    """The GPU has another address for registered memory, as on systems without one address space."""
+    if ptr not in _state.registered:
+        raise CUDARuntimeError(1)
+    return SimpleNamespace(devicePointer=ptr + _SHIFT, hostPointer=ptr)
+
+
+def _on_host(device_pointer: int) -> int:
+    """The host's address of mapped memory."""
+    if any(start <= device_pointer - _SHIFT < start + size for start, size in _state.registered.items()):
+        return device_pointer - _SHIFT
+    holder = _holder(device_pointer, 4)
+    assert holder is not None and holder.device is None, "a kernel wrote to host memory that is not mapped"
+    return device_pointer
+
+
 def ipcGetMemHandle(devPtr: int) -> bytes:
     if os.environ.get("FAKE_CUDA_IPC") == "0":
         raise CUDARuntimeError(801)
@@ -297,6 +370,8 @@ def _directions(dst: int, src: int, size: int, kind: int) -> bool:
 
 def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
     pageable = _directions(dst, src, size, kind)
+    if _link is not None and kind in (1, 2):
+        _link.put(stream, "copy", kind - 1, size)
     _on(stream).put(lambda: _move("memcpyAsync", dst, src, size))
     if pageable or (os.environ.get("FAKE_CUDA_STAGES") and kind in (1, 2)):
         _on(stream).wait()
@@ -336,6 +411,8 @@ def deviceSynchronize() -> None:
 
 def streamWaitEvent(stream: int, event: int, flags: int = 0) -> None:
     reached = _state.events[event].reached
+    if _link is not None:
+        _link.put(stream, "event", event)
     _on(stream).put(lambda: _waited(reached))
 
 
@@ -355,6 +432,8 @@ def eventDestroy(event: int) -> None:
 
 def eventRecord(event: int, stream: int) -> None:
     one = _state.events[event]
+    if _link is not None:
+        _link.put(stream, "event", event)
     one.reached = reached = threading.Event()
 
     def reach() -> None:
@@ -371,6 +450,8 @@ def eventSynchronize(event: int) -> None:
 def eventElapsedTime(start: int, end: int) -> float:
     both = _state.events[start], _state.events[end]
     assert all(one.reached.is_set() for one in both), "cudaErrorNotReady"
+    if _link is not None:
+        return _link.elapsed_s(start, end) * 1e3
     return (both[1].at_s - both[0].at_s) * 1e3
 
 
@@ -382,7 +463,8 @@ def launch(name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple
 def _copy(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
     source, target, num_bytes = args
     sms = getDeviceProperties(getDevice())["multiProcessorCount"]
-    assert block == (512,) and 1 <= grid[0] <= 4 * sms, "the source says how many threads a block has"
+    blocks = int(os.environ.get("FAKE_CUDA_BLOCKS", "4"))
+    assert block == (512,) and 1 <= grid[0] <= blocks * sms, "the source says how many threads a block has"
     assert source % 16 == target % 16 == 0
     for pointer in (source, target) if num_bytes else ():
         holder = _holder(pointer, num_bytes)
@@ -394,8 +476,9 @@ def _copy(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], 
 
 
 def _gate(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], stream: int) -> None:
-    opened, expired, ticket, limit_ns = args
+    opened, expired, ticket, limit_ns, passed = args
     assert grid == block == (1,)
+    opened, expired, passed = map(_on_host, (opened, expired, passed))
 
     def wait() -> None:
         begin = time.perf_counter_ns()
@@ -404,5 +487,6 @@ def _gate(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[int, ...], 
             if time.perf_counter_ns() - begin > limit_ns:
                 ctypes.c_uint32.from_address(expired).value = ticket
                 return
+        ctypes.c_uint32.from_address(passed).value = ticket
 
     _on(stream).put(wait)

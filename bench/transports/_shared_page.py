@@ -1,0 +1,62 @@
+"""Memory that all ranks of one host share: a file that each of them maps, and whose name is removed at once."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from bench.core.channel import Channel
+from bench.core.world import RankInfo
+
+_FOLDER = Path("/dev/shm")  # memory; the usual folder of temporary files may be on a disk
+
+
+def of_this_host(channel: Channel, place: RankInfo, num_bytes: int) -> mmap.mmap | None:
+    """Return memory of `num_bytes`, all zero, that the ranks of this host share.
+
+    All ranks call it. None on every rank of every host if one of them cannot map its host's memory.
+    """
+    name = ""
+    if place.local_rank == 0:
+        with contextlib.suppress(OSError):
+            name = new_file(num_bytes)
+    host = socket.gethostname()
+    names = {of: shared for of, shared in channel.share((host, name)) if shared}
+    found = None
+    with contextlib.suppress(OSError, KeyError):
+        found = mapped(names[host], num_bytes)
+    everywhere = all(channel.share(found is not None))
+    if name:
+        forget(name)
+    return found if everywhere else None
+
+
+def new_file(num_bytes: int) -> str:
+    """Make a file of zeros. Returns its name. Raises OSError."""
+    folder = _FOLDER if os.access(_FOLDER, os.W_OK) else Path(tempfile.gettempdir())
+    handle, name = tempfile.mkstemp(prefix="bench-shared-", dir=folder)
+    os.truncate(handle, num_bytes)
+    os.close(handle)
+    return name
+
+
+def mapped(name: str, num_bytes: int) -> mmap.mmap:
+    """Map a file of `new_file`. Raises OSError."""
+    with Path(name).open("r+b") as file:
+        return mmap.mmap(file.fileno(), num_bytes)
+
+
+def forget(name: str) -> None:
+    """Remove the file's name. Processes that mapped it keep the memory."""
+    with contextlib.suppress(OSError):
+        Path(name).unlink()
+
+
+def address(memory: mmap.mmap) -> int:
+    """Return the address of mapped memory in this process."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
