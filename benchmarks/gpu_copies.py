@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import median
 from time import monotonic
 
@@ -163,13 +165,14 @@ def main() -> int:
                         help=f"of {', '.join(parts)}; default: all of them")  # fmt: skip
     parser.add_argument("--megabytes", default="64,256,1024", type=whole_numbers, metavar="N,N,...",
                         help="sizes of the copies, MiB (%(default)s)")  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines to this file, too")
     args = parser.parse_args()
     bench = Bench([size * MIB for size in args.megabytes], monotonic())
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_TERMINATED))  # also ends the child program
     # A CUDA call that never returns cannot be interrupted. The process can only be ended, with its stack printed.
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True, file=2)
     try:
-        return judged(bench, args.parts or parts)
+        return judged(bench, args.parts or parts, args.json)
     except RefusedError as error:
         reason = error if nvml.has_device() else "no NVIDIA GPU was found here: run this on a machine with one"
         print(f"gpu_copies: error: {reason}", file=sys.stderr)
@@ -186,8 +189,11 @@ def whole_numbers(text: str) -> list[int]:
     return found
 
 
-def judged(bench: Bench, parts: Sequence[str]) -> int:
-    """Print the lines of these parts as they come. Returns the exit code; raises RefusedError if no part can run."""
+def judged(bench: Bench, parts: Sequence[str], file: Path | None = None) -> int:
+    """Print the lines of these parts as they come, and keep them in `file`. Returns the exit code.
+
+    Raises RefusedError if no part can run.
+    """
     transport = CudaCopy(ALONE, Options(near_cpus=sysfs.cpus_beside, near_node=sysfs.node_beside))
     for name, value in transport.facts().items():
         print(f"# {name}: {value}")
@@ -195,15 +201,21 @@ def judged(bench: Bench, parts: Sequence[str]) -> int:
         print(f"# {note}")
     transport.close()
     del transport
-    verdicts = []
+    lines: list[Line] = []
+
+    def show(line: Line) -> None:
+        print(line, flush=True)
+        lines.append(line)
+        if file is not None:  # as soon as it is measured: a later line may never come
+            file.write_text(json.dumps([one.plain() for one in lines], indent=1), encoding="utf-8")
+
     for part in parts:
         try:
             for line in getattr(bench, part)():
-                print(line, flush=True)
-                verdicts.append(line.verdict)
+                show(line)
         except Exception as error:  # measure the other parts after any error
-            print(failed(part, error), flush=True)
-            verdicts.append(FAILED)
+            show(failed(part, error))
+    verdicts = [line.verdict for line in lines]
     counted = ", ".join(f"{verdicts.count(word)} {word}" for word in dict.fromkeys(verdicts))
     print(f"# {len(verdicts)} lines: {counted}")
     return EXIT_MEASUREMENT if FAILED in verdicts else EXIT_VERDICT if MISSED in verdicts else EXIT_DONE

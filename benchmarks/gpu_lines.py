@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,6 +32,12 @@ class Line:
         if self.ratio is None:
             return UNKNOWN
         return OK if self.asked[0] <= self.ratio <= self.asked[1] else MISSED
+
+    def plain(self) -> dict[str, object]:
+        """The line for JSON; an end of the target that is infinite is null."""
+        asked = None if self.asked is None else [end if math.isfinite(end) else None for end in self.asked]
+        ratio = self.ratio if self.ratio is not None and math.isfinite(self.ratio) else None
+        return {"figure": self.what, "ratio": ratio, "asked": asked, "verdict": self.verdict, "words": self.words}
 
     def __str__(self) -> str:
         ratio = "-" if self.ratio is None else f"{self.ratio:.3f}"

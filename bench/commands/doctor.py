@@ -7,6 +7,8 @@ is 3 if a run would be refused, 1 if a machine's links have a fault, else 0.
 `--load` copies for some seconds during the check, because idle links report lower rates. `--facts FILE` checks another
 machine from a results file, or from its output of `nvidia-smi topo -m`, `nvlink -s`, `-q` or `lspci -vvv`. `--instance
 TYPE` compares the machine with the catalogue's entry of that type.
+
+`--first-contact` measures what matters most on GPUs that nobody has tried yet, and keeps everything in one folder.
 """
 
 from __future__ import annotations
@@ -23,14 +25,16 @@ from typing import Any
 
 from bench.commands import _plan
 from bench.commands._say import say
-from bench.config import paths
+from bench.config import clusters, paths
 from bench.controller import batch, load, plan, preflight, survey
 from bench.controller.host_checks import PreflightFinding
 from bench.controller.links import LinkTest
 from bench.core import printable
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
-from bench.core.units import format_bytes
+from bench.core.units import format_bytes, option_duration
+from bench.first_contact import plan_file, session
+from bench.first_contact.place import Place
 from bench.hardware import catalogue, health, machine_page
 from bench.hardware.promises import promises
 from bench.probes import machine, topology, versions
@@ -40,6 +44,7 @@ from bench.results.table import as_json
 
 SCHEMA = "bench.doctor/1"
 _MORE_LINKS_S = 60.0  # how long to test more links than `run` tests, if there are too many hosts for one round
+_CONTACT_S = 2400.0  # the budget of a first contact
 Nodes = dict[str, dict[str, Any]]
 
 
@@ -57,6 +62,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--instance", metavar="TYPE", help="instance type to compare with (default: the cluster's, if any)"
     )
+    parser.add_argument(
+        "--first-contact", action="store_true", help="measure new GPUs within --budget (default 40m), into one folder"
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="folder of the first contact; an older one continues")
+    parser.add_argument("--steps", type=Path, metavar="FILE", help="plan of the first contact instead of the suite's")
     output.add_output_arguments(parser, formats=("table", "json"))
 
 
@@ -65,6 +75,12 @@ def main(args: argparse.Namespace) -> int:
 
     The exit code tells whether a run would start and whether the links are healthy.
     """
+    if args.first_contact:
+        page, code = first_contact(args)
+        output.emit(page, args)
+        return code
+    if args.keep is not None or args.steps is not None:
+        raise UsageError("--keep and --steps belong to --first-contact: add it")
     if args.facts is not None:
         page, code = recorded_page(args.facts, args.instance, args.format)
         output.emit(page, args)
@@ -96,6 +112,24 @@ def main(args: argparse.Namespace) -> int:
             raise UsageError("--load copies on this machine only: omit --cluster, or run it on each host")
         nodes = {host: _loaded(node, cluster.python or sys.executable) for host, node in nodes.items()}
     return _report(cluster.name, hosts, found.links, findings, _machines(nodes, software, own or here), args)
+
+
+def first_contact(args: argparse.Namespace) -> tuple[str, int]:
+    """Run a first contact. Returns its page and the exit code (first_contact/session.py)."""
+    file = plan_file.OWN_PLAN if args.steps is None else args.steps
+    steps, expectations = plan_file.load_plan(file), plan_file.load_expectations()
+    budget_s = _CONTACT_S if args.budget is None else option_duration("--budget", args.budget)
+    cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
+    place = Place(
+        root=paths.PACKAGE_ROOT,
+        folder=(args.keep or session.default_folder()).resolve(),
+        cluster=args.cluster,
+        config=None if args.config is None else args.config.resolve(),
+        tools=None if args.tool_path is None else args.tool_path.resolve(),
+    )
+    contact = session.ContactSession(steps, expectations, place, budget_s, say)
+    page, code = contact.run("nodes" if max(cluster.nodes, len(cluster.hosts)) > 1 else None)
+    return (as_json(page.document()) if args.format == "json" else page.text()), code
 
 
 def recorded_page(path: Path, instance: str | None, page_format: str) -> tuple[str, int]:

@@ -1,0 +1,52 @@
+"""The states of a step, and why a step did not run or a figure cannot be judged: codes and their words."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code
+
+
+class StepState(Code):
+    """How a step ended."""
+
+    PASSED = "passed", "passed"
+    FAILED = "failed", "ended with exit code {exit_code}"
+    CRASHED = "crashed", "was ended by signal {signal}"
+    TIMED_OUT = "timed-out", "did not end within {limit_s:.0f} s"
+    STUCK = "stuck", "did not end within {limit_s:.0f} s, and its process cannot be killed"
+    INTERRUPTED = "interrupted", "was running when an earlier call ended"
+    SKIPPED = "skipped", "{text}"
+    RUNNING = "running", "is running"
+
+
+class StepSkip(Code):
+    """Why a step did not run."""
+
+    NO_MODULE = "no-module", "the Python module {name} is not installed"
+    NO_PROGRAM = "no-program", "the program {name} is not on PATH"
+    NO_FILE = "no-file", "{name} is missing: this needs a checkout of the suite"
+    TOO_FEW_GPUS = "too-few-gpus", "it needs {name} GPUs, and {num_gpus} are visible"
+    NO_TOOLS = "no-tools", "--tool-path names no folder with nccl-tests or nvbandwidth"
+    NO_GPU = "no-gpu", "no GPU is visible"
+    NO_TIME = "no-time", "it needs at least {least_s:.0f} s, and {left_s:.0f} s are left"
+    TWICE = "interrupted-twice", "it was running both times when an earlier call ended"
+
+
+class ContactError(Code):
+    """Why the first contact cannot begin."""
+
+    NO_GPU = (
+        "no-gpu",
+        "no GPU is visible here ({reason}): run this on a machine with a GPU; {folder} has what was found",
+    )
+    OTHER_PLAN = (
+        "other-plan",
+        "{folder} holds another plan's steps ({theirs}, not {ours}): name another folder with --keep",
+    )
+
+
+class ContactVerdict(Code):
+    """A figure against its expectation."""
+
+    MET = "met", "as expected"
+    MISSED = "missed", "MISSED"
+    UNJUDGED = "unjudged", "no expectation"

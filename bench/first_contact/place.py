@@ -1,0 +1,77 @@
+"""Where a first contact runs: what fills the placeholders of commands, and what a step needs that is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.core.codes import Coded
+from bench.first_contact.messages import StepSkip
+from bench.first_contact.plan_file import ContactStep
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`root`: the checkout. `folder`: the folder of the contact. `num_gpus`: None until they were counted.
+
+    `tools`: folder of nccl-tests and nvbandwidth. `cluster`, `config`: a cluster of bench.yaml and its file.
+    """
+
+    root: Path
+    folder: Path
+    cluster: str = "local"
+    config: Path | None = None
+    tools: Path | None = None
+    num_gpus: int | None = None
+    gpu: str = ""
+
+    def command(self, step: ContactStep, limit_s: float) -> list[str]:
+        """Return the words of a step's command. `{torchrun}` and `{site}` become several words, or none."""
+        filled = {
+            "python": sys.executable,
+            "folder": str(self.folder / step.name),
+            "results": str(self.folder / "results"),
+            "plots": str(self.folder / "plots"),
+            "gpus": str(self.num_gpus or 1),
+            "cluster": self.cluster,
+            "tools": str(self.tools or ""),
+            "root": str(self.root),
+            "seconds": str(max(1, int(0.85 * limit_s))),
+        }
+        words: list[str] = []
+        for word in step.command:
+            if word == "{torchrun}":
+                words += _torchrun(self.num_gpus or 1)
+            elif word == "{site}":
+                words += ["--cluster", self.cluster, *(["--config", str(self.config)] if self.config else [])]
+            else:
+                for name, value in filled.items():
+                    word = word.replace(f"{{{name}}}", value)
+                words.append(word)
+        return words
+
+    def missing(self, step: ContactStep) -> Coded | None:
+        """Return why a step cannot run here, or None."""
+        for need in step.needs:
+            kind, _, name = need.partition(":")
+            if kind == "module" and importlib.util.find_spec(name) is None:
+                return Coded.of(StepSkip.NO_MODULE, name=name)
+            if kind == "program" and shutil.which(name) is None:
+                return Coded.of(StepSkip.NO_PROGRAM, name=name)
+            if kind == "file" and not (self.root / name).exists():
+                return Coded.of(StepSkip.NO_FILE, name=name)
+            if kind == "gpus" and (self.num_gpus or 0) < int(name):
+                return Coded.of(StepSkip.TOO_FEW_GPUS, name=name, num_gpus=self.num_gpus or 0)
+            if kind == "tools" and self.tools is None:
+                return Coded.of(StepSkip.NO_TOOLS)
+        return None
+
+
+def _torchrun(num_ranks: int) -> Sequence[str]:
+    # By address, because a sandbox may not resolve its own name.
+    words = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node")
+    return (sys.executable, *words, str(num_ranks))

@@ -1,0 +1,202 @@
+"""The plan of a first contact: steps in their order, and what is expected of their figures.
+
+`plan.yaml` and `expectations.yaml` in this folder are the suite's own; `--steps FILE` reads another plan. A step is one
+command with a time limit. A figure's name is `STEP/NAME/QUANTITY`, and an expectation names figures with `*`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.config import schema, values
+from bench.config.schema import Entries, Key, KeyMistake, NamedEntries, Section, Value, Values
+from bench.core.errors import UsageError
+from bench.core.option_parsers import one_of, whole
+
+MOST_S = 590  # machines that are lent by the call end a command after ten minutes
+VARIANTS = ("one", "several", "nodes")
+READERS = ("none", "rows", "lines", "tests", "machine", "run", "counts", "seconds")
+NEEDS = ("module", "program", "file", "gpus", "tools")
+
+
+@dataclass(frozen=True, slots=True)
+class ContactStep:
+    """One command. Times in seconds.
+
+    `command`: words, with placeholders that `place.py` fills. `least_s`: with less time left, the step does not start.
+    `accept`: exit codes that are no failure. `read`: how its figures are read (`readers.py`). `counts`: for the reader
+    of that name, a regular expression of lines by figure.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    why: str
+    limit_s: int = 120
+    least_s: int = 10
+    accept: tuple[int, ...] = (0,)
+    read: str = "none"
+    needs: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """A range for the figures that `figure` matches, or for their ratio to the figures that `over` names.
+
+    In `over`, `{name}` and `{quantity}` are those of the figure. `published`: the range is that of published copies on
+    the same GPU model. `gpu`: only for GPU models whose name contains this text. `source`: where the range is from.
+    """
+
+    figure: str
+    source: str
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
+    published: str | None = None
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContactPlan:
+    """Steps by name, and the names of each variant's steps in the order in which they run."""
+
+    steps: Mapping[str, ContactStep]
+    variants: Mapping[str, tuple[str, ...]]
+    path: Path
+
+    def of(self, variant: str) -> tuple[ContactStep, ...]:
+        """Return the steps of a variant. Raises UsageError if the plan has none."""
+        if variant not in self.variants:
+            raise UsageError(f"{self.path} has no variant {variant!r}; there are: {', '.join(self.variants)}")
+        return tuple(self.steps[name] for name in self.variants[variant])
+
+    def digest(self, variant: str) -> str:
+        """Return a short hash of the names of a variant's steps."""
+        return hashlib.sha256("\n".join(self.variants.get(variant, ())).encode()).hexdigest()[:8]
+
+
+HERE = Path(__file__).parent
+OWN_PLAN, OWN_EXPECTATIONS = HERE / "plan.yaml", HERE / "expectations.yaml"
+
+
+def load_plan(path: Path) -> ContactPlan:
+    """Read a plan. Raises UsageError with file, line and key of the first mistake."""
+
+    def make(steps: Mapping[str, ContactStep], variants: Mapping[str, tuple[str, ...]]) -> ContactPlan:
+        for variant, names in variants.items():
+            for index, name in enumerate(names):
+                if name not in steps:
+                    raise KeyMistake(("variants", variant, index), f"no step is called {name!r}", at_value=True)
+        return ContactPlan(steps, variants, path)
+
+    keys = {
+        "steps": Key(NamedEntries(values.text, _STEP, lambda name, made: made(name)), required=True),
+        "variants": Key(NamedEntries(one_of("variant", VARIANTS), Values(values.text)), required=True),
+    }
+    plan: ContactPlan = schema.load(path, Section(keys, make))
+    return plan
+
+
+def load_expectations(path: Path = OWN_EXPECTATIONS) -> tuple[Expectation, ...]:
+    """Read the expectations. Raises UsageError with file, line and key of the first mistake."""
+    found: tuple[Expectation, ...] = schema.load(path, _EXPECTATIONS)
+    return found
+
+
+def expectations_of(figure: str, gpu: str, expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+    """Return the expectations of a figure on this GPU model, in the order of the file."""
+    return tuple(
+        each
+        for each in expectations
+        if fnmatch.fnmatchcase(figure, each.figure) and (each.gpu is None or each.gpu in gpu)
+    )
+
+
+def _words(typed: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(typed))
+    except ValueError as error:
+        raise UsageError(f"command {typed!r} is not valid: {error}") from None
+
+
+def _limit(typed: str) -> int:
+    seconds = whole(1)(typed)
+    if seconds > MOST_S:
+        raise UsageError(f"limit_s {seconds} is more than {MOST_S}: a machine may be lent for ten minutes a call")
+    return seconds
+
+
+def _need(typed: str) -> str:
+    one_of("need", NEEDS)(typed.partition(":")[0])
+    return typed
+
+
+def _number(typed: str) -> float:
+    try:
+        return float(typed)
+    except ValueError:
+        raise UsageError(f"{typed!r} is not a number") from None
+
+
+_STEP = Section(
+    {
+        "command": Key(Value(_words), required=True),
+        "why": Key(Value(values.text), required=True),
+        "limit_s": Key(Value(_limit)),
+        "least_s": Key(Value(whole(1))),
+        "accept": Key(Values(whole(0))),
+        "read": Key(Value(one_of("reader", READERS))),
+        "needs": Key(Values(_need)),
+        "env": Key(NamedEntries(values.variable_name, Value(values.variable))),
+        "counts": Key(NamedEntries(values.text, Value(values.text))),
+    },
+    lambda **fields: lambda name: ContactStep(name, **fields),
+)
+
+
+def _expectation(source: str, **fields: object) -> Expectation:
+    if not {"low", "high", "published"} & set(fields):
+        raise UsageError("an expectation needs low, high or published")
+    return Expectation(source=source, **fields)  # type: ignore[arg-type]
+
+
+_EXPECTATIONS = Section(
+    {
+        "sources": Key(NamedEntries(values.text, Value(values.text)), required=True),
+        "expectations": Key(
+            Entries(
+                Section(
+                    {
+                        "figure": Key(Value(values.text), required=True),
+                        "source": Key(Value(values.text), required=True),
+                        "low": Key(Value(_number)),
+                        "high": Key(Value(_number)),
+                        "over": Key(Value(values.text)),
+                        "published": Key(Value(one_of("published", ("h2d", "d2h", "peer")))),
+                        "gpu": Key(Value(values.text)),
+                    },
+                    _expectation,
+                )
+            ),
+            required=True,
+        ),
+    },
+    lambda sources, expectations: _sourced(sources, expectations),
+)
+
+
+def _sourced(sources: Mapping[str, str], expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
+    """Put the text of each source in the place of its name."""
+    found = []
+    for index, each in enumerate(expectations):
+        if each.source not in sources:
+            raise KeyMistake(("expectations", index, "source"), f"no source is called {each.source!r}", at_value=True)
+        fields = {name: getattr(each, name) for name in Expectation.__slots__}
+        found.append(Expectation(**fields | {"source": sources[each.source]}))
+    return tuple(found)

@@ -1,0 +1,66 @@
+"""Find this machine's GPUs, versions and settings, as a program of its own: a broken driver may never answer.
+
+`python -m bench.first_contact.presence FILE` writes a JSON document to FILE. It exits with 0 also without a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.core.errors import RefusedError
+from bench.probes import environment, machine, nvml, versions
+from bench.transports import _cuda_device
+
+NAME = "presence.json"
+
+
+def found() -> dict[str, Any]:
+    """Return {num_gpus, gpu, ways, node, versions, environment}; `gpu`: the model's name or "".
+
+    `ways`: for each of NVML, the driver's library and CuPy, the number of GPUs that it sees, or why it sees none.
+    """
+    node = machine.facts()
+    ways: dict[str, int | str] = {"nvml": nvml.count_gpus() or str(node["no_gpus_because"] or 0)}
+    ways["libcuda"] = _of_driver()
+    ways["cupy"], name = _of_cupy()
+    names = [str(gpu["name"]) for gpu in node["gpus"]] or ([name] if name else [])
+    return {
+        "num_gpus": max((num for num in ways.values() if isinstance(num, int)), default=0),
+        "gpu": names[0] if names else "",
+        "ways": ways,
+        "node": node,
+        "versions": versions.versions(),
+        "environment": environment.allowed(os.environ),
+    }
+
+
+def _of_driver() -> int | str:
+    count = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return str(error)
+    code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    return count.value if code == 0 else f"CUDA error {code}"
+
+
+def _of_cupy() -> tuple[int | str, str]:
+    try:
+        cupy = _cuda_device.load_cupy()
+        number = _cuda_device.count(cupy, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    except RefusedError as error:
+        return str(error), ""
+    name = ""
+    with contextlib.suppress(Exception):  # a GPU that cannot be asked is still a GPU
+        name = _cuda_device.describe(cupy, 0).name
+    return number, name
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(found(), indent=1, default=str), encoding="utf-8")
