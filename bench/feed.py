@@ -20,12 +20,11 @@ class Feed(Pattern):
 
     name = "feed"
     transport = "storage"
-    factors = frozenset({"files", "read_order", "record", "workers", "folder", "direct_io", "demand"}) | {
-        "step_s",
-        "prepare_s",
-        "batch",
-        "prefetch",
-    }
+    factors = (
+        frozenset({"files", "read_order", "record", "block", "ahead", "direct_io", "folder", "demand"})
+        | {"workers", "worker_kind", "prepare", "offline"}
+        | {"step_s", "prepare_s", "batch", "prefetch"}
+    )
 
     def buffers(self, shape: Shape, member: int) -> tuple[int, int]:
         """S in files, S in memory."""

@@ -49,6 +49,8 @@ SYNCS = ("double-barrier", "barrier", "none")
 LOOPS = ("auto", "compiled", "python")
 BINDS = ("auto", "none")
 READ_ORDERS = ("sequential", "shuffled", "random")
+WORKER_KINDS = ("thread", "process")
+PREPARATIONS = ("none", "decode", "augment", "tokenise")
 SCHEDULES = ("full", "ladder")
 # `--like`: the settings with which another tool measures.
 LIKE: dict[str, dict[str, str]] = {
@@ -264,8 +266,25 @@ class Case:
         parse=words.at_least_one_byte, show=format_size, keys=("record", "records"), patterns=_lists("record"),
         word=format_size, labelled=True)
     workers: int = factor(
-        0, "--workers", help="feed: threads that read (default 0: the calling thread)",
+        0, "--workers", help="feed: workers that read (default 0: the calling thread)",
         parse=words.whole(0, "workers"), keys=("workers",), patterns=_lists("workers"), labelled=True)
+    worker_kind: str = one_of(
+        "kind of worker", WORKER_KINDS, "--worker-kind", help="feed: what workers are: thread (default), process",
+        keys=("worker_kind", "worker_kinds"), patterns=_lists("worker_kind"), depends_on="workers", labelled=True)
+    block: int = factor(
+        0, "--block", help="feed: bytes of one read (default: a whole record)",
+        parse=words.at_least_one_byte, show=format_size, keys=("block", "blocks"), patterns=_lists("block"),
+        word=lambda num_bytes: f"block{format_size(num_bytes)}".replace(" ", ""), labelled=True)
+    ahead: int = factor(
+        0, "--ahead", help="feed: records that the kernel is asked for before they are read (default 0)",
+        parse=words.whole(0, "ahead"), keys=("ahead",), patterns=_lists("ahead"), labelled=True)
+    prepare: str = one_of(
+        "preparation", PREPARATIONS, "--prepare",
+        help="feed: what is done to each record: none (default), decode, augment, tokenise",
+        keys=("prepare", "prepares"), patterns=_lists("prepare"), labelled=True)
+    offline: bool = switch(
+        False, "--offline", help="1: records of --prepare are written as they are after it, and only read",
+        keys=("offline",), patterns=_lists("offline"), depends_on="prepare", labelled=True)
     step_s: float = factor(
         0.0, "--step-time", help="feed: a step of this time takes one batch after another (default 0: no steps)",
         parse=words.rest, show=_show_seconds, keys=("step_time", "step_times"), patterns=_lists("step_s"),
@@ -284,7 +303,7 @@ class Case:
         False, "--direct-io", help="1: feed reads with O_DIRECT",
         keys=("direct_io",), patterns=_lists("direct_io"), labelled=True)
     folder: str = factor(
-        "", "--folder", help="feed: where the data set is written (default: here); removed afterwards",
+        "", "--folder", help="feed: where data are written and removed (default: here), or s3://BUCKET[/PREFIX]",
         several=False, name_rank=None, patterns=_lists("folder"))
     demand: float = setting(
         0.0, "--demand", help="feed: bytes per second that a workload consumes, such as 2GB/s",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -173,6 +173,25 @@ class ReadSamples:
     wait_s: Sequence[float] = ()
     step_s: Sequence[float] = ()
     busy_s: Sequence[float] = ()
+
+
+def reads_of(proofs: Sequence[ReadSamples | Failure | None]) -> ReadSamples | Failure | None:
+    """Return the passes of all ranks as one: the first failure, or per pass the worst share and the most CPU time.
+
+    The references are those of the first rank. None stands for a rank without passes.
+    """
+    found = [proof for proof in proofs if proof is not None]
+    failure = next((proof for proof in found if isinstance(proof, Failure)), None)
+    ranks = [proof for proof in found if isinstance(proof, ReadSamples)]
+    if failure is not None or not ranks:
+        return failure
+    worst = min if ranks[0].state == "cold" else max
+    return replace(
+        ranks[0],
+        device_bytes=tuple(map(worst, zip(*(one.device_bytes for one in ranks), strict=True))),
+        cpu_s=tuple(map(max, zip(*(one.cpu_s for one in ranks), strict=True))),
+        wait_s=tuple(map(max, zip(*(one.wait_s for one in ranks), strict=True))),
+    )
 
 
 @dataclass(frozen=True, slots=True)

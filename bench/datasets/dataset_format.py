@@ -13,25 +13,32 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
 from bench.core.payload import Bytes
+from bench.datasets.object_store import ObjectStore
 
 PER_SHARD = 64  # records of one shard, or of one row group
-_ALIGNED_BYTES = 4096  # O_DIRECT reads whole blocks of the file system, into memory that begins at a block
+ALIGNED_BYTES = 4096  # O_DIRECT reads whole blocks of the file system, into memory that begins at a block
 Place = Callable[[int], Bytes]  # the memory for a record, by the record's number
 
 
 @dataclass(frozen=True, slots=True)
 class RecordLayout:
-    """The records of one data set, all of the same size, and how its files are opened."""
+    """The records of one data set, all of the same size, and how its files are opened.
+
+    `record_bytes`: as stored. `block_bytes`: of one read; 0: a whole record. `objects`: the bucket in which the files
+    are objects; None: they are in a file system.
+    """
 
     folder: Path
     num_records: int
     record_bytes: int
     direct_io: bool = False
+    block_bytes: int = 0
+    objects: ObjectStore | None = None
 
     @property
     def num_shards(self) -> int:
@@ -41,6 +48,10 @@ class RecordLayout:
     def in_shard(self, shard: int) -> range:
         """Return the numbers of a shard's records."""
         return range(shard * PER_SHARD, min((shard + 1) * PER_SHARD, self.num_records))
+
+    def stream(self, path: Path) -> BinaryIO:
+        """Open a file to be read from its beginning to its end."""
+        return path.open("rb") if self.objects is None else self.objects.stream(path)
 
 
 class RecordReader:
@@ -58,6 +69,10 @@ class RecordReader:
         """Read one record. Only readers of indexed formats have this method."""
         raise NotImplementedError
 
+    def announce(self, indices: Sequence[int]) -> None:
+        """Ask the kernel to begin reading records. Only readers of formats with `announces` have this method."""
+        raise NotImplementedError
+
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         """Read a shard in the order of its files. Yields the number of each record once it is in its place."""
         for index in self.layout.in_shard(shard):
@@ -71,6 +86,9 @@ class DatasetFormat(ABC):
     requires: ClassVar[dict[str, str]] = {}
     indexed: ClassVar[bool] = True  # can single records be read in any order?
     direct: ClassVar[bool] = False  # can its files be read with O_DIRECT?
+    blocks: ClassVar[bool] = False  # can a record be read in blocks of a given size?
+    remote: ClassVar[bool] = False  # can its files be objects of a bucket?
+    announces: ClassVar[bool] = False  # can the kernel be asked to read records ahead?
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -100,29 +118,41 @@ def opened_file(path: Path, direct_io: bool = False) -> Iterator[int]:
         os.close(number)
 
 
-def read_exactly(number: int, target: Any, offset: int, path: Path) -> None:
-    """Fill `target` from `offset` of a file. Raises EOFError, which names the file, if it ends before."""
+def read_exactly(number: int, target: Any, offset: int, path: Path, block_bytes: int = 0) -> None:
+    """Fill `target` from `offset` of a file, `block_bytes` at a time (0: all at once).
+
+    Raises EOFError, which names the file, if it ends before.
+    """
     done = 0
     view = memoryview(target)
     while done < len(view):
-        count = os.preadv(number, [view[done:]], offset + done)
+        count = os.preadv(number, [view[done : done + block_bytes if block_bytes else None]], offset + done)
         if not count:
             raise EOFError(f"{path} ends {len(view) - done} bytes too early")
         done += count
 
 
+def read_ahead(path: Path) -> None:
+    """Ask the kernel to begin reading a file into the page cache; it does so while this program goes on."""
+    with opened_file(path) as number:
+        os.posix_fadvise(number, 0, 0, os.POSIX_FADV_WILLNEED)
+
+
 def aligned(num_bytes: int) -> mmap.mmap:
     """Return memory for an O_DIRECT read of `num_bytes`: whole pages."""
-    return mmap.mmap(-1, max(1, -(-num_bytes // _ALIGNED_BYTES)) * _ALIGNED_BYTES)
+    return mmap.mmap(-1, max(1, -(-num_bytes // ALIGNED_BYTES)) * ALIGNED_BYTES)
 
 
-def read_direct(number: int, room: mmap.mmap, num_bytes: int, path: Path) -> Bytes:
-    """Read the first `num_bytes` of a file opened with O_DIRECT into `room`; return them as an array."""
+def read_direct(number: int, room: mmap.mmap, num_bytes: int, path: Path, block_bytes: int = 0) -> Bytes:
+    """Read the first `num_bytes` of a file opened with O_DIRECT into `room`; return them as an array.
+
+    `block_bytes`: of one read, whole pages; 0: all at once.
+    """
     done = 0
     with memoryview(room) as view:
         while done < num_bytes:
-            count = os.preadv(number, [view[done:]], done)
+            count = os.preadv(number, [view[done : done + block_bytes if block_bytes else None]], done)
             done += count
-            if done < num_bytes and (not count or count % _ALIGNED_BYTES):
+            if done < num_bytes and (not count or count % ALIGNED_BYTES):
                 raise EOFError(f"{path} ends {num_bytes - done} bytes too early")
     return np.frombuffer(room, np.uint8, num_bytes)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from queue import SimpleQueue
 from threading import Semaphore
+from typing import Protocol
 
 from bench.datasets.passes import RecordPass
 
@@ -34,67 +36,91 @@ class LoaderTimes:
     step_s: list[float] = field(default_factory=list)  # by step, as it lasted
     busy_s: list[float] = field(default_factory=list)  # by batch: to read and to prepare it
 
+    def add(self, other: LoaderTimes) -> None:
+        """Add the times of another part of the pass."""
+        self.wait_s += other.wait_s
+        self.step_s += other.step_s
+        self.busy_s += other.busy_s
+
+
+Made = tuple[bool, float]  # is the batch full, seconds it took
+
+
+class LoaderWorker(Protocol):
+    """One worker, as the step sees it. `ended`: it has no batch left."""
+
+    ended: bool
+
+    def take(self) -> Made | None:
+        """Wait for the next batch; None after the last. Raises what reading raised."""
+
+
+Workers = Callable[[LoaderPlan], AbstractContextManager[list[LoaderWorker]]]
+
 
 class Loader:
-    """Passes of `RecordPass` in batches. Worker k gives the batches k, k + W, ..., so their order is fixed."""
+    """Passes of `RecordPass` in batches. Worker k gives the batches k, k + W, ..., so their order is fixed.
 
-    def __init__(self, records: RecordPass, plan: LoaderPlan) -> None:
+    `workers`: starts the workers of a pass; by default they are threads.
+    """
+
+    def __init__(self, records: RecordPass, plan: LoaderPlan, workers: Workers | None = None) -> None:
         self._records, self._plan = records, plan
+        self._workers = workers or self._threads
 
     def run(self) -> LoaderTimes:
         """Read every record once, a step after each batch. Raises what reading raises."""
         if self._records.num_workers == 0:
             return _alone(self._records, self._plan)
-        return self._with_workers()
+        with self._workers(self._plan) as workers:
+            return self._with_workers(workers)
 
-    def _with_workers(self) -> LoaderTimes:
-        workers = [_Worker(self._records, part, self._plan) for part in range(self._records.num_workers)]
-        times, num_ended, steady = LoaderTimes(), 0, True
+    def _with_workers(self, workers: list[LoaderWorker]) -> LoaderTimes:
+        times, steady, rounds = LoaderTimes(), True, 0
+        while not all(worker.ended for worker in workers):
+            of_round = LoaderTimes()
+            for worker in workers:
+                if worker.ended:
+                    continue
+                begin = time.perf_counter()
+                taken = worker.take()
+                waited_s = time.perf_counter() - begin
+                if taken is None:
+                    continue
+                full, busy_s = taken
+                steady = steady and full
+                step_s = _sleep(self._plan.step_s)
+                of_round.add(LoaderTimes([waited_s], [step_s], [busy_s]))
+            steady = steady and not any(worker.ended for worker in workers)
+            if steady and rounds:  # in the first round the workers begin
+                times.add(of_round)
+            rounds += 1
+        return times
+
+    @contextmanager
+    def _threads(self, plan: LoaderPlan) -> Generator[list[LoaderWorker]]:
+        workers = [_Thread(self._records, part, plan) for part in range(self._records.num_workers)]
         with ThreadPoolExecutor(len(workers)) as threads:
             try:
                 for worker in workers:
                     threads.submit(worker.run)
-                rounds = 0
-                while num_ended < len(workers):
-                    of_round = LoaderTimes()
-                    for worker in workers:
-                        if worker.ended:
-                            continue
-                        begin = time.perf_counter()
-                        taken = worker.take()
-                        waited_s = time.perf_counter() - begin
-                        if taken is None:
-                            num_ended += 1
-                            continue
-                        full, busy_s = taken
-                        steady = steady and full
-                        step_s = _sleep(self._plan.step_s)
-                        of_round.wait_s.append(waited_s)
-                        of_round.step_s.append(step_s)
-                        of_round.busy_s.append(busy_s)
-                    steady = steady and num_ended == 0
-                    if steady and rounds:  # in the first round the workers begin
-                        times.wait_s += of_round.wait_s
-                        times.step_s += of_round.step_s
-                        times.busy_s += of_round.busy_s
-                    rounds += 1
+                yield list(workers)
             finally:
                 for worker in workers:
                     worker.stop()
-        return times
 
 
-class _Worker:
+class _Thread:
     """One thread's share of the records, and the queue of its finished batches."""
 
     def __init__(self, records: RecordPass, part: int, plan: LoaderPlan) -> None:
         self._records, self._part, self._plan = records, part, plan
-        self._finished: SimpleQueue[tuple[bool, float] | BaseException | None] = SimpleQueue()
+        self._finished: SimpleQueue[Made | BaseException | None] = SimpleQueue()
         self._room, self._stopped = Semaphore(plan.prefetch), False
         self.ended = False
 
     def run(self) -> None:
-        """Fill the queue: (is the batch full, seconds it took), then None or what was raised."""
+        """Fill the queue, then add None or what was raised."""
         try:
             arriving = self._records.part(self._part)
             while True:
@@ -102,7 +128,7 @@ class _Worker:
                 if self._stopped:
                     arriving.close()
                     return
-                made = _batch(arriving, self._plan)
+                made = make_batch(arriving, self._plan)
                 if made is None:
                     break
                 self._finished.put(made)
@@ -111,7 +137,7 @@ class _Worker:
         else:
             self._finished.put(None)
 
-    def take(self) -> tuple[bool, float] | None:
+    def take(self) -> Made | None:
         """Wait for the next batch; None after the last."""
         taken = self._finished.get()
         if isinstance(taken, BaseException):
@@ -132,19 +158,18 @@ def _alone(records: RecordPass, plan: LoaderPlan) -> LoaderTimes:
     first = True
     while True:
         begin = time.perf_counter()
-        made = _batch(arriving, plan)
+        made = make_batch(arriving, plan)
         waited_s = time.perf_counter() - begin
         if made is None:
             return times
         step_s = _sleep(plan.step_s)
         if made[0] and not first:  # the first batch also opens the files
-            times.wait_s.append(waited_s)
-            times.step_s.append(step_s)
-            times.busy_s.append(made[1])
+            times.add(LoaderTimes([waited_s], [step_s], [made[1]]))
         first = False
 
 
-def _batch(arriving: Generator[int], plan: LoaderPlan) -> tuple[bool, float] | None:
+def make_batch(arriving: Generator[int], plan: LoaderPlan) -> Made | None:
+    """Read and prepare the records of the next batch; None if there are none."""
     begin = time.perf_counter()
     num = sum(1 for _ in islice(arriving, plan.batch))
     if num == 0:

@@ -11,6 +11,16 @@ class DatasetSkip(Code):
     NOT_INSTALLED = "format-not-installed", "{files} needs {packages}: pip install {packages}"
     NOT_INDEXED = "not-indexed", "{files} cannot find a single record: use --read-order sequential or shuffled"
     NO_DIRECT_IO = "no-direct-io", "{files} cannot be read with O_DIRECT: use --files raw, or omit --direct-io"
+    NO_BLOCKS = "no-blocks", "{files} decides itself how much it reads at once: leave out --block"
+    UNALIGNED_BLOCKS = "unaligned-blocks", "O_DIRECT reads whole pages: give a --block that {page_bytes} bytes divide"
+    NO_AHEAD = (
+        "no-ahead",
+        "the kernel cannot be asked for records of {files} ahead, nor for any with O_DIRECT or in a bucket: "
+        "leave out --ahead",
+    )
+    NO_OBJECTS = "no-objects", "{files} cannot be read from a bucket: use --files raw, tar, webdataset, tfrecord or mds"
+    NEVER_WARM = "never-warm", "a client of a bucket keeps nothing that it has read: use --cache cold"
+    READS_ONLY = "reads-only", "one rank reads and exchanges nothing: start several"
     ALWAYS_DEVICE = "always-device", "O_DIRECT does not use the page cache: use --cache cold"
     IN_MEMORY = (
         "folder-in-memory",
@@ -41,7 +51,8 @@ class DatasetError(Code):
     """What ends a run."""
 
     FOLDER = "folder-unusable", "--folder {folder} cannot be used: {why}"
-    ONE_RANK = "one-rank", "storage is read by one rank, {launcher} started {num_ranks}: start one"
+    NO_CLIENT = "no-client", "{url} needs {package}: pip install {package}"
+    SILENT = "silent-server", "{place} did not answer in time (--timeout): {why}"
     WRITE = "write-failed", "the data set cannot be written to {folder}: {why}"
     READ = "read-failed", "the data set in {folder} cannot be read: {why}"
     CORRUPTED = "corrupted-record", "record {record} differs from its checksum: {file} is damaged"

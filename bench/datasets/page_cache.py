@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 
@@ -81,6 +82,12 @@ def device_bytes() -> int:
         if name == "read_bytes":
             return int(value)
     raise OSError("/proc/self/io has no read_bytes: this kernel does not count the reads of a process")
+
+
+def cpu_s() -> float:
+    """Return the CPU time of this process, all its threads."""
+    used = getrusage(RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def file_system(folder: Path, mounts: str | None = None) -> str:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
 from bench.core.payload import Bytes
 from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, RecordLayout, RecordReader
+from bench.datasets.preparation import AsStored, Preparation
 
 BUFFERED = 256  # records in the buffer from which `shuffled` draws
 
 
 class RecordPass:
-    """Reads all records into `target`, record k at row k, whatever the order.
+    """Reads and prepares all records; the result of record k is row k of `target`, whatever the order.
 
     sequential: as stored. shuffled: shards in random order, through a buffer from which the next record is drawn, as
     loaders of sharded formats do. random: single records, for formats that can find one. `num_workers` threads divide
     the shards (or records) among them; 0: the calling thread reads. Files are opened by the pass, so their headers
-    and indexes are read in it.
+    and indexes are read in it. `ahead`: records that the kernel is asked for before they are read, in whole shards
+    unless the order is random.
     """
 
     def __init__(
@@ -31,57 +34,85 @@ class RecordPass:
         order: str,
         num_workers: int,
         seed: int,
+        preparation: Preparation | None = None,
+        ahead: int = 0,
     ) -> None:
         self._format, self._layout = dataset_format, layout
-        self._rows = target.reshape(layout.num_records, layout.record_bytes)
-        self._order, self.num_workers = order, num_workers
+        self._preparation = preparation or AsStored(layout.record_bytes)
+        self._rows = target.reshape(layout.num_records, self._preparation.result_bytes)
+        self._order, self.num_workers, self._ahead = order, num_workers, ahead
         drawn = random.Random(seed)
         units = list(range(layout.num_records if order == "random" else layout.num_shards))
         if order != "sequential":
             drawn.shuffle(units)
         self._parts = [units[worker :: max(1, num_workers)] for worker in range(max(1, num_workers))]
         self._seeds = [drawn.getrandbits(32) for _ in self._parts]
-        self._buffers = (
-            [np.zeros((min(BUFFERED, len(self._rows)), layout.record_bytes), np.uint8) for _ in self._parts]
-            if order == "shuffled"
-            else []
-        )
+        self._buffers: dict[int, Bytes] = {}
+
+    def file_of(self, index: int) -> Path:
+        """Return the file of a record."""
+        return self._format.file_of(self._layout, index)
 
     def run(self) -> None:
         """Read every record once. Raises OSError, EOFError or ValueError for files that cannot be read."""
         if self.num_workers == 0:
-            self._read_part(0)
+            self.read_part(0)
             return
         with ThreadPoolExecutor(self.num_workers) as workers:
-            for finished in [workers.submit(self._read_part, part) for part in range(len(self._parts))]:
+            for finished in [workers.submit(self.read_part, part) for part in range(len(self._parts))]:
                 finished.result()
 
-    def _read_part(self, part: int) -> None:
+    def read_part(self, part: int) -> None:
+        """Read all records of one worker."""
         for _ in self.part(part):
             pass
 
+    def make_room(self, part: int) -> None:
+        """Allocate the worker's own memory, so that no pass is timed with it."""
+        if part not in self._buffers:
+            num = min(BUFFERED, len(self._rows)) if self._order == "shuffled" else 1
+            self._buffers[part] = np.zeros((num, self._layout.record_bytes), np.uint8)
+
     def part(self, part: int) -> Generator[int]:
-        """Read one worker's records. Yields the number of each once it is in its place."""
+        """Read one worker's records. Yields the number of each once its result is in its place."""
+        self.make_room(part)
         reader = self._format.open(self._layout)
         try:
-            if self._order == "random":
-                for index in self._parts[part]:
-                    reader.read(index, self._rows[index])
-                    yield index
-            elif self._order == "shuffled":
-                yield from self._read_shuffled(reader, part)
+            units = self._announced(reader, self._parts[part])
+            if self._order == "shuffled":
+                yield from self._read_shuffled(reader, part, units)
+            elif self._preparation.copies_only:
+                yield from self._read_in_place(reader, units)
             else:
-                for shard in self._parts[part]:
-                    yield from reader.stream(shard, self._rows.__getitem__)
+                yield from self._read_and_prepare(reader, units, self._buffers[part][0])
         finally:
             reader.close()
 
-    def _read_shuffled(self, reader: RecordReader, part: int) -> Iterator[int]:
+    def _read_in_place(self, reader: RecordReader, units: Iterator[int]) -> Iterator[int]:
+        for unit in units:
+            if self._order == "random":
+                reader.read(unit, self._rows[unit])
+                yield unit
+            else:
+                yield from reader.stream(unit, self._rows.__getitem__)
+
+    def _read_and_prepare(self, reader: RecordReader, units: Iterator[int], stored: Bytes) -> Iterator[int]:
+        for unit in units:
+            if self._order == "random":
+                reader.read(unit, stored)
+                self._prepare(unit, stored)
+                yield unit
+                continue
+            for index in reader.stream(unit, lambda _: stored):
+                self._prepare(index, stored)
+                yield index
+
+    def _read_shuffled(self, reader: RecordReader, part: int, units: Iterator[int]) -> Iterator[int]:
         """Draw each record from a buffer: a free slot takes the next record, and a random slot is emptied."""
         slots, drawn = self._buffers[part], random.Random(self._seeds[part])
         held: list[tuple[int, int]] = []  # (slot, record)
         free = list(range(len(slots)))
-        for shard in self._parts[part]:
+        for shard in units:
             for index in reader.stream(shard, lambda _: slots[free[-1]]):
                 held.append((free.pop(), index))
                 if not free:
@@ -94,8 +125,24 @@ class RecordPass:
     def _emit(self, slots: Bytes, held: list[tuple[int, int]], which: int) -> tuple[int, int]:
         held[which], held[-1] = held[-1], held[which]
         slot, index = held.pop()
-        self._rows[index] = slots[slot]
+        self._prepare(index, slots[slot])
         return slot, index
+
+    def _prepare(self, index: int, stored: Bytes) -> None:
+        try:
+            self._preparation.prepare(stored, self._rows[index])
+        except ValueError as error:
+            raise ValueError(f"{self.file_of(index)}: record {index}: {error}") from None
+
+    def _announced(self, reader: RecordReader, units: list[int]) -> Iterator[int]:
+        """Yield shards or records, and ask the kernel for the next ones before."""
+        alone = self._order == "random"
+        depth = -(-self._ahead // (1 if alone else PER_SHARD))
+        for place, unit in enumerate(units):
+            new = units[place + depth : place + depth + 1] if place else units[: depth + 1]
+            if depth:
+                reader.announce([index for one in new for index in ((one,) if alone else self._layout.in_shard(one))])
+            yield unit
 
 
 def least_of_a_worker(num_records: int, order: str, num_workers: int) -> int:

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-_PREFIX = "linkbench-feed-"
+PREFIX = "linkbench-feed-"
 _LOCK = "in-use"
 _SPARE = 1.05  # space that headers, indexes and the file system need beside the records
 
@@ -22,7 +22,7 @@ class WorkFolder:
 
     def __init__(self, parent: Path) -> None:
         self.removed, self.removed_bytes = _remove_abandoned(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -50,7 +50,7 @@ def files_below(folder: Path) -> list[Path]:
 
 def _remove_abandoned(parent: Path) -> tuple[list[Path], int]:
     removed, num_bytes = [], 0
-    for folder in sorted(parent.glob(f"{_PREFIX}*")):
+    for folder in sorted(parent.glob(f"{PREFIX}*")):
         if _is_abandoned(folder):
             num_bytes += sum(path.stat().st_size for path in files_below(folder))
             shutil.rmtree(folder)

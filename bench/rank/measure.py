@@ -19,8 +19,8 @@ from bench.core.cpu_use import CpuUse, shortages
 from bench.core.dtypes import dtype_of
 from bench.core.host_use import HostUse
 from bench.core.pattern import Pattern, Shape
-from bench.core.program import Collective, CopyStep, Group, Round, Step
-from bench.core.record import Failure, Flag, Record, Skip, StarvedRank
+from bench.core.program import Collective, CopyStep, Group, Read, Round, Step
+from bench.core.record import Failure, Flag, ReadSamples, Record, Skip, StarvedRank, reads_of
 from bench.core.replay_plan import Mapped
 from bench.core.training_step import StepPlan
 from bench.core.transport import Buffers, Compiled, Reduction, Transport
@@ -228,12 +228,13 @@ class Measurer:
         last = self._channel.gather((against.wrong() if against and not own.num_wrong else own, cpu, host_use))
         fresh = self._check_call(prepared, variation=1)
         flags = self._channel.gather(prepared.compiled.flags if prepared else ()) if self._of_device else None
-        reads = prepared.compiled.reads() if prepared and prepared.compiled.reads else None
+        proofs = self._proofs(row, prepared)
         if prepared and prepared.compiled.release:
             prepared.compiled.release()
         if last is None or fresh is None:
             return ()
-        if isinstance(reads, Failure):  # only a transport of one rank proves its reads, so no other rank has a say
+        reads = reads_of(proofs)
+        if isinstance(reads, Failure):
             return self._skipped(row, reads)
         wrongs = [a if a.num_wrong else b for (a, _, _), b in zip(last, fresh, strict=True)]
         uses = [cpu for _, cpu, _ in last]
@@ -251,6 +252,15 @@ class Measurer:
             )
             records.append(self._with_use(record, group, uses, hosts))
         return tuple(records)
+
+    def _proofs(self, row: PlannedRow, prepared: _Prepared | None) -> list[ReadSamples | Failure | None]:
+        """Return, on rank 0, what every rank's reads came from; an empty list if the pattern reads nothing."""
+        if not any(isinstance(step, Read) for step in self._s.pattern.steps(row.shape, 0)):
+            return []
+        own = prepared.compiled.reads() if prepared and prepared.compiled.reads else None
+        if isinstance(own, Failure):
+            own = replace(own, rank=self._rank, host=self._s.hosts[self._rank])
+        return self._channel.gather(own) or []
 
     def _with_use(self, record: Record, group: Group, uses: Sequence[CpuUse], hosts: Mapping[str, HostUse]) -> Record:
         """Return the record of a group with the CPU time of its hosts, and its ranks that lacked CPU time."""

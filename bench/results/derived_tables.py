@@ -352,12 +352,13 @@ def _known_ms(name: str) -> Callable[[Any], str]:
 
 _FEED_TITLE = (
     "feed: disk: O_DIRECT reads in order, copy: in memory, core: what one core gives (S / CPU time of a pass); "
-    "device: bytes from the device per byte asked; headroom: rate / demand; "
+    "binds: what the passes reach 0.7 of; device: bytes from the device per byte asked; headroom: rate / demand; "
     "wait: of a step for its batch, formula: max(0, batch / workers - step)"
 )
 _FEED = (
     Column("files", lambda one: one.files, right=False),
     Column("order", lambda one: one.read_order, right=False),
+    Column("ranks", lambda one: str(one.num_ranks) if one.num_ranks > 1 else "", optional=True),
     Column("workers", lambda one: str(one.num_workers)),
     Column("", lambda one: "O_DIRECT" if one.direct_io else "", right=False, optional=True),
     Column("size", _size),
@@ -367,6 +368,7 @@ _FEED = (
     Column("copy", _rate_cell("copy_bytes_per_s"), unit="(GB/s)"),
     Column("core", _rate_cell("core_bytes_per_s"), unit="(GB/s)"),
     Column("least", lambda one: one.least, right=False),
+    Column("binds", lambda one: one.binds or NOTHING, right=False),
     Column("device", lambda one: f"{one.device_share:.3f}"),
     Column("step", _known_ms("step_s"), unit="(ms)", optional=True),
     Column("batch", _known_ms("busy_s"), unit="(ms)", optional=True),

@@ -404,6 +404,10 @@ class TrainedStep:
     num_launches: int
 
 
+_BOUND_SHARE = 0.7  # of a bound: a pass that reaches it is limited by it
+_HIDDEN_SHARE = 0.05  # of a step: a shorter wait is hidden
+
+
 @dataclass(frozen=True, slots=True)
 class Fed:
     """Passes over a data set, what bounds them, and what a workload consumes.
@@ -441,10 +445,11 @@ class Fed:
     wait_s: float | None
     predicted_wait_s: float | None
     num_launches: int
+    num_ranks: int = 1
 
     @property
     def bytes_per_s(self) -> float:
-        """The supply."""
+        """The supply of one rank, the slowest."""
         return self.payload_bytes / self.seconds
 
     @property
@@ -455,14 +460,36 @@ class Fed:
     @property
     def least(self) -> str:
         """Return the least of the reference rates: "disk", "copy" or "core"; "" if none is known."""
+        return _least(self._bounds)
+
+    @property
+    def binds(self) -> str:
+        """Return what limits the passes, as a code; "" if nothing that was measured does.
+
+        "disk", "copy", "core": the least rate, with that of a core times the workers, if the passes reach 0.7 of it.
+        With steps: "step" if they hide the loader (wait below 5 % of a step), else "loader".
+        """
+        if self.step_s is not None and self.wait_s is not None:
+            return "step" if self.wait_s < _HIDDEN_SHARE * self.step_s else "loader"
+        bounds = self._bounds
+        if "core" in bounds:
+            bounds["core"] *= max(1, self.num_workers)
+        least = _least(bounds)
+        return least if least and self.bytes_per_s >= _BOUND_SHARE * bounds[least] else ""
+
+    @property
+    def _bounds(self) -> dict[str, float]:
         bounds = {"disk": self.disk_bytes_per_s, "copy": self.copy_bytes_per_s, "core": self.core_bytes_per_s}
-        known = {name: rate for name, rate in bounds.items() if rate is not None}
-        return min(known, key=lambda name: known[name]) if known else ""
+        return {name: rate for name, rate in bounds.items() if rate is not None}
 
     @property
     def headroom(self) -> float | None:
         """Supply / demand; None without a demand."""
         return self.bytes_per_s / self.demand_bytes_per_s if self.demand_bytes_per_s else None
+
+
+def _least(bounds: Mapping[str, float]) -> str:
+    return min(bounds, key=lambda name: bounds[name]) if bounds else ""
 
 
 @dataclass(frozen=True, slots=True)

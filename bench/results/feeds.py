@@ -39,7 +39,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             seconds=median(samples.seconds),
             low_s=low,
             high_s=high,
-            device_share=median(reads.device_bytes) / num_bytes,
+            device_share=median(reads.device_bytes) / (reads.num_records * reads.record_bytes),
             cpu_s_per_record=cpu_s / reads.num_records,
             disk_bytes_per_s=_rate(num_bytes, reads.direct_s),
             copy_bytes_per_s=_rate(num_bytes, reads.copy_s),
@@ -52,6 +52,7 @@ def of_record(job: str, header: Header, record: Record) -> list[Fed]:
             wait_s=median(reads.wait_s) if steps else None,
             predicted_wait_s=_wait(step_s, busy_s, case.workers),
             num_launches=1,
+            num_ranks=record.num_ranks or 1,
         )
     ]
 

@@ -30,24 +30,29 @@ class Control:
 
 
 def open_control(place: RankInfo, options: Options) -> Control:
-    """Use MPI if an MPI launcher started the ranks and mpi4py works, else Gloo. One rank needs neither.
-
-    Raises RefusedError if neither library works, AbsentError with the ranks that did not arrive.
-    """
+    """Open the library of `open_carrier`. One rank needs none."""
     if place.num_ranks == 1:
         return Control(
             "none (one rank)", SingleRankChannel(), _nothing, _nothing, lambda code: None, lambda error: False
         )
+    return _of(open_carrier(place, options))
+
+
+def open_carrier(place: RankInfo, options: Options) -> Transport:
+    """Use MPI if an MPI launcher started the ranks and mpi4py works, else Gloo.
+
+    Raises RefusedError if neither library works, AbsentError with the ranks that did not arrive.
+    """
     reason = ""
     if place.launcher in _OF_MPI:
         try:
-            return _of(_mpi(place, options))
+            return _mpi(place, options)
         except AbsentError:  # ranks that did not arrive would not arrive over another library either
             raise
         except RefusedError as error:
             reason = f"{error}; "
     try:
-        return _of(_gloo(place, options))
+        return _gloo(place, options)
     except AbsentError:
         raise
     except RefusedError as error:

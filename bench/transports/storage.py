@@ -1,85 +1,88 @@
-"""Reads of files into host memory by one process; the send buffer of a row is a data set on storage.
+"""Reads of files or objects into host memory; the send buffer of a row is a data set on storage.
 
 What `verify` writes to the send buffer is written to files before the first pass. Every pass is proven: pages in the
-cache before it (mincore), bytes from the device (/proc/self/io), and a checksum for each record after it.
+cache before it (mincore), bytes from the device (/proc/self/io), and a checksum for each record after it. Several
+ranks read at the same time, each its own data set in the same place. They meet over MPI or Gloo, which also carries
+the exchanges of ranks that disturb the readers.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import time
-import zlib
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
-from statistics import fmean
-from typing import Any
+from collections.abc import Callable
 
 from bench.core import plugins
-from bench.core.case import Case
 from bench.core.channel import SingleRankChannel
-from bench.core.errors import MeasurementError, RefusedError, UsageError
+from bench.core.errors import NotInstalledError, RefusedError, UsageError
 from bench.core.program import Group, Read, Round, Step
-from bench.core.record import Failure, ReadSamples, Skip
+from bench.core.record import Skip
 from bench.core.traits import Traits
-from bench.core.transport import Buffers, Compiled, Options, Reduction, Timing, Transport
+from bench.core.transport import Buffers, Compiled, Options, Reduction, Separable, Timing, Transport
 from bench.core.world import RankInfo
-from bench.datasets import page_cache
-from bench.datasets.dataset_format import DatasetFormat, RecordLayout, aligned, opened_file
-from bench.datasets.loader import Loader, LoaderPlan, LoaderTimes
-from bench.datasets.messages import DatasetError, DatasetFailure, DatasetNote, DatasetSkip
-from bench.datasets.passes import RecordPass, least_of_a_worker
-from bench.datasets.work_folder import WorkFolder, files_below
-from bench.transports import _host
+from bench.datasets import object_store
+from bench.datasets.dataset_format import ALIGNED_BYTES, DatasetFormat
+from bench.datasets.messages import DatasetError, DatasetNote, DatasetSkip
+from bench.datasets.passes import least_of_a_worker
+from bench.datasets.place import place_at
+from bench.datasets.preparation import preparation
+from bench.transports import _control, _host
+from bench.transports._storage_passes import Passes, record_size
 
-TRAITS = Traits(launcher="direct", start_s=0.5, host_memory=True)
-
-_COLD_AT_LEAST, _WARM_AT_MOST = 0.99, 0.01  # bytes from the device per byte asked
-_NUM_BOUNDS = 5  # passes that are followed by a measurement of the bounds
-_PROBE_BYTES, _PROBES_AT_ONCE = 1 << 20, 8  # one O_DIRECT read, and how many are in flight
+TRAITS = Traits(launcher="direct", start_s=0.5, host_memory=True, separates=True)
 
 
 class Storage(Transport):
-    """One rank and its folder."""
+    """The ranks and their places for data sets."""
 
     clock = "host"
     carries_messages = False
 
     def __init__(self, place: RankInfo, options: Options) -> None:
-        """Make the folder. Raises RefusedError for several ranks, UsageError if the folder cannot be used."""
-        if place.num_ranks > 1:
-            raise RefusedError.of(DatasetError.ONE_RANK, launcher=place.launcher, num_ranks=place.num_ranks)
-        self.place, self.channel, self.case = place, SingleRankChannel(), options.case
-        parent = Path(options.case.folder or ".")
+        """Make the place. Raises UsageError if it cannot be used, RefusedError if several ranks cannot meet."""
+        self.place, self.case = place, options.case
+        where = options.case.folder
+        if where.startswith(object_store.SCHEME) and not object_store.is_installed():
+            raise NotInstalledError.of(DatasetError.NO_CLIENT, url=where, package=object_store.REQUIRES)
+        self._carrier = _control.open_carrier(place, options) if place.num_ranks > 1 else None
+        self.channel = self._carrier.channel if self._carrier else SingleRankChannel()
+        self.exits_at_once = self._carrier is not None and self._carrier.exits_at_once
+        self._sync: Callable[[], None] = self._carrier.sync if self._carrier else _nothing
         try:
-            self._folder = WorkFolder(parent)
+            self._place = place_at(where, options.timeout_s)
+        except object_store.SilentServerError as error:
+            raise RefusedError.of(DatasetError.SILENT, place=where, why=str(error)) from None
         except OSError as error:
-            raise UsageError.of(DatasetError.FOLDER, folder=str(parent), why=error.strerror) from None
-        self._file_system = page_cache.file_system(self._folder.path)
+            raise UsageError.of(DatasetError.FOLDER, folder=where or ".", why=error.strerror or str(error)) from None
         self._format: DatasetFormat = plugins.load("dataset format", options.case.files).FORMAT
         notes = []
-        if self._folder.removed:
-            removed = self._folder.removed
-            facts = {"num": len(removed), "num_bytes": self._folder.removed_bytes, "parent": str(parent)}
+        if self._place.removed[0]:
+            num, num_bytes = self._place.removed
+            facts = {"num": num, "num_bytes": num_bytes, "parent": self._place.parent}
             notes.append(DatasetNote.REMOVED.words(facts))
-        if self._file_system in page_cache.REMOTE:
-            facts = {"folder": str(parent), "file_system": self._file_system}
+        if self._place.is_remote:
+            facts = {"folder": self._place.parent, "file_system": self._place.kind}
             notes.append(DatasetNote.CLIENT_COLD.words(facts))
         self.notes = tuple(notes)
 
     def close(self) -> None:
-        """Remove the folder."""
-        self._folder.close()
+        """Remove the data sets and leave the other ranks."""
+        self._place.close()
+        if self._carrier is not None:
+            self._carrier.close()
 
     def abort(self, exit_code: int) -> None:
-        """Remove the folder; there is no other rank to end."""
-        self._folder.close()
+        """Remove the data sets and end the other ranks."""
+        self._place.close()
+        if self._carrier is not None:
+            self._carrier.abort(exit_code)
+
+    def lost_contact(self, error: BaseException) -> bool:
+        """Ask the library over which the ranks meet."""
+        return self._carrier is not None and self._carrier.lost_contact(error)
 
     def facts(self) -> dict[str, str]:
-        """Return the file system of the folder."""
-        return {"file_system": self._file_system}
+        """Return the file system of the folder, and what its ranks meet over."""
+        found = {"file_system": self._place.kind}
+        return found if self._carrier is None else found | self._carrier.facts()
 
     def cache_bytes(self) -> int:
         """Return 1: the page cache is emptied for each pass, so no further buffers are needed for cold reads."""
@@ -93,216 +96,126 @@ class Storage(Transport):
 
     def unsupported_reason(self, step: Step, reduction: Reduction, in_place: bool) -> Skip | None:
         """Return why a pass cannot be read: the format, its library or the folder does not allow it."""
-        assert isinstance(step, Read)
+        if not isinstance(step, Read):
+            if self._carrier is None:
+                return Skip.of(DatasetSkip.READS_ONLY)
+            return self._carrier.unsupported_reason(step, reduction, in_place)
         case, files = self.case, self.case.files
         if self._format.missing:
             return Skip.of(DatasetSkip.NOT_INSTALLED, files=files, packages=" ".join(self._format.missing))
-        if case.read_order == "random" and not self._format.indexed:
-            return Skip.of(DatasetSkip.NOT_INDEXED, files=files)
-        if case.direct_io and not self._format.direct:
-            return Skip.of(DatasetSkip.NO_DIRECT_IO, files=files)
-        if case.direct_io and case.cache == "hot":
-            return Skip.of(DatasetSkip.ALWAYS_DEVICE)
         if case.mode != "isolated":
             return Skip.of(DatasetSkip.ISOLATED_ONLY)
-        if case.step_s:
-            num_records = step.num_bytes // _record_bytes(case, step.num_bytes)
-            each = max(0, least_of_a_worker(num_records, case.read_order, case.workers))
-            if each < 3 * case.batch:
-                facts = {"num_workers": case.workers, "batch": case.batch, "num": each, "num_records": num_records}
-                return Skip.of(DatasetSkip.TOO_FEW_BATCHES, **facts)
-        folder = str(self._folder.path.parent)
-        if case.cache == "cold" and self._file_system in page_cache.IN_MEMORY:
-            return Skip.of(DatasetSkip.IN_MEMORY, folder=folder, file_system=self._file_system)
-        num_bytes = (2 if case.cache == "cold" else 1) * step.num_bytes
-        if lacking := self._folder.lacks_bytes(num_bytes):
-            return Skip.of(DatasetSkip.NO_SPACE, folder=folder, lacking=lacking, num_bytes=num_bytes)
+        return self._lacking_option() or self._lacking_batches(step) or self._lacking_place(step)
+
+    def _lacking_option(self) -> Skip | None:
+        """Return which option the format cannot obey, or the place."""
+        case, found = self.case, self._format
+        if case.read_order == "random" and not found.indexed:
+            return Skip.of(DatasetSkip.NOT_INDEXED, files=case.files)
+        if case.direct_io and (not found.direct or self._place.objects is not None):
+            return Skip.of(DatasetSkip.NO_DIRECT_IO, files=case.files)
+        if case.direct_io and case.cache == "hot":
+            return Skip.of(DatasetSkip.ALWAYS_DEVICE)
+        if case.block and not found.blocks:
+            return Skip.of(DatasetSkip.NO_BLOCKS, files=case.files)
+        if case.block and case.direct_io and case.block % ALIGNED_BYTES:
+            return Skip.of(DatasetSkip.UNALIGNED_BLOCKS, page_bytes=ALIGNED_BYTES)
+        if case.ahead and (not found.announces or case.direct_io or self._place.objects is not None):
+            return Skip.of(DatasetSkip.NO_AHEAD, files=case.files)
+        if self._place.objects is not None and not found.remote:
+            return Skip.of(DatasetSkip.NO_OBJECTS, files=case.files)
+        if self._place.objects is not None and case.cache == "hot":
+            return Skip.of(DatasetSkip.NEVER_WARM)
+        return None
+
+    def _lacking_batches(self, step: Read) -> Skip | None:
+        case = self.case
+        if not case.step_s:
+            return None
+        num_records = step.num_bytes // record_size(case, step.num_bytes)
+        each = max(0, least_of_a_worker(num_records, case.read_order, case.workers))
+        if each >= 3 * case.batch:
+            return None
+        facts = {"num_workers": case.workers, "batch": case.batch, "num": each, "num_records": num_records}
+        return Skip.of(DatasetSkip.TOO_FEW_BATCHES, **facts)
+
+    def _lacking_place(self, step: Read) -> Skip | None:
+        case, place = self.case, self._place
+        if case.cache == "cold" and place.in_memory:
+            return Skip.of(DatasetSkip.IN_MEMORY, folder=place.parent, file_system=place.kind)
+        size = record_size(case, step.num_bytes)
+        stored = step.num_bytes // size * preparation(case.prepare, case.offline, size).stored_bytes
+        # The ranks of a host usually share a disk, and none has written yet.
+        num_bytes = (2 if case.cache == "cold" else 1) * stored * self.place.local_size
+        if lacking := place.lacks_bytes(num_bytes):
+            return Skip.of(DatasetSkip.NO_SPACE, folder=place.parent, lacking=lacking, num_bytes=num_bytes)
         return None
 
     def allocate(self, send_bytes: int, recv_bytes: int, num_sets: int, steps: tuple[Step, ...] = ()) -> Buffers:
         """Host memory; its send buffer is the source of the files."""
         return _host.HostBuffers(send_bytes, recv_bytes, num_sets)
 
+    def must_be_in_place(self, steps: tuple[Step, ...]) -> bool:  # type: ignore[override]
+        """Ask the library over which the ranks meet."""
+        return self._carrier is not None and self._carrier.must_be_in_place(steps)
+
     def open_groups(self, groups: Round) -> None:
-        """No communicators."""
+        """Make the communicators of ranks that exchange."""
+        if self._carrier is not None:
+            self._carrier.open_groups(groups)
 
     def compile(
         self, steps: tuple[Step, ...], group: Group, buffers: Buffers, reduction: Reduction, in_place: bool
     ) -> Compiled:
-        """One pass over the data set."""
+        """One pass over the data set, or exchanges of the library over which the ranks meet."""
         assert isinstance(buffers, _host.HostBuffers)
-        passes = _Passes(self.case, self._format, self._folder, buffers)
-        return Compiled([passes.run_once], keep=[buffers], native=passes, reads=passes.proven)
+        if not isinstance(steps[0], Read):
+            assert self._carrier is not None
+            return self._carrier.compile(steps, group, buffers, reduction, in_place)
+        source, target = buffers.view("send", 0), buffers.view("recv", 0)
+        passes = Passes(self.case, self._format, self._place, source, target, self._wait)
+        return Compiled([passes.run_once], keep=[buffers], native=passes, reads=passes.proven, release=passes.close)
 
     def sync(self) -> None:
-        """No rank to wait for."""
+        """Wait for the other ranks."""
+        self._wait()
 
     def time_each(self, compiled: Compiled | None, num_calls: int) -> Timing:
-        """Time passes, each in its proven state."""
-        assert compiled is not None
+        """Time passes, each in its proven state. All ranks begin a pass together."""
+        if compiled is None:
+            for _ in range(num_calls):
+                self._wait()
+            return Timing((), "python")
         return Timing(tuple(compiled.native.timed() for _ in range(num_calls)), "python")
 
     def time_batch(self, compiled: Compiled | None, num_calls: int) -> Timing:
         """Rows back to back are skipped (`unsupported_reason`)."""
         raise NotImplementedError
 
+    # -- beside ranks that disturb the readers
 
-class _Passes:
-    """The files of one row, and what the kernel counted in each pass."""
+    def separate(self, parts: Round) -> None:
+        """Divide the ranks as the library does over which they meet."""
+        self._parted().separate(parts)
 
-    def __init__(
-        self, case: Case, dataset_format: DatasetFormat, folder: WorkFolder, buffers: _host.HostBuffers
-    ) -> None:
-        num_bytes = buffers.send_bytes
-        record_bytes = _record_bytes(case, num_bytes)
-        self._case, self._format, self._folder = case, dataset_format, folder
-        self._source, self._target = buffers.view("send", 0), buffers.view("recv", 0)
-        self._layout = RecordLayout(folder.new("records"), num_bytes // record_bytes, record_bytes, case.direct_io)
-        self._pass = RecordPass(dataset_format, self._layout, self._target, case.read_order, case.workers, case.seed)
-        plan = LoaderPlan(case.batch, case.prefetch, case.step_s, case.prepare_s)
-        self._loader = Loader(self._pass, plan) if case.step_s else None
-        self._times: list[LoaderTimes] = []
-        self._files: list[Path] = []
-        self._written: int | None = None
-        self._checksums: list[int] = []
-        self._device_bytes: list[int] = []
-        self._cpu_s: list[float] = []
-        self._pages = 0
-        self._direct_s: list[float] = []
-        self._copy_s: list[float] = []
-        self._rooms: list[mmap.mmap] = []  # of the O_DIRECT reads, made and touched before they are timed
+    def barrier_async(self) -> Callable[[], bool]:
+        """Enter the library's barrier."""
+        return self._parted().barrier_async()
 
-    def run_once(self) -> None:
-        """Make one untimed pass."""
-        self._ready()
-        self._read()
+    def broadcast_async(self, value: float) -> Callable[[], float]:
+        """Start the library's broadcast."""
+        return self._parted().broadcast_async(value)
 
-    def timed(self) -> float:
-        """Return the seconds of one pass; the state of the files is made before it and proven after it."""
-        self._ready()
-        cold = self._case.cache == "cold"
-        if cold:
-            page_cache.evict(self._files)
-            self._pages = max(self._pages, page_cache.num_resident(self._files))
-        before, cpu_before = page_cache.device_bytes(), _cpu_s()
-        begin = time.perf_counter()
-        self._read(check=False)
-        took_s = time.perf_counter() - begin
-        self._cpu_s.append(_cpu_s() - cpu_before)
-        self._device_bytes.append(page_cache.device_bytes() - before)
-        self._check()
-        if len(self._copy_s) < _NUM_BOUNDS:
-            self._copy_s.append(_seconds(lambda: self._target.copy()))
-            if cold:
-                self._direct_s.append(_seconds(self._read_probe))
-        return took_s
+    def _parted(self) -> Separable:
+        assert isinstance(self._carrier, Separable)
+        return self._carrier
 
-    def proven(self) -> ReadSamples | Failure:
-        """Return what the kernel counted, or why the state of the files is not proven."""
-        asked = self._layout.num_records * self._layout.record_bytes
-        shares = [num_bytes / asked for num_bytes in self._device_bytes]
-        cold = self._case.cache == "cold"
-        if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
-            return Failure.of(DatasetFailure.NOT_COLD, pages=self._pages, share=min(shares))
-        if not cold and max(shares) > _WARM_AT_MOST:
-            return Failure.of(DatasetFailure.NOT_WARM, share=max(shares))
-        return ReadSamples(
-            state="cold" if cold else "warm",
-            num_records=self._layout.num_records,
-            record_bytes=self._layout.record_bytes,
-            device_bytes=tuple(self._device_bytes),
-            cpu_s=tuple(self._cpu_s),
-            direct_s=tuple(self._direct_s),
-            copy_s=tuple(self._copy_s),
-            wait_s=tuple(fmean(times.wait_s) for times in self._times),
-            step_s=tuple(fmean(times.step_s) for times in self._times),
-            busy_s=tuple(fmean(times.busy_s) for times in self._times),
-        )
-
-    def _ready(self) -> None:
-        """Write the files if the source has changed, and wait until they are on the device."""
-        checksum = zlib.crc32(self._source.data)
-        if checksum == self._written:
-            return
-        records = list(self._source.reshape(self._layout.num_records, -1))
-        try:
-            self._folder.new("records")
-            self._format.write(self._layout, records)
-            self._files = files_below(self._layout.folder)
-            page_cache.sync(self._files)
-            if self._case.cache == "cold":
-                self._write_probe()
-        except OSError as error:
-            facts = {"folder": str(self._folder.path.parent), "why": error.strerror or str(error)}
-            raise MeasurementError.of(DatasetError.WRITE, **facts) from error
-        self._written, self._checksums = checksum, [zlib.crc32(record.data) for record in records]
-
-    def _read(self, check: bool = True) -> None:
-        try:
-            if self._loader is None or check:  # an untimed pass needs no steps
-                self._pass.run()
-            else:
-                self._times.append(self._loader.run())
-        except (OSError, EOFError, ValueError) as error:
-            raise MeasurementError.of(
-                DatasetError.READ, folder=str(self._folder.path.parent), why=str(error)
-            ) from error
-        if check:
-            self._check()
-
-    def _check(self) -> None:
-        rows = self._target.reshape(self._layout.num_records, -1)
-        for index, (row, checksum) in enumerate(zip(rows, self._checksums, strict=True)):
-            if zlib.crc32(row.data) != checksum:
-                file = self._format.file_of(self._layout, index)
-                raise MeasurementError.of(DatasetError.CORRUPTED, record=index, file=str(file))
-
-    def _write_probe(self) -> None:
-        """Write the same bytes to one file, which shows the disk's own rate."""
-        path = self._folder.path / "probe"
-        path.write_bytes(self._source.data)
-        page_cache.sync([path])
-        page_cache.evict([path])
-        if not self._rooms:
-            self._rooms = [aligned(_PROBE_BYTES) for _ in range(_PROBES_AT_ONCE)]
-            self._read_probe()  # the first read touches the memory
-
-    def _read_probe(self) -> None:
-        """Read that file in order with O_DIRECT, several large reads in flight."""
-        path = self._folder.path / "probe"
-        offsets = range(0, len(self._source), _PROBE_BYTES)
-        with opened_file(path, direct_io=True) as number, ThreadPoolExecutor(_PROBES_AT_ONCE) as readers:
-            parts = [
-                readers.submit(_read_parts, number, room, offsets[first::_PROBES_AT_ONCE])
-                for first, room in enumerate(self._rooms)
-            ]
-            for part in parts:
-                part.result()
+    def _wait(self) -> None:
+        self._sync()
 
 
-def _record_bytes(case: Case, num_bytes: int) -> int:
-    """Return the size of a record: records of equal size fill S. The nearest smaller divisor is found soon."""
-    record_bytes = min(case.record, num_bytes)
-    while num_bytes % record_bytes:
-        record_bytes -= 1
-    return record_bytes
-
-
-def _read_parts(number: int, room: Any, offsets: Sequence[int]) -> None:
-    for offset in offsets:
-        os.preadv(number, [room], offset)
-
-
-def _cpu_s() -> float:
-    """Return the CPU time of this process, all its threads."""
-    used = getrusage(RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+def _nothing() -> None:
+    pass
 
 
 TRANSPORT = Storage

@@ -54,7 +54,7 @@ def test_a_worker_begins_no_more_batches_than_prefetch_allows(
 ) -> None:
     records, _, _ = written(tmp_path, "sequential", 2)
     begun, taken, ahead = [0], [0], list[int]()
-    batch, sleep = loader._batch, loader._sleep
+    batch, sleep = loader.make_batch, loader._sleep
 
     def counted(arriving: Generator[int], plan: LoaderPlan) -> tuple[bool, float] | None:
         begun[0] += 1
@@ -68,7 +68,7 @@ def test_a_worker_begins_no_more_batches_than_prefetch_allows(
             return slept_s
         return sleep(seconds)
 
-    monkeypatch.setattr(loader, "_batch", counted)
+    monkeypatch.setattr(loader, "make_batch", counted)
     monkeypatch.setattr(loader, "_sleep", step)
     Loader(records, LoaderPlan(BATCH, prefetch, 0.002, 0.0)).run()
     assert max(ahead) <= 2 * prefetch

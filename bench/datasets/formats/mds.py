@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,22 @@ from bench.datasets.dataset_format import (
     RecordLayout,
     RecordReader,
     opened_file,
+    read_ahead,
     read_exactly,
 )
 
 _WORD = struct.Struct("<I")
 _COLUMNS = {"column_encodings": ["bytes"], "column_names": ["record"], "column_sizes": [None]}
+_Read = Callable[[Any, int, int], None]
 _OTHERS: dict[str, Any] = {"compression": None, "format": "mds", "hashes": [], "size_limit": None}
 
 
 class MdsShards(DatasetFormat):
     """Shards, and one index of them."""
+
+    blocks = True
+    announces = True
+    remote = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write the shards, then index.json."""
@@ -64,28 +70,40 @@ class MdsShards(DatasetFormat):
 class _MdsReader(RecordReader):
     def __init__(self, layout: RecordLayout) -> None:
         super().__init__(layout)
-        shards = json.loads((layout.folder / "index.json").read_text(encoding="utf-8"))["shards"]
+        with layout.stream(layout.folder / "index.json") as index:
+            shards = json.load(index)["shards"]
         self._paths = [layout.folder / shard["raw_data"]["basename"] for shard in shards]
-        self._files: dict[int, tuple[int, Sequence[int]]] = {}
+        self._files: dict[int, tuple[_Read, Sequence[int]]] = {}
+
+    def announce(self, indices: Sequence[int]) -> None:
+        for shard in dict.fromkeys(index // PER_SHARD for index in indices):
+            read_ahead(self._paths[shard])
 
     def read(self, index: int, target: Bytes) -> None:
         shard, at = divmod(index, PER_SHARD)
         if shard not in self._files:
             self._files[shard] = self._open(shard)
-        number, offsets = self._files[shard]
+        read, offsets = self._files[shard]
         begin = offsets[at] + _WORD.size
         if offsets[at + 1] - begin != len(target):
             raise ValueError(f"{self._paths[shard]}: record {index} has another size")
-        read_exactly(number, target, begin, self._paths[shard])
+        read(target, begin, self.layout.block_bytes)
 
-    def _open(self, shard: int) -> tuple[int, Sequence[int]]:
-        path = self._paths[shard]
-        number = self.opened.enter_context(opened_file(path))
+    def _open(self, shard: int) -> tuple[_Read, Sequence[int]]:
+        read = self._reader(self._paths[shard])
         count = bytearray(_WORD.size)
-        read_exactly(number, count, 0, path)
+        read(count, 0, 0)
         offsets = bytearray(_WORD.size * (_WORD.unpack(count)[0] + 1))
-        read_exactly(number, offsets, _WORD.size, path)
-        return number, np.frombuffer(offsets, "<u4").tolist()
+        read(offsets, _WORD.size, 0)
+        return read, np.frombuffer(offsets, "<u4").tolist()
+
+    def _reader(self, path: Path) -> _Read:
+        """Return a function that fills (target, from offset, by blocks) from a shard."""
+        objects = self.layout.objects
+        if objects is not None:
+            return lambda target, offset, block: objects.read(path, target, offset, block)
+        number = self.opened.enter_context(opened_file(path))
+        return lambda target, offset, block: read_exactly(number, target, offset, path, block)
 
 
 FORMAT = MdsShards()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from bench.datasets.dataset_format import DatasetFormat, RecordLayout, RecordRea
 
 class NumpyMap(DatasetFormat):
     """A table with one row per record."""
+
+    announces = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write numpy's header and the rows."""
@@ -35,7 +38,16 @@ class _MapReader(RecordReader):
     def __init__(self, layout: RecordLayout) -> None:
         super().__init__(layout)
         self._table = np.load(FORMAT.file_of(layout, 0), mmap_mode="r")
-        self.opened.callback(self._table._mmap.close)
+        self._map: mmap.mmap = self._table._mmap
+        self.opened.callback(self._map.close)
+
+    def announce(self, indices: Sequence[int]) -> None:
+        size = self.layout.record_bytes
+        # The map may begin before the table; whole pages are asked for.
+        first = self._table.offset % mmap.ALLOCATIONGRANULARITY
+        for index in indices:
+            begin = (first + index * size) // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_WILLNEED, begin, first + (index + 1) * size - begin)
 
     def read(self, index: int, target: Bytes) -> None:
         target[:] = self._table[index]

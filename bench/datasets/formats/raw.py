@@ -13,6 +13,7 @@ from bench.datasets.dataset_format import (
     RecordReader,
     aligned,
     opened_file,
+    read_ahead,
     read_direct,
     read_exactly,
 )
@@ -22,6 +23,9 @@ class RawFiles(DatasetFormat):
     """A folder for each shard, a file for each record."""
 
     direct = True
+    remote = True
+    blocks = True
+    announces = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file per record."""
@@ -44,13 +48,20 @@ class _RawReader(RecordReader):
         super().__init__(layout)
         self._room = aligned(layout.record_bytes) if layout.direct_io else None
 
+    def announce(self, indices: Sequence[int]) -> None:
+        for index in indices:
+            read_ahead(FORMAT.file_of(self.layout, index))
+
     def read(self, index: int, target: Bytes) -> None:
         path = FORMAT.file_of(self.layout, index)
+        if self.layout.objects is not None:
+            self.layout.objects.read(path, target, 0, self.layout.block_bytes)
+            return
         with opened_file(path, self._room is not None) as number:
             if self._room is None:
-                read_exactly(number, target, 0, path)
+                read_exactly(number, target, 0, path, self.layout.block_bytes)
             else:
-                target[:] = read_direct(number, self._room, len(target), path)
+                target[:] = read_direct(number, self._room, len(target), path, self.layout.block_bytes)
 
 
 FORMAT = RawFiles()

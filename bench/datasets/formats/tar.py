@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader, read_ahead
 
 
 class TarShards(DatasetFormat):
     """Members are named as webdataset expects: a key, a dot, the name of the field."""
 
     indexed = False
+    announces = True
+    remote = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one archive per shard."""
@@ -38,10 +40,23 @@ class TarShards(DatasetFormat):
         return layout.folder / f"{index // PER_SHARD:05d}.tar"
 
 
-class _TarReader(RecordReader):
+class ArchiveReader(RecordReader):
+    """A reader of archives. Subclasses say how records are found in them."""
+
+    def announce(self, indices: Sequence[int]) -> None:
+        """Ask for whole archives."""
+        for path in dict.fromkeys(FORMAT.file_of(self.layout, index) for index in indices):
+            read_ahead(path)
+
+
+class _TarReader(ArchiveReader):
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         path = FORMAT.file_of(self.layout, self.layout.in_shard(shard)[0])
-        with read_errors(path), tarfile.open(path, "r|") as archive:
+        with (
+            read_errors(path),
+            self.layout.stream(path) as file_of_shard,
+            tarfile.open(fileobj=file_of_shard, mode="r|") as archive,
+        ):
             for member in archive:
                 index = int(member.name.partition(".")[0])
                 file = archive.extractfile(member)

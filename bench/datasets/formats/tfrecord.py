@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.core.payload import Bytes
-from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader
+from bench.datasets.dataset_format import PER_SHARD, DatasetFormat, Place, RecordLayout, RecordReader, read_ahead
 
 _HEADER = struct.Struct("<QI")
 _FOOTER_BYTES = 4
@@ -26,6 +26,9 @@ class TfRecords(DatasetFormat):
     """The framing stores no index, so records are read in order."""
 
     indexed = False
+    announces = True
+    remote = True
+    blocks = True
 
     def write(self, layout: RecordLayout, records: Sequence[Bytes]) -> None:
         """Write one file per shard."""
@@ -49,17 +52,24 @@ class TfRecords(DatasetFormat):
 
 
 class _TfReader(RecordReader):
+    def announce(self, indices: Sequence[int]) -> None:
+        for path in dict.fromkeys(FORMAT.file_of(self.layout, index) for index in indices):
+            read_ahead(path)
+
     def stream(self, shard: int, place: Place) -> Iterator[int]:
         indices = self.layout.in_shard(shard)
         path = FORMAT.file_of(self.layout, indices[0])
-        with path.open("rb") as file:
+        with self.layout.stream(path) as file:
             for index in indices:
                 header = file.read(_HEADER.size)
                 target = place(index)
                 if header != _header(len(target)):
                     raise ValueError(f"{path}: the frame of record {index} is damaged")
-                if file.readinto(target.data) != len(target):
-                    raise EOFError(f"{path} ends within record {index}")
+                step = self.layout.block_bytes or len(target)
+                for begin in range(0, len(target), step):
+                    block = target[begin : begin + step]
+                    if file.readinto(block.data) != len(block):  # type: ignore[attr-defined]
+                        raise EOFError(f"{path} ends within record {index}")
                 file.read(_FOOTER_BYTES)
                 yield index
 

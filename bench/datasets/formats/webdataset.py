@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from bench.datasets.dataset_format import Place, RecordLayout, RecordReader
-from bench.datasets.formats.tar import TarShards, read_errors
+from bench.datasets.formats.tar import ArchiveReader, TarShards, read_errors
 
 
 class WebDataset(TarShards):
@@ -21,13 +21,15 @@ class WebDataset(TarShards):
         return _WebReader(layout)
 
 
-class _WebReader(RecordReader):
+class _WebReader(ArchiveReader):
+    """The library's iterators over an open file. Its own way to open a file leaves the file open."""
+
     def stream(self, shard: int, place: Place) -> Iterator[int]:
-        import webdataset
+        from webdataset.tariterators import group_by_keys, tar_file_expander
 
         path = FORMAT.file_of(self.layout, self.layout.in_shard(shard)[0])
-        with read_errors(path):
-            for sample in webdataset.WebDataset(str(path), shardshuffle=False, empty_check=False):
+        with read_errors(path), self.layout.stream(path) as file:
+            for sample in group_by_keys(tar_file_expander([{"url": str(path), "stream": file}])):
                 index = int(sample["__key__"])
                 place(index)[:] = np.frombuffer(sample["bin"], np.uint8)
                 yield index

@@ -1,0 +1,248 @@
+"""Where a data set lies: a folder of a file system, or a prefix of a bucket.
+
+`received_bytes` is what this process has had from the device or, for a bucket, from the network.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+import socket
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.core.payload import Bytes
+from bench.datasets import page_cache
+from bench.datasets.dataset_format import aligned, opened_file
+from bench.datasets.object_store import SCHEME, ObjectStore
+from bench.datasets.work_folder import PREFIX, WorkFolder, files_below
+
+_PROBE_BYTES, _PROBES_AT_ONCE = 1 << 20, 8  # one read of the probe, and how many are in flight
+_OWNED = re.compile(rf"{PREFIX}(?P<host>[^/]+?)-(?P<process>\d+)-(?P<started>\d+)/")
+
+
+class Place(ABC):
+    """A new place below `parent` for the data sets of one run.
+
+    `kind`: the type of its file system, or "s3". `objects`: None for a file system. `removed`: what killed runs left,
+    as (number, bytes); it was removed.
+    """
+
+    parent: str
+    kind: str
+    objects: ObjectStore | None = None
+    removed: tuple[int, int] = (0, 0)
+
+    def __init__(self) -> None:
+        self._rooms: list[mmap.mmap] = []  # of the probe's reads, made and touched before they are timed
+
+    @abstractmethod
+    def new(self, name: str) -> Path:
+        """Return an empty local folder, in which a data set can be written; one of this name is removed first."""
+
+    @abstractmethod
+    def publish(self, written: Path) -> Path:
+        """Bring what was written to where it is read; return the folder by which readers find it."""
+
+    @abstractmethod
+    def lacks_bytes(self, num_bytes: int) -> int:
+        """Return how many bytes of space are missing for `num_bytes` of records; 0 if there is enough."""
+
+    @abstractmethod
+    def make_cold(self) -> int:
+        """Drop the published files from this host's page cache; return the number of pages that are still there."""
+
+    @abstractmethod
+    def received_bytes(self) -> int:
+        """Return the bytes that this process has received so far."""
+
+    @abstractmethod
+    def write_probe(self, data: Bytes) -> None:
+        """Write the same bytes in one piece, to show the rate of the place itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove everything."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Can its files never leave memory?"""
+        return self.kind in page_cache.IN_MEMORY
+
+    @property
+    def is_remote(self) -> bool:
+        """Has a server a cache of its own, which no client can see or empty?"""
+        return self.objects is not None or self.kind in page_cache.REMOTE
+
+    def read_probe(self, num_bytes: int) -> None:
+        """Read the probe in order, several large reads in flight."""
+        read = self._probe_reader()
+        if not self._rooms:
+            self._rooms = [aligned(_PROBE_BYTES) for _ in range(_PROBES_AT_ONCE)]
+
+        def read_every(first: int) -> None:
+            for offset in range(first * _PROBE_BYTES, num_bytes, _PROBES_AT_ONCE * _PROBE_BYTES):
+                read(self._rooms[first], offset, min(_PROBE_BYTES, num_bytes - offset))
+
+        with ThreadPoolExecutor(_PROBES_AT_ONCE) as readers:
+            for part in [readers.submit(read_every, first) for first in range(_PROBES_AT_ONCE)]:
+                part.result()
+
+    @abstractmethod
+    def _probe_reader(self) -> Callable[[mmap.mmap, int, int], None]:
+        """Return a function that reads (room, offset, bytes) of the probe."""
+
+
+class LocalPlace(Place):
+    """A locked folder. Raises OSError if it cannot be made."""
+
+    def __init__(self, parent: Path) -> None:
+        super().__init__()
+        self._folder = WorkFolder(parent)
+        self.parent, self.removed = str(parent), (len(self._folder.removed), self._folder.removed_bytes)
+        self.kind = page_cache.file_system(self._folder.path)
+        self._files: Sequence[Path] = ()
+
+    def new(self, name: str) -> Path:
+        """Make it in the locked folder."""
+        return self._folder.new(name)
+
+    def publish(self, written: Path) -> Path:
+        """Wait until the files are on the device."""
+        self._files = files_below(written)
+        page_cache.sync(self._files)
+        return written
+
+    def lacks_bytes(self, num_bytes: int) -> int:
+        """Ask the file system."""
+        return self._folder.lacks_bytes(num_bytes)
+
+    def make_cold(self) -> int:
+        """Use posix_fadvise and mincore."""
+        page_cache.evict(self._files)
+        return page_cache.num_resident(self._files)
+
+    def received_bytes(self) -> int:
+        """Return the kernel's count."""
+        return page_cache.device_bytes()
+
+    def write_probe(self, data: Bytes) -> None:
+        """Write one file."""
+        path = self._folder.path / "probe"
+        path.write_bytes(data.data)
+        page_cache.sync([path])
+        page_cache.evict([path])
+        if not self._rooms:
+            self.read_probe(len(data))  # the first read touches the memory
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._folder.close()
+
+    def _probe_reader(self) -> Callable[[mmap.mmap, int, int], None]:
+        path = self._folder.path / "probe"
+
+        def read(room: mmap.mmap, offset: int, num_bytes: int) -> None:
+            # Each read opens the file: the threads share nothing, and one open costs little beside a read of 1 MiB.
+            with opened_file(path, direct_io=True) as number:
+                os.preadv(number, [room], offset)
+
+        return read
+
+
+class BucketPlace(Place):
+    """A prefix of a bucket, named after this process, so that a later run on this host knows whether it still lives.
+
+    Raises OSError if the service refuses, SilentServerError if it does not answer within `timeout_s`.
+    """
+
+    kind = "s3"
+    objects: ObjectStore
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        super().__init__()
+        bucket, _, prefix = url.removeprefix(SCHEME).partition("/")
+        self.parent, self.objects = url, ObjectStore(bucket, timeout_s)
+        below = prefix.rstrip("/") + "/" if prefix else ""
+        self.removed = self._remove_abandoned(below)
+        host, process = socket.gethostname(), os.getpid()
+        self._prefix = f"{below}{PREFIX}{host}-{process}-{_started(process)}/"
+        self.objects.put(Path(self._prefix) / "in-use", b"")
+        self._local = Path(tempfile.mkdtemp(prefix=PREFIX))
+
+    def new(self, name: str) -> Path:
+        """Make it in a temporary folder of this host."""
+        folder = self._local / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def publish(self, written: Path) -> Path:
+        """Upload the files and remove them here."""
+        target = Path(self._prefix) / written.name
+        for path in files_below(written):
+            with path.open("rb") as file:
+                self.objects.put(target / path.relative_to(written), file)
+        shutil.rmtree(written)
+        return target
+
+    def lacks_bytes(self, num_bytes: int) -> int:
+        """Ask for the temporary folder: a bucket does not tell."""
+        return max(0, num_bytes - shutil.disk_usage(self._local).free)
+
+    def make_cold(self) -> int:
+        """Do nothing: this client keeps nothing that it has read."""
+        return 0
+
+    def received_bytes(self) -> int:
+        """Return the bytes of all answers."""
+        return self.objects.received_bytes
+
+    def write_probe(self, data: Bytes) -> None:
+        """Write one object."""
+        self.objects.put(Path(self._prefix) / "probe", data.tobytes())
+
+    def close(self) -> None:
+        """Remove the objects and the temporary folder."""
+        shutil.rmtree(self._local, ignore_errors=True)
+        self.objects.remove(self._prefix)
+
+    def _probe_reader(self) -> Callable[[mmap.mmap, int, int], None]:
+        path = Path(self._prefix) / "probe"
+
+        def read(room: mmap.mmap, offset: int, num_bytes: int) -> None:
+            with memoryview(room) as view:
+                self.objects.read(path, view[:num_bytes], offset)
+
+        return read
+
+    def _remove_abandoned(self, below: str) -> tuple[int, int]:
+        """Remove what processes of this host left that live no longer. Other hosts' cannot be known to be dead."""
+        num, num_bytes, judged = 0, 0, set[str]()
+        for key, _ in list(self.objects.keys(below + PREFIX)):
+            found = _OWNED.match(key[len(below) :])
+            if found is None or found[0] in judged:
+                continue
+            judged.add(found[0])
+            if found["host"] == socket.gethostname() and _started(int(found["process"])) != int(found["started"]):
+                _, size = self.objects.remove(below + found[0])
+                num, num_bytes = num + 1, num_bytes + size
+        return num, num_bytes
+
+
+def place_at(where: str, timeout_s: float) -> Place:
+    """Make a place below a folder or, for `s3://bucket[/prefix]`, in a bucket. Raises OSError if that fails."""
+    return BucketPlace(where, timeout_s) if where.startswith(SCHEME) else LocalPlace(Path(where or "."))
+
+
+def _started(process: int) -> int:
+    """Return when a process began, in clock ticks since boot; -1 if it does not live."""
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    except OSError:
+        return -1

@@ -1,0 +1,234 @@
+"""Workers that are processes, as torch's DataLoader has them: they live as long as the row and share its memory.
+
+A worker ends when the pipe to its parent breaks, so a parent that is killed leaves no worker and no memory behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from bench.core import plugins
+from bench.core.payload import Bytes
+from bench.datasets import page_cache
+from bench.datasets.dataset_format import RecordLayout
+from bench.datasets.loader import LoaderPlan, LoaderWorker, Made, make_batch
+from bench.datasets.object_store import SilentServerError
+from bench.datasets.passes import RecordPass
+from bench.datasets.preparation import preparation
+
+_JOIN_S = 5.0
+
+
+class SharedMemory:
+    """Memory without a name that other processes can map as long as this one lives."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self._number = os.memfd_create("linkbench-feed", os.MFD_CLOEXEC)
+        os.ftruncate(self._number, num_bytes)
+        self.path = f"/proc/{os.getpid()}/fd/{self._number}"
+        self.array = mapped(self.path, num_bytes)
+
+    def close(self) -> None:
+        """Release this process's hold on it. The mapping ends with its last array."""
+        os.close(self._number)
+
+
+def mapped(path: str, num_bytes: int) -> Bytes:
+    """Map shared memory into this process."""
+    number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return np.frombuffer(mmap.mmap(number, num_bytes), np.uint8)
+    finally:
+        os.close(number)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTask:
+    """What a worker process needs to know: everything of `RecordPass`, by name and number."""
+
+    files: str
+    layout: RecordLayout
+    memory: str  # path of the shared memory
+    memory_bytes: int
+    order: str
+    num_workers: int
+    seed: int
+    prepare: str
+    offline: bool
+    record_bytes: int
+    ahead: int
+
+    def records(self) -> RecordPass:
+        """Return the passes over the records, with rows in the shared memory."""
+        found = plugins.load("dataset format", self.files).FORMAT
+        work = preparation(self.prepare, self.offline, self.record_bytes)
+        rows = mapped(self.memory, self.memory_bytes)
+        return RecordPass(found, self.layout, rows, self.order, self.num_workers, self.seed, work, self.ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What one process used in one pass."""
+
+    received_bytes: int = 0
+    cpu_s: float = 0.0
+
+    def since(self, before: _Used) -> _Used:
+        return _Used(self.received_bytes - before.received_bytes, self.cpu_s - before.cpu_s)
+
+
+class WorkerProcesses:
+    """The worker processes of a row. `received_bytes`, `cpu_s`: of all of them in the last pass."""
+
+    def __init__(self, task: WorkerTask) -> None:
+        """Start the processes and wait until all are ready."""
+        context = get_context("spawn")
+        self._workers: list[_Process] = []
+        self.received_bytes, self.cpu_s = 0, 0.0
+        for part in range(task.num_workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(task, part, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append(_Process(process, ours))
+        for worker in self._workers:
+            worker.receive()
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The processes, in the order of their parts."""
+        return tuple(worker.process_id for worker in self._workers)
+
+    def run(self) -> None:
+        """Read every record once. Raises what reading raised."""
+        for worker in self._workers:
+            worker.begin(None)
+        for worker in self._workers:
+            worker.take()
+        self._count()
+
+    @contextmanager
+    def batches(self, plan: LoaderPlan) -> Generator[list[LoaderWorker]]:
+        """Begin a pass in batches."""
+        for worker in self._workers:
+            worker.begin(plan)
+        yield list(self._workers)
+        self._count()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.close()
+
+    def _count(self) -> None:
+        self.received_bytes = sum(worker.used.received_bytes for worker in self._workers)
+        self.cpu_s = sum(worker.used.cpu_s for worker in self._workers)
+
+
+class _Process:
+    """One worker process, seen from its parent."""
+
+    def __init__(self, process: Any, pipe: Connection) -> None:
+        self._process, self._pipe = process, pipe
+        self.ended, self.used = True, _Used()
+        self.process_id = int(process.pid)
+
+    def begin(self, plan: LoaderPlan | None) -> None:
+        self.ended = False
+        with suppress(BrokenPipeError):  # `receive` says how the worker ended
+            self._pipe.send(plan)
+
+    def take(self) -> Made | None:
+        """Wait for the next batch; None after the last."""
+        answer = self.receive()
+        if isinstance(answer, _Used):
+            self.ended, self.used = True, answer
+            return None
+        with suppress(BrokenPipeError):
+            self._pipe.send(True)  # there is room for one more batch
+        made: Made = answer
+        return made
+
+    def receive(self) -> Any:
+        """Return the worker's next message. Raises what the worker raised, or OSError if it has died."""
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self._process.join(_JOIN_S)
+            raise OSError(f"a worker process ended with exit code {self._process.exitcode}") from None
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join(_JOIN_S)
+        if self._process.is_alive():  # it is in the middle of a pass that another worker's error has ended
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+
+
+def _serve(task: WorkerTask, part: int, pipe: Connection) -> None:
+    """Run passes as the parent asks for them, until its end of the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        records = task.records()
+        records.make_room(part)
+        pipe.send("ready")
+        while True:
+            plan: LoaderPlan | None = pipe.recv()
+            before = _used(task.layout)
+            try:
+                if plan is None:
+                    records.read_part(part)
+                else:
+                    _make_batches(records, part, plan, pipe)
+            except (OSError, EOFError, ValueError) as error:
+                if isinstance(error, BrokenPipeError):
+                    raise
+                pipe.send(_plain(error))
+                continue
+            pipe.send(_used(task.layout).since(before))
+
+
+def _make_batches(records: RecordPass, part: int, plan: LoaderPlan, pipe: Connection) -> None:
+    """Send batches; after `prefetch` of them, one for each that was taken."""
+    arriving, room = records.part(part), plan.prefetch
+    while (made := make_batch(arriving, plan)) is not None:
+        pipe.send(made)
+        room -= 1
+        while not room or pipe.poll():
+            pipe.recv()
+            room += 1
+    # Whatever is still in the pipe says that batches were taken; the next pass must not read it.
+    while room < plan.prefetch:
+        pipe.recv()
+        room += 1
+
+
+def _plain(error: Exception) -> Exception:
+    """Return an error that can be sent: some libraries' own cannot."""
+    if isinstance(error, EOFError | SilentServerError):
+        return type(error)(str(error))
+    return OSError(error.errno, error.strerror, error.filename) if _has_number(error) else ValueError(str(error))
+
+
+def _has_number(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno is not None
+
+
+def _used(layout: RecordLayout) -> _Used:
+    objects = layout.objects
+    return _Used(objects.received_bytes if objects else page_cache.device_bytes(), page_cache.cpu_s())

@@ -1,0 +1,235 @@
+"""The passes over one row's data set: files are written once, and each timed pass is proven to be cold or warm."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from bench.core.case import Case
+from bench.core.errors import MeasurementError
+from bench.core.payload import Bytes
+from bench.core.record import Failure, ReadSamples
+from bench.datasets import page_cache
+from bench.datasets.dataset_format import DatasetFormat, RecordLayout
+from bench.datasets.loader import Loader, LoaderPlan, LoaderTimes
+from bench.datasets.messages import DatasetError, DatasetFailure
+from bench.datasets.object_store import SilentServerError
+from bench.datasets.passes import RecordPass
+from bench.datasets.place import Place
+from bench.datasets.preparation import preparation
+from bench.datasets.worker_processes import SharedMemory, WorkerProcesses, WorkerTask
+
+_COLD_AT_LEAST, _WARM_AT_MOST = 0.99, 0.01  # bytes from the device per byte asked
+_NUM_BOUNDS = 5  # passes that are followed by a measurement of the bounds
+_POISON = 0xA5  # in results before a pass
+
+
+class Passes:
+    """The files of one row, and what the kernel counted in each pass. `source`: all records; `target`: where they go.
+
+    `sync`: waits for the other ranks before a timed pass.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        dataset_format: DatasetFormat,
+        place: Place,
+        source: Bytes,
+        target: Bytes,
+        sync: Callable[[], None],
+    ) -> None:
+        record_bytes = record_size(case, len(source))
+        num_records = len(source) // record_bytes
+        self._case, self._format, self._place, self._sync = case, dataset_format, place, sync
+        self._source, self._target = source, target
+        self._preparation = preparation(case.prepare, case.offline, record_bytes)
+        self._num_records = num_records
+        self._shared: SharedMemory | None = None
+        self._results = self._room(num_records * self._preparation.result_bytes)
+        self._records: RecordPass | None = None
+        self._processes: WorkerProcesses | None = None
+        self._times: list[LoaderTimes] = []
+        self._written: int | None = None
+        self._checksums: list[int] = []
+        self._received: list[int] = []
+        self._cpu_s: list[float] = []
+        self._pages = 0
+        self._direct_s: list[float] = []
+        self._copy_s: list[float] = []
+
+    @property
+    def asked_bytes(self) -> int:
+        """The bytes of all records as stored."""
+        return self._num_records * self._preparation.stored_bytes
+
+    def run_once(self) -> None:
+        """Make one untimed pass."""
+        self._ready()
+        if self._case.cache == "cold":
+            self._place.make_cold()
+        with self._readable():
+            self._read_all()
+        self._deliver()
+
+    def timed(self) -> float:
+        """Return the seconds of one pass; the state of the files is made before it and proven after it."""
+        self._ready()
+        cold = self._case.cache == "cold"
+        if cold:
+            self._pages = max(self._pages, self._place.make_cold())
+        if self._results is not self._target:
+            self._results.fill(_POISON)
+        self._sync()
+        before, cpu_before = self._place.received_bytes(), page_cache.cpu_s()
+        begin = time.perf_counter()
+        with self._readable():
+            self._read()
+        took_s = time.perf_counter() - begin
+        self._cpu_s.append(page_cache.cpu_s() - cpu_before + (self._processes.cpu_s if self._processes else 0.0))
+        by_others = self._processes.received_bytes if self._processes else 0
+        self._received.append(self._place.received_bytes() - before + by_others)
+        self._deliver()
+        if len(self._copy_s) < _NUM_BOUNDS:
+            self._copy_s.append(_seconds(lambda: self._target.copy()))
+            if cold:
+                with self._readable():
+                    self._direct_s.append(_seconds(lambda: self._place.read_probe(self.asked_bytes)))
+        return took_s
+
+    def proven(self) -> ReadSamples | Failure:
+        """Return what the kernel counted, or why the state of the files is not proven."""
+        shares = [num_bytes / self.asked_bytes for num_bytes in self._received]
+        cold = self._case.cache == "cold"
+        if cold and (self._pages or min(shares) < _COLD_AT_LEAST):
+            return Failure.of(DatasetFailure.NOT_COLD, pages=self._pages, share=min(shares))
+        if not cold and max(shares) > _WARM_AT_MOST:
+            return Failure.of(DatasetFailure.NOT_WARM, share=max(shares))
+        return ReadSamples(
+            state="cold" if cold else "warm",
+            num_records=self._num_records,
+            record_bytes=self._preparation.stored_bytes,
+            device_bytes=tuple(self._received),
+            cpu_s=tuple(self._cpu_s),
+            direct_s=tuple(self._direct_s),
+            copy_s=tuple(self._copy_s),
+            wait_s=tuple(fmean(times.wait_s) for times in self._times),
+            step_s=tuple(fmean(times.step_s) for times in self._times),
+            busy_s=tuple(fmean(times.busy_s) for times in self._times),
+        )
+
+    def close(self) -> None:
+        """End the worker processes and release their memory."""
+        if self._processes is not None:
+            self._processes.close()
+        if self._shared is not None:
+            self._shared.close()
+
+    def _room(self, num_bytes: int) -> Bytes:
+        """Return memory for the results: the target itself if nothing stands between it and the readers."""
+        if self._case.workers and self._case.worker_kind == "process":
+            self._shared = SharedMemory(num_bytes)
+            return self._shared.array
+        plain = self._case.prepare == "none"
+        return self._target if plain else np.zeros(num_bytes, np.uint8)
+
+    def _ready(self) -> None:
+        """Write the files if the source has changed, and wait until they are on the device."""
+        checksum = zlib.crc32(self._source.data)
+        if checksum == self._written:
+            return
+        records = list(self._source.reshape(self._num_records, -1))
+        stored = [self._preparation.stored(record) for record in records]
+        try:
+            layout = self._layout(self._place.new("records"))
+            self._format.write(layout, stored)
+            layout = self._layout(self._place.publish(layout.folder))
+            if self._case.cache == "cold":
+                self._place.write_probe(np.concatenate(stored))
+        except OSError as error:
+            facts = {"folder": self._place.parent, "why": error.strerror or str(error)}
+            raise MeasurementError.of(DatasetError.WRITE, **facts) from error
+        if self._records is None:
+            self._open(layout)
+        self._written, self._checksums = checksum, [zlib.crc32(record.data) for record in records]
+
+    def _layout(self, folder: Path) -> RecordLayout:
+        case = self._case
+        size = self._preparation.stored_bytes
+        return RecordLayout(folder, self._num_records, size, case.direct_io, case.block, self._place.objects)
+
+    def _open(self, layout: RecordLayout) -> None:
+        """Make the passes and start the worker processes. Files that are written again keep their names."""
+        case, work = self._case, self._preparation
+        self._records = RecordPass(
+            self._format, layout, self._results, case.read_order, case.workers, case.seed, work, case.ahead
+        )
+        if self._shared is not None:
+            self._processes = WorkerProcesses(
+                WorkerTask(
+                    case.files,
+                    layout,
+                    self._shared.path,
+                    self._shared.num_bytes,
+                    case.read_order,
+                    case.workers,
+                    case.seed,
+                    case.prepare,
+                    case.offline,
+                    work.record_bytes,
+                    case.ahead,
+                )
+            )
+
+    def _read(self) -> None:
+        case = self._case
+        if not case.step_s:
+            self._read_all()
+            return
+        assert self._records is not None
+        plan = LoaderPlan(case.batch, case.prefetch, case.step_s, case.prepare_s)
+        self._times.append(Loader(self._records, plan, self._processes and self._processes.batches).run())
+
+    def _read_all(self) -> None:
+        assert self._records is not None
+        (self._processes or self._records).run()
+
+    @contextmanager
+    def _readable(self) -> Generator[None]:
+        try:
+            yield
+        except SilentServerError as error:
+            raise MeasurementError.of(DatasetError.SILENT, place=self._place.parent, why=str(error)) from error
+        except (OSError, EOFError, ValueError) as error:
+            raise MeasurementError.of(DatasetError.READ, folder=self._place.parent, why=str(error)) from error
+
+    def _deliver(self) -> None:
+        """Turn the results into records and compare their checksums."""
+        assert self._records is not None
+        rows = self._target.reshape(self._num_records, -1)
+        if self._results is not self._target:
+            for result, row in zip(self._results.reshape(self._num_records, -1), rows, strict=True):
+                self._preparation.restore(result, row)
+        for index, (row, checksum) in enumerate(zip(rows, self._checksums, strict=True)):
+            if zlib.crc32(row.data) != checksum:
+                raise MeasurementError.of(DatasetError.CORRUPTED, record=index, file=str(self._records.file_of(index)))
+
+
+def record_size(case: Case, num_bytes: int) -> int:
+    """Return the size of a record: records of equal size fill S. The nearest smaller divisor is found soon."""
+    size = min(case.record, num_bytes)
+    while num_bytes % size:
+        size -= 1
+    return size
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
