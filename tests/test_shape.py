@@ -29,7 +29,7 @@ ROWS = (
     ("diagnose", "explain", "predict"),
     ("gate", "job"),
     ("rank", "controller"),
-    ("figures", "page"),
+    ("figures", "page", "tune"),
     ("pattern",),
     ("commands",),
     ("__main__",),
