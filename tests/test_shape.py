@@ -29,7 +29,7 @@ ROWS = (
     ("diagnose", "explain", "predict"),
     ("gate", "job"),
     ("rank", "controller"),
-    ("figures", "page", "first_contact"),
+    ("figures", "page", "first_contact", "tune"),
     ("pattern",),
     ("commands",),
     ("__main__",),

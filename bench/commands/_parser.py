@@ -15,7 +15,7 @@ PROGRAM = "linkbench"
 _DEBUG = "show the traceback of an error"
 # Commands by task, for --help. A command that no task names is listed with the last one.
 _TASKS = {
-    "Measure": ("init", "doctor", "plan", "run", "diagnose"),
+    "Measure": ("init", "doctor", "plan", "run", "tune", "diagnose"),
     "Read": ("why", "report", "plot", "explain", "job", "import", "fit"),
     "Judge": ("compare", "gate", "lint"),
     "Choose a machine": ("instances", "predict", "validate", "select"),

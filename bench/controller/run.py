@@ -114,6 +114,17 @@ def resume(folder: Path, context: RunContext) -> RunResult:
     return _submit(jobs, folder, context)  # the controller inside the allocation takes the lock
 
 
+def measure_more(jobs: Sequence[Job], folder: Path, context: RunContext) -> RunResult:
+    """Measure further jobs of a run, which its plan already holds.
+
+    Raises RefusedError if another process uses the run.
+    """
+    if batch.needed(jobs, os.environ):
+        return _submit(jobs, folder, context)
+    with run_lock.held(folder):
+        return run_jobs(jobs, folder, context)
+
+
 def _incomplete(folder: Path, context: RunContext) -> list[Job]:
     """Return the jobs of a run that are not complete, each with only the sizes that are not yet measured."""
     stored, ended = runs.read_plan(folder), runs.outcomes_or_error(folder)

@@ -256,7 +256,8 @@ class Case:
         split=words.split_requirements, merge=words.only_one, by_transport=True, strict=True)
     files: str = factor(
         "raw", "--files", help="feed: format of the data set, a file of datasets/formats/ (default raw)",
-        parse=lambda text: check("dataset format", text), keys=("files",), patterns=_lists("files"), labelled=True)
+        parse=lambda text: check("dataset format", text), keys=("files",), patterns=_lists("files"), labelled=True,
+        tuned=plugins.names("dataset format"))
     read_order: str = one_of(
         "read order", READ_ORDERS, "--read-order",
         help="feed: sequential (default), shuffled (shards and a buffer), random (single records)",
@@ -267,7 +268,8 @@ class Case:
         word=format_size, labelled=True)
     workers: int = factor(
         0, "--workers", help="feed: workers that read (default 0: the calling thread)",
-        parse=words.whole(0, "workers"), keys=("workers",), patterns=_lists("workers"), labelled=True)
+        parse=words.whole(0, "workers"), keys=("workers",), patterns=_lists("workers"), labelled=True,
+        tuned=("0", "1", "2", "4"))
     worker_kind: str = one_of(
         "kind of worker", WORKER_KINDS, "--worker-kind", help="feed: what workers are: thread (default), process",
         keys=("worker_kind", "worker_kinds"), patterns=_lists("worker_kind"), depends_on="workers", labelled=True)
@@ -298,7 +300,8 @@ class Case:
         parse=words.whole(1, "batch"), keys=("batch", "batches"), patterns=_lists("batch"), labelled=True)
     prefetch: int = factor(
         2, "--prefetch", help="feed with --step-time: batches that each worker reads ahead (default 2)",
-        parse=words.whole(1, "prefetch"), keys=("prefetch",), patterns=_lists("prefetch"), labelled=True)
+        parse=words.whole(1, "prefetch"), keys=("prefetch",), patterns=_lists("prefetch"), labelled=True,
+        tuned=("1", "2", "4"))
     direct_io: bool = switch(
         False, "--direct-io", help="1: feed reads with O_DIRECT",
         keys=("direct_io",), patterns=_lists("direct_io"), labelled=True)
@@ -317,7 +320,8 @@ class Case:
     bucket: int = factor(
         0, "--bucket", help="step: bytes of gradients that ddp exchanges in one call (default: torch's own)",
         parse=words.at_least_one_byte, show=format_size, keys=("bucket", "buckets"), patterns=_lists("bucket"),
-        word=lambda num_bytes: f"bucket{format_size(num_bytes)}".replace(" ", ""), labelled=True)
+        word=lambda num_bytes: f"bucket{format_size(num_bytes)}".replace(" ", ""), labelled=True,
+        tuned=("1M", "4M", "25M", "100M"))
     inject: tuple[Injected, ...] = factor(
         (), "--inject", help="step: delays in each step: rank=1,segment=backward,delay=60ms (several: joined by `;`)",
         parse=injected, show=show_injected, keys=("inject",),

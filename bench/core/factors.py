@@ -61,6 +61,7 @@ class Factor:
     follows: tuple[str, ...]  # if one of these factors may differ, so may this one
     selectable: bool  # a gate rule may select rows by it
     labelled: bool  # a figure's label names it
+    tuned: tuple[str, ...]  # values that `tune` tries without being asked; empty: it varies the factor only if asked
 
     def name_part(self, value: Any) -> str:
         """Return the text for a value in a job's name, such as `root3`, `inplace` or `bfloat16`."""
@@ -95,6 +96,7 @@ def factor(
     follows: tuple[str, ...] = (),
     selectable: bool = False,
     labelled: bool = False,
+    tuned: tuple[str, ...] = (),
 ) -> Any:
     """Declare a field of Case as a factor (see Factor). `keys` None: the field's name and, if `several`, its plural."""
     described = Factor(
@@ -120,6 +122,7 @@ def factor(
         follows=follows,
         selectable=selectable,
         labelled=labelled,
+        tuned=tuned,
     )
     return field(default=default, metadata={"factor": described})
 

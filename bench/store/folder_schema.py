@@ -1,4 +1,4 @@
-"""What the JSON files of a run's folder may contain: plan.json, outcomes.json and retests.json.
+"""What the JSON files of a run's folder may contain: plan.json, outcomes.json, search.json and retests.json.
 
 The shapes are those of line_schema.py. A file that does not fit raises UsageError with its path and the key. A damaged
 file can therefore neither crash a command nor pass for a run without failures. Keys without a shape, from other
@@ -23,6 +23,7 @@ from bench.store.line_schema import (
     keys,
     number,
     of,
+    positive,
     signed,
     text,
     values,
@@ -113,6 +114,16 @@ OUTCOMES = values(
         refused=flag,
         **_FACTS,
     )
+)
+
+SEARCH = keys(
+    ("what", "argv", "budget_s", "delta", "together", "allowed"),
+    what=text,
+    argv=each(text),
+    budget_s=positive,
+    delta=positive,
+    together=flag,
+    allowed=each(whole(0)),
 )
 
 RETESTS = each(

@@ -3,6 +3,7 @@
 results/<run id>/plan.json      the plan
 results/<run id>/outcomes.json  how each job ended
 results/<run id>/retests.json   measurements repeated after a failed gate, and why
+results/<run id>/search.json    what a search for the best settings was asked, and how far it came
 results/<run id>/links.json     the tests of the links between hosts, before the run and after failed jobs
 results/<run id>/<job>.jsonl    header and records
 results/<run id>/<job>.log      stderr and stdout of the ranks
@@ -31,6 +32,7 @@ from bench.store import folder_schema, jsonl, ownership
 
 PLAN_SCHEMA = "bench.plan/1"
 LINKS_SCHEMA = "bench.links/1"
+SEARCH_SCHEMA = "bench.search/1"
 _HEAD_BYTES = 4096  # the type of a line of a results file is in its first _HEAD_BYTES
 _OLD_SIZES_THINNED = re.compile(r"sizes thinned from \d+ to \d+")  # a note in plans without remarks
 
@@ -219,6 +221,25 @@ def read_retests(folder: Path) -> list[dict[str, Any]]:
     retests: list[dict[str, Any]] = folder_schema.parsed(path, content)
     folder_schema.check(path, retests, folder_schema.RETESTS)
     return retests
+
+
+def write_search(folder: Path, search: Mapping[str, Any]) -> None:
+    """Write what a search for the best settings was asked, and how far it came (plain data)."""
+    _write_whole(folder / "search.json", json.dumps({"schema": SEARCH_SCHEMA, **search}, indent=1) + "\n")
+
+
+def read_search(folder: Path) -> dict[str, Any] | None:
+    """Return the search of a run; None for a run that is no search. Raises UsageError for a broken file."""
+    path = folder / "search.json"
+    if not path.is_file():
+        return None
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
+    search: dict[str, Any] = folder_schema.parsed(path, content)
+    folder_schema.check(path, search, folder_schema.SEARCH)
+    return search
 
 
 def write_links(folder: Path, links: Mapping[str, Any]) -> None:

@@ -41,6 +41,11 @@ TRAITS = Traits(
     nic_list="prefixes",
     library_facts=("torch", "cuda", "nccl"),
     required_versions=("torch",),
+    tuned=(
+        ("NCCL_ALGO", ("Ring", "Tree")),
+        ("NCCL_PROTO", ("Simple", "LL128")),
+        ("NCCL_MIN_NCHANNELS", ("16", "32")),
+    ),
     look=0,
 )
 _OF_A_CALL = ("algorithm", "protocol")

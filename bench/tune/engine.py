@@ -1,0 +1,263 @@
+"""Find the best setting among several, with few launches: successive halving, then a confirmation with new launches.
+
+A setting has one value of each factor. The user's own setting is the baseline. Factors are varied in stages. Within a
+stage, blocks of launches are measured, in which every remaining setting has one launch, and after each round the slower
+half of the settings is dropped (Karnin, Koren and Somekh, "Almost Optimal Exploration in Multi-Armed Bandits", 2013).
+
+Whoever wins a selection looks better than it is. Therefore a setting is never named by the launches that selected it.
+The winner of all stages and the baseline are measured anew, in pairs of neighbouring launches, and one test decides.
+Its share of false alarms does not depend on the number of settings. Pure: launches are measured by a function that the
+caller gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import fmean, median, stdev
+
+from bench.results.launches import t_quantile
+
+Setting = tuple[int, ...]  # by factor: the number of its value; 0 is the baseline's
+# Seconds of one launch of each setting, measured as neighbours in this order; None for a setting that cannot run.
+# The first argument is the number of the block.
+Measure = Callable[[int, Sequence[Setting]], Sequence[float | None]]
+
+POWER = 0.9
+LOOKS = (4, 7, 12, 20, 30)  # the numbers of pairs after which the confirmation is tested; the last may come earlier
+# The level of each of five looks that names one of equal settings in 5 % of searches (Pocock, Biometrika 64, 1977).
+_ALPHA_OF_LOOK = 0.0158
+LEAST_PAIRS = LOOKS[0]
+_FINAL_BLOCKS = 3  # of the last two settings of a stage
+_MOST_BLOCKS = 6  # of any round
+_ADOPTED_P = 0.05  # a stage changes a factor only if its launches say so; this is no verdict
+
+
+class TuneVerdict(StrEnum):
+    """The answer of a search."""
+
+    FASTER = "faster"  # the best setting is faster than the baseline
+    BASELINE = "baseline"  # the best of the others is slower than the baseline
+    EQUIVALENT = "equivalent"  # nothing is faster by more than the smallest change that matters
+    UNDECIDED = "undecided"  # a difference that this budget cannot find may exist
+
+
+@dataclass(frozen=True, slots=True)
+class TuneGain:
+    """Baseline / best, in time: 1.1 means that a step of the baseline takes 10 % longer.
+
+    The interval holds at all looks together. `least`: the smallest gain that so many pairs find in 9 of 10 searches.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    least: float
+    num_pairs: int
+
+
+@dataclass(slots=True)
+class TuneSearch:
+    """What was measured, and the answer. `launches_s[setting][block]`: seconds.
+
+    `failed`: settings that could not run. `confirmed`: the blocks of the confirmation, which selected nothing.
+    `gain` is None without a confirmation.
+    """
+
+    baseline: Setting
+    launches_s: dict[Setting, dict[int, float]] = field(default_factory=dict)
+    failed: list[Setting] = field(default_factory=list)
+    confirmed: list[int] = field(default_factory=list)
+    best: Setting | None = None
+    verdict: TuneVerdict = TuneVerdict.UNDECIDED
+    gain: TuneGain | None = None
+    num_blocks: int = 0
+
+
+def stages_of(num_values: Sequence[int], together: bool) -> list[list[int]]:
+    """Return the factors that each stage varies: one after the other, or all in one stage."""
+    varied = [factor for factor, number in enumerate(num_values) if number > 1]
+    return [varied] if together and varied else [[factor] for factor in varied]
+
+
+def settings_of(stage: Sequence[int], num_values: Sequence[int], incumbent: Setting) -> list[Setting]:
+    """Return all settings of a stage: every combination of its factors' values, the incumbent first."""
+    found = [incumbent]
+    for factor in stage:
+        found += [
+            (*each[:factor], value, *each[factor + 1 :])
+            for each in list(found)
+            for value in range(num_values[factor])
+            if value != incumbent[factor]
+        ]
+    return found
+
+
+def least_launches(num_values: Sequence[int], together: bool) -> int:
+    """Return the smallest number of launches with which a search makes sense."""
+    baseline = (0,) * len(num_values)
+    stages = stages_of(num_values, together)
+    return sum(len(settings_of(stage, num_values, baseline)) for stage in stages) + 2 * LEAST_PAIRS
+
+
+def search(
+    num_values: Sequence[int], measure: Measure, launches_left: Callable[[], int], delta: float, together: bool = False
+) -> TuneSearch:
+    """Search for the fastest setting.
+
+    `num_values`: the number of values of each factor. `launches_left`: how many launches the budget still allows.
+    `delta`: the smallest change that matters (0.02 is 2 %). `together`: all combinations instead of stages.
+    """
+    found = TuneSearch((0,) * len(num_values))
+    stages = stages_of(num_values, together)
+    chosen, rivals = found.baseline, []
+    for number, stage in enumerate(stages):
+        stages_left = len(stages) - number
+        settings = settings_of(stage, num_values, chosen)
+
+        def for_stage(stages_left: int = stages_left) -> int:
+            return _for_stage(launches_left(), stages_left)
+
+        winner, is_clear = _select(found, settings, measure, for_stage)
+        if found.baseline in found.failed:
+            return found
+        if winner is not None and is_clear:
+            chosen = winner
+        elif winner is not None and chosen == found.baseline:
+            rivals.append(winner)
+    candidates = [*rivals, *([chosen] if chosen != found.baseline else [])]
+    if candidates:
+        found.best = _fastest(found, candidates)
+        _confirm(found, found.best, measure, launches_left, delta)
+    return found
+
+
+def _for_stage(launches_left: int, stages_left: int) -> int:
+    """Return how many launches a stage may use. Half of them, at least LEAST_PAIRS pairs, are for the confirmation."""
+    reserved = max(2 * LEAST_PAIRS, min(launches_left // 2, 2 * LOOKS[-1]))
+    return (launches_left - reserved) // stages_left
+
+
+def _select(
+    found: TuneSearch, settings: Sequence[Setting], measure: Measure, for_stage: Callable[[], int]
+) -> tuple[Setting | None, bool]:
+    """Halve the settings until one is left beside the incumbent, which is in every block, as the baseline is.
+
+    `for_stage`: the launches that the stage may use, as far as is known now; every setting has one launch in any case.
+    Returns the winner (None if no other setting can run), and whether its launches are clearly faster.
+    """
+    incumbent, others = settings[0], list(settings[1:])
+    kept = list(dict.fromkeys((found.baseline, incumbent)))
+    rounds_left = 1 + math.ceil(math.log2(len(others))) if others else 0
+    blocks: list[int] = []
+    allowed, used = for_stage(), 0
+    while others and rounds_left:
+        size = len(kept) + len(others)
+        wanted = max((allowed - used) // (rounds_left * size), _FINAL_BLOCKS - len(blocks) if len(others) == 1 else 1)
+        for _ in range(min(_MOST_BLOCKS, wanted)):
+            if blocks and allowed - used < size:
+                break
+            blocks.append(_block(found, [*kept, *others], measure))
+            others = [each for each in others if each not in found.failed]
+            if set(kept) & set(found.failed):
+                return None, False
+            used += size
+            allowed = min(allowed, used + for_stage())  # launches may take longer than was expected
+        rounds_left -= 1
+        others.sort(key=lambda each: _middle(found, each, incumbent, blocks))
+        others = others[: math.ceil(len(others) / 2)]
+    if not others:
+        return None, False
+    return others[0], _is_faster([_difference(found, others[0], incumbent, block) for block in blocks])
+
+
+def _block(found: TuneSearch, settings: Sequence[Setting], measure: Measure) -> int:
+    """Measure one launch of each setting. Every second block runs backwards, so that a drift affects all alike."""
+    number = found.num_blocks = found.num_blocks + 1
+    order = list(settings) if number % 2 else list(settings)[::-1]
+    for setting, seconds in zip(order, measure(number, order), strict=True):
+        if seconds is None:
+            found.failed.append(setting)
+        else:
+            found.launches_s.setdefault(setting, {})[number] = seconds
+    return number
+
+
+def _difference(found: TuneSearch, setting: Setting, other: Setting, block: int) -> float:
+    return math.log(found.launches_s[setting][block] / found.launches_s[other][block])
+
+
+def _middle(found: TuneSearch, setting: Setting, other: Setting, blocks: Sequence[int]) -> float:
+    return median(_difference(found, setting, other, block) for block in blocks)
+
+
+def _is_faster(differences: Sequence[float]) -> bool:
+    """Check whether log ratios are below zero, all of them or by more than their spread explains (_ADOPTED_P)."""
+    if len(differences) < _FINAL_BLOCKS:
+        return False
+    error = stdev(differences) / math.sqrt(len(differences))
+    all_below = max(differences) < 0 and 0.5 ** len(differences) < _ADOPTED_P
+    return all_below or fmean(differences) < -t_quantile(1 - _ADOPTED_P, len(differences) - 1) * error
+
+
+def _fastest(found: TuneSearch, settings: Sequence[Setting]) -> Setting:
+    """Return the setting with the smallest ratio to the baseline over all launches."""
+
+    return min(settings, key=lambda each: ratio_to_baseline(found, each) or math.inf)
+
+
+def _confirm(
+    found: TuneSearch, best: Setting, measure: Measure, launches_left: Callable[[], int], delta: float
+) -> None:
+    """Measure pairs of the baseline and the best setting until one test decides or the budget ends."""
+    while len(found.confirmed) < LOOKS[-1] and launches_left() >= 2:
+        block = _block(found, [found.baseline, best], measure)
+        if found.failed and {best, found.baseline} & set(found.failed):
+            return
+        found.confirmed.append(block)
+        if len(found.confirmed) in LOOKS and _decided(found, delta):
+            return
+    if len(found.confirmed) > 1:
+        _decided(found, delta)
+
+
+def _decided(found: TuneSearch, delta: float) -> bool:
+    """Set gain and verdict from the pairs so far. Returns whether the verdict is final."""
+    assert found.best is not None
+    gains = [-_difference(found, found.best, found.baseline, block) for block in found.confirmed]
+    found.gain = gain_of(gains)
+    if found.gain.low > 1:
+        found.verdict = TuneVerdict.FASTER
+    elif found.gain.high < 1:
+        found.verdict = TuneVerdict.BASELINE
+    elif found.gain.high < 1 + delta and len(gains) >= LEAST_PAIRS:
+        found.verdict = TuneVerdict.EQUIVALENT
+    return found.verdict != TuneVerdict.UNDECIDED
+
+
+def gain_of(logs: Sequence[float]) -> TuneGain:
+    """Return the gain of pairs whose log ratios are given.
+
+    The interval is Student's t over pairs, wide enough for all LOOKS together. If the settings are equal, both launches
+    of a pair are exchangeable, so their log ratio is symmetric around 0; heavy tails only make the interval wider.
+    """
+    middle = fmean(logs)
+    error = stdev(logs) / math.sqrt(len(logs))
+    quantile = t_quantile(1 - _ALPHA_OF_LOOK / 2, len(logs) - 1)
+    least = (quantile + t_quantile(POWER, len(logs) - 1)) * error
+    return TuneGain(
+        ratio=math.exp(middle),
+        low=math.exp(middle - quantile * error),
+        high=math.exp(middle + quantile * error),
+        least=math.expm1(least),
+        num_pairs=len(logs),
+    )
+
+
+def ratio_to_baseline(found: TuneSearch, setting: Setting) -> float | None:
+    """Return setting / baseline in time over the blocks that have both; None if there is no such block."""
+    own, base = found.launches_s.get(setting, {}), found.launches_s.get(found.baseline, {})
+    common: Mapping[int, float] = {block: own[block] / base[block] for block in own if block in base}
+    return math.exp(fmean(map(math.log, common.values()))) if common else None

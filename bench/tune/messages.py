@@ -1,0 +1,57 @@
+"""Codes of a search for the best settings, with their words."""
+
+from __future__ import annotations
+
+from bench.core.codes import Code, OptionalPartsCode
+
+
+class TuneError(Code):
+    """Why a search cannot begin or go on."""
+
+    NO_FACTOR = "no-factor", "--try {name}: {pattern} has no such factor{nearest}; it can vary {known:list}"
+    NO_EFFECT = "no-effect", "--try {name}: {pattern} over {transport} does not obey this factor"
+    NO_VALUES = "no-values", "--try {text!r}: give NAME=VALUE,VALUE with two values or more, or one beside the default"
+    TWICE = "twice", "--try {name} is given twice: name all its values in one list"
+    NOTHING_TO_TRY = "nothing-to-try", "nothing is varied: give --try NAME=VALUE,VALUE; {pattern} can vary {known:list}"
+    SMALL_BUDGET = (
+        "small-budget",
+        "a search among these {num_settings:n setting} needs {least} launches of about {launch_s:time} each, and "
+        "{budget_s:time} allow {allowed}: give --budget {needed_s:time} or fewer values",
+    )
+    BASELINE_FAILED = "baseline-failed", "the baseline cannot be measured: {why}"
+    NOT_A_SEARCH = "not-a-search", "{folder} holds no search (search.json is missing): name the folder of one"
+    OTHER_SEARCH = "other-search", "{folder} is a search of `tune {other}`, not of `tune {own}`"
+    NEW_OPTIONS = "new-options", "--resume goes on with the options of the search: leave out {options:list}"
+    ONE_SIZE = "one-size", "--sizes gives {num_sizes:n size}: a search needs exactly one"
+
+
+class DroppedCode(Code):
+    """Why a setting left the search before its end."""
+
+    SKIPPED = "skipped", "skipped: {why}"
+    FAILED = "failed", "failed: {why}"
+
+
+class TuneAnswer(OptionalPartsCode):
+    """The answer of a search, by the code of its verdict."""
+
+    FASTER = (
+        "faster",
+        "{best} is faster: {what} takes {baseline_s:time} with {baseline}, and {ratio:.3g} times less with it "
+        "(95 % interval {low:.3g} to {high:.3g}; {num_pairs:n pair} of launches)",
+    )
+    BASELINE = (
+        "baseline",
+        "nothing is faster than {baseline}: the best of the others, {best}, takes {slower:.3g} times as long "
+        "({num_pairs:n pair} of launches)",
+    )
+    EQUIVALENT = (
+        "equivalent",
+        "no difference that matters: {best}, the best of the others, is at most {most:percent} faster than {baseline} "
+        "({num_pairs:n pair} of launches)",
+    )
+    UNDECIDED = (
+        "undecided",
+        "no difference that this budget can find<: {num_pairs:n pair} of launches of {best} and {baseline} would show "
+        "a gain of {least:percent} in 9 of 10 searches>",
+    )
