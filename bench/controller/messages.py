@@ -90,6 +90,10 @@ class ConnectionCode(Code):
         "connection-launcher-gone",
         "the connection to host {host} was lost, and the launcher there had ended when the host answered again",
     )
+    OF_MPIRUN = (
+        "connection-of-mpirun",
+        "mpirun's connection to host {host} ended, or its daemon there did, and mpirun ended the job",
+    )
 
 
 class AllocationCode(Code):
