@@ -72,6 +72,12 @@ class OutcomeCode(Code):
     TOOL_NO_RESULT = "tool-no-result", "{tool} ended without a result of any requested size; its output is in {output}"
 
 
+class ResumeCode(Code):
+    """What `--resume` found in a run, beside missing rows."""
+
+    FAILED_AFTER_ROWS = "failed-after-rows", "the job had failed after its last row ({earlier}), and no row is missing"
+
+
 class ConnectionCode(Code):
     """What happened to the connection to a host while a job ran there."""
 
@@ -83,6 +89,10 @@ class ConnectionCode(Code):
     LAUNCHER_GONE = (
         "connection-launcher-gone",
         "the connection to host {host} was lost, and the launcher there had ended when the host answered again",
+    )
+    OF_MPIRUN = (
+        "connection-of-mpirun",
+        "mpirun's connection to host {host} ended, or its daemon there did, and mpirun ended the job",
     )
 
 

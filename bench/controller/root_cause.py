@@ -19,7 +19,7 @@ from bench.core.codes import Code, Coded
 from bench.core.cpu_use import CpuUse, shortages
 from bench.core.ends import CONSEQUENCES, EndCode
 from bench.core.errors import EXIT_TERMINATED
-from bench.core.launcher import Blame
+from bench.core.launcher import Blame, BlameCode
 from bench.core.record import Failure
 from bench.store import lease
 from bench.store.heartbeat import Heartbeat, LastWords
@@ -125,13 +125,16 @@ def _host_out_of_reach(evidence: FailureEvidence) -> Failure | None:
 
 
 def _connection_lost(evidence: FailureEvidence) -> Failure | None:
-    """Return the failure of the first host whose connection was not restored.
+    """Return the failure of the first host whose connection was not restored, or which mpirun lost.
 
     The ranks there did not fail by themselves.
     """
     for found in evidence.connections:
         if found.code != ConnectionCode.RESTORED:
             return Failure(found.text, None, str(found.facts["host"]), found.code, found.facts)
+    blamed = evidence.launcher
+    if blamed is not None and blamed.how.code == BlameCode.CONNECTION_ENDED:
+        return _failure(ConnectionCode.OF_MPIRUN, None, blamed.host)
     return None
 
 

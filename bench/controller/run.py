@@ -13,12 +13,21 @@ from typing import Any
 from bench.controller import batch, continued, execute, hosts, links, survey, tool_results
 from bench.controller.jobs import Job, JobSpec, Plan, Site, job_of
 from bench.controller.links import LinkTest
-from bench.controller.messages import OutcomeCode
+from bench.controller.messages import OutcomeCode, ResumeCode
 from bench.controller.progress import Follow, ProgressMeter, ignore
 from bench.core.contention import rounds
-from bench.core.errors import EXIT_MEASUREMENT, BenchError, Interrupted, MeasurementError, RefusedError, UsageError
+from bench.core.errors import (
+    EXIT_DONE,
+    EXIT_MEASUREMENT,
+    BenchError,
+    Interrupted,
+    MeasurementError,
+    RefusedError,
+    UsageError,
+)
 from bench.core.pattern import Pattern
 from bench.core.record import Failure, Record
+from bench.core.remarks import CodedRemark
 from bench.core.secret_values import resolved
 from bench.core.skips import SkipCode
 from bench.core.traits import traits
@@ -107,7 +116,9 @@ def resume(folder: Path, context: RunContext) -> RunResult:
     Raises RefusedError if another process uses the run.
     """
     with run_lock.held(folder):
-        jobs = context.chosen(_incomplete(folder, context))
+        incomplete = _incomplete(folder, context)
+        _settle(folder, incomplete, context)
+        jobs = context.chosen(incomplete)
         links.store(folder, links.BEFORE, context.check(jobs))
         if not batch.needed(jobs, os.environ):
             return run_jobs(jobs, folder, context)
@@ -141,6 +152,23 @@ def _incomplete(folder: Path, context: RunContext) -> list[Job]:
         jobs.append(job_of(replace(spec, case=replace(spec.case, sizes=missing)), context.site))
     context.say(f"{len(jobs)} of {len(stored['jobs'])} jobs are incomplete")
     return jobs
+
+
+def _settle(folder: Path, incomplete: Iterable[Job], context: RunContext) -> None:
+    """Store that jobs which failed but lack no row have ended well, with the failure as a remark."""
+    missing = {job.name for job in incomplete}
+    outcomes = runs.read_outcomes(folder)
+    for job in runs.read_plan(folder)["jobs"]:
+        ended = outcomes.get(job["name"], {})
+        if ended.get("what") is None or job["name"] in missing or job.get("tool"):
+            continue
+        facts = {"earlier": ended["what"], "earlier_code": ended.get("code")}
+        remark = CodedRemark.of(ResumeCode.FAILED_AFTER_ROWS, **facts)
+        outcomes[job["name"]] = asdict(
+            execute.Outcome(job["name"], EXIT_DONE, ended.get("seconds", 0.0), remarks=(remark,))
+        )
+        _store(folder, outcomes, None)
+        context.say(f"{job['name']}: {remark.text}")
 
 
 def run_jobs(jobs: Iterable[Job], folder: Path, context: RunContext) -> RunResult:

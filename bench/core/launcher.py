@@ -35,6 +35,7 @@ class BlameCode(Code):
     DISCONNECTED = "disconnected", "ended while its peers were connected to it"
     NOT_STARTED = "not-started", "was not started: mpirun's process there was {why}"
     DAEMON_LOST = "daemon-lost", "was lost by mpirun together with its daemon there"
+    CONNECTION_ENDED = "connection-ended", "was lost when mpirun's connection to its host ended"
     REPORTED = "reported", "ended ({launcher} reports: {how})"
 
 

@@ -49,6 +49,8 @@ _LOST = (
 # Printed by Hydra's process on a host, about its connection to mpirun.
 _CUT_OFF = re.compile(r"^\[proxy:\S+?@([^\]\s]+)\].*(unable to connect to server .+)$", re.MULTILINE)
 _LOST_DAEMON = re.compile(r"lost communication with a remote daemon.*?Remote daemon:\s+\S+ on node (\S+)", re.DOTALL)
+# Printed by Open MPI's mpirun when an agent that had started a daemon ended, also long after the daemon had reported.
+_AGENT_ENDED = re.compile(r"daemon failed to report back after being spawned.*?Remote host:\s+(\S+)", re.DOTALL)
 # Printed by Open MPI's ranks about a peer that they lost. The rank that prints this is not the cause, although other
 # ranks may then lose it, too.
 _DISCONNECTED = re.compile(
@@ -142,6 +144,8 @@ class Mpirun(Launcher):
             return Blame(None, match[1], Coded.of(BlameCode.NOT_STARTED, why=match[2].strip()))
         if match := _LOST_DAEMON.search(log):
             return Blame(None, match[1], Coded.of(BlameCode.DAEMON_LOST))
+        if match := _AGENT_ENDED.search(log):
+            return Blame(None, match[1], Coded.of(BlameCode.CONNECTION_ENDED))
         losses = _DISCONNECTED.findall(log)
         complained = {host for host, _ in losses} | set(_ABORTING.findall(log))
         lost = {host for _, host in losses} - complained

@@ -100,6 +100,25 @@ def test_a_row_with_wrong_data_is_measured_again_and_then_the_run_is_whole(
     assert "0 of 2 jobs" in capsys.readouterr().err
 
 
+def test_a_job_that_failed_after_its_last_row_ends_well_when_the_run_is_resumed(
+    planned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [rows, lacking, *_] = sorted(planned.glob("*.jsonl"))
+    outcomes = json.loads((planned / "outcomes.json").read_text())
+    for name in (rows.stem, lacking.stem):
+        outcomes[name] |= {"exit_code": -15, "what": "no heartbeat", "code": "no-sign-of-life", "seconds": 67.5}
+    lines = lacking.read_text().splitlines(keepends=True)
+    lacking.write_text("".join(line for line in lines if '"type":"record"' not in line))
+    (planned / "outcomes.json").write_text(json.dumps(outcomes))
+    assert main(["run", "--resume", "latest", "--no-plots"]) == 0
+    assert "1 of 2 jobs" in capsys.readouterr().err
+    after = json.loads((planned / "outcomes.json").read_text())
+    assert after[rows.stem]["what"] is None and after[rows.stem]["seconds"] == 67.5
+    [remark] = after[rows.stem]["remarks"]
+    assert (remark["code"], remark["facts"]["earlier_code"]) == ("failed-after-rows", "no-sign-of-life")
+    assert after[lacking.stem]["what"] is None and after[lacking.stem]["remarks"] == []
+
+
 def _change_last_row(file: Path, keys: dict[str, object]) -> None:
     lines = file.read_text().splitlines()
     [*_, last] = [number for number, line in enumerate(lines) if '"requested_bytes"' in line]

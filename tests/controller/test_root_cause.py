@@ -9,7 +9,7 @@ import pytest
 
 from bench.controller import root_cause, watch
 from bench.controller.host_checks import PreflightFinding
-from bench.controller.messages import LinkCode, OutcomeCode
+from bench.controller.messages import ConnectionCode, LinkCode, OutcomeCode
 from bench.controller.root_cause import FailureEvidence
 from bench.core.codes import UNCODED, Coded
 from bench.core.cpu_use import CpuUse
@@ -82,6 +82,14 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         (replace(WELL, launcher=Blame(None, "h1", exited(5), 41)), (OutcomeCode.RANK_LOST, 1, "h1")),
         (replace(WELL, launcher=Blame(None, "h1", exited(5), 99)), (OutcomeCode.RANK_LOST, None, "h1")),
         (replace(WELL, states=ALIVE | {"h1": {}}, reports=(LOST,)), (OutcomeCode.RANK_GONE, 1, "h1")),
+        (
+            replace(
+                WELL,
+                launcher=Blame(None, "h1", Coded.of(BlameCode.CONNECTION_ENDED)),
+                states={key: {} for key in ALIVE},
+            ),
+            (ConnectionCode.OF_MPIRUN, None, "h1"),
+        ),
         (replace(WELL, unplugged={"h1": ["eth0"]}), (OutcomeCode.NO_CARRIER, None, "h1")),
         (replace(WELL, link_causes=(cause_of(LinkCode.NOBODY_CONNECTS, "h3"),)), (OutcomeCode.CUT_OFF, None, "h3")),
         (replace(WELL, link_causes=(ONE_WAY,)), (LinkCode.ONE_WAY, None, None)),
@@ -123,6 +131,7 @@ def found(evidence: FailureEvidence) -> tuple[str, int | None, str | None] | Non
         "a process",
         "another process",
         "gone",
+        "a connection of mpirun",
         "unplugged",
         "cut off",
         "one-way link",
@@ -301,6 +310,16 @@ PRTE has lost communication with a remote daemon.
   HNP daemon   : [prterun-h3-20@0,0] on node h3
   Remote daemon: [prterun-h3-20@0,3] on node h2
 """
+AGENT = """
+------------------------------------------------------------
+A daemon failed to report back after being spawned. This could
+be due to several factors, including inability to find the
+daemon executable.
+
+  Local host:    h0
+  Remote host:   h2
+  Daemon exit status: 0
+"""
 CUT_OFF = """
 [proxy:0@h0] HYD_pmcd_pmip_control_cmd_cb (proxy/pmip_cb.c:480): assert (!closed) failed
 [proxy:1@h1] main (proxy/pmip.c:105): unable to connect to server desk at port 40123 (check for firewalls!)
@@ -350,6 +369,8 @@ Root Cause (first observed failure):
         (mpirun.LAUNCHER, DISCONNECTED.replace("h2", "h1") + DISCONNECTED, None),
         (mpirun.LAUNCHER, DISCONNECTED + ABORTING, None),
         (mpirun.LAUNCHER, DAEMON, Blame(None, "h2", Coded.of(BlameCode.DAEMON_LOST))),
+        (mpirun.LAUNCHER, AGENT, Blame(None, "h2", Coded.of(BlameCode.CONNECTION_ENDED))),
+        (mpirun.LAUNCHER, AGENT + PRTERUN, Blame(2, "h1", KILLED)),
         (
             mpirun.LAUNCHER,
             CUT_OFF,

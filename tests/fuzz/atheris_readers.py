@@ -1,4 +1,7 @@
-"""Fuzz a reader by coverage: `python -m tests.fuzz.atheris_readers results|plan|yaml|logs [libFuzzer options]`.
+"""Fuzz a reader by coverage: `python -m tests.fuzz.atheris_readers READER [libFuzzer options]`.
+
+READER is results (also those of feeds and training steps), plan (the JSON files of a run's folder), yaml, logs or
+recordings (traces, plans of replays, messages of failed jobs, descriptions of machines).
 
 It needs atheris (`pip install atheris`), which is no dependency of the suite. The tests in this folder draw the same
 mutations with hypothesis. The bytes are a file, or the seed of mutations of a good one. Give a folder to keep the
@@ -8,9 +11,11 @@ corpus, and `-max_total_time=300` to end after five minutes.
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
 import tempfile
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import atheris  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -22,11 +27,12 @@ with atheris.instrument_imports(include=["bench"]):
     from bench.gate.rules_file import load_rules
     from bench.logs import imports
     from bench.logs.readers import _lines
+    from bench.predict.price_file import load_prices
     from bench.predict.workload_file import load_workload
     from bench.results import collect
     from bench.results.run_report import RunReport
     from bench.results.table import as_json
-    from tests.fuzz import folders, mutations
+    from tests.fuzz import folders, mutations, recordings
     from tests.logs import synthetic_nccl, synthetic_osu
 
 _ROOT = Path(__file__).parents[2]
@@ -69,6 +75,7 @@ def yaml(found: atheris.FuzzedDataProvider) -> None:
         lambda: load_scenario(str(path), _FOLDER),
         lambda: load_rules(path),
         lambda: load_workload(str(path), _FOLDER),
+        lambda: load_prices(path, ("p5", "g6e"), date(2026, 1, 1)),
     )
     for reader in readers:
         with contextlib.suppress(UsageError):
@@ -84,6 +91,18 @@ def logs(found: atheris.FuzzedDataProvider) -> None:
     else:
         path.write_bytes(_rest(found))
     imports.read(imports.Source(str(path), path), imports.readers(), _lines.results)
+
+
+def recordings_of_others(found: atheris.FuzzedDataProvider) -> None:
+    """Run the command that reads a recording."""
+    name = found.PickValueInList(sorted(recordings.good()))
+    content = recordings.good()[name][1]
+    if found.ConsumeBool():
+        content = recordings.damaged(content, random.Random(found.ConsumeInt(4)))
+    else:
+        content = b"\n".join(_edited(content.split(b"\n"), found))
+    wrong = recordings.problem(name, content, _FOLDER)
+    assert wrong is None, wrong
 
 
 def _edited(lines: list[bytes], found: atheris.FuzzedDataProvider) -> list[bytes]:
@@ -104,7 +123,7 @@ def _rest(found: atheris.FuzzedDataProvider) -> bytes:
 
 def main() -> None:
     """Fuzz the reader that the first argument names. Anything but UsageError is a defect."""
-    targets = {"results": results, "plan": plan, "yaml": yaml, "logs": logs}
+    targets = {"results": results, "plan": plan, "yaml": yaml, "logs": logs, "recordings": recordings_of_others}
     name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
     if name not in targets:
         sys.exit(f"name a reader: {', '.join(targets)}")

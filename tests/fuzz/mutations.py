@@ -16,10 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from bench.__main__ import main
-from bench.core.record import Contention, Failure, Header, OverlapSamples, Record, Samples, Skip, StarvedRank, WrongData
+from bench.core.host_use import HostUse
+from bench.core.record import (
+    Contention,
+    Failure,
+    Header,
+    OverlapSamples,
+    ReadSamples,
+    Record,
+    Samples,
+    Skip,
+    StarvedRank,
+    WrongData,
+)
 from bench.store import jsonl
 
-REFERENCE = Path(__file__).parents[2] / "results" / "reference" / "main_2cpu-vm_2026-11-21"
+_STORED = Path(__file__).parents[2] / "results" / "reference"
+REFERENCE = _STORED / "main_2cpu-vm_2026-11-21"
+_STEP = _STORED / "step_2cpu-vm_2026-11-24" / "step-gloo-1x2-8x9ms-1M-bucket1M.jsonl"
 _MOST_SAMPLES = 12
 _STRANGE: tuple[Any, ...] = (
     None,
@@ -72,9 +86,10 @@ _STRANGE: tuple[Any, ...] = (
 
 
 def base_lines() -> dict[str, list[bytes]]:
-    """Good files by name: two of the stored reference run, and one with a record of every kind."""
+    """Good files by name: two of the stored reference run, training steps, and one with a record of every kind."""
     found = {name: _shortened(REFERENCE / f"{name}.jsonl") for name in ("allreduce-gloo-1x2", "pingpong-mpi-1x2")}
-    return found | {"kinds": _kinds(modelled=False), "pairs": _pairs(), "modelled": _kinds(modelled=True)}
+    found |= {"step": _STEP.read_bytes().splitlines()[:2], "feed": _feed(), "pairs": _pairs()}
+    return found | {"kinds": _kinds(modelled=False), "modelled": _kinds(modelled=True)}
 
 
 def _shortened(path: Path) -> list[bytes]:
@@ -182,6 +197,26 @@ def _kinds(modelled: bool) -> list[bytes]:
         _record(1 << 22, reported={"busbw_bytes_per_s": 1e9, "mean_s": 1e-3}),
     ]
     return _written(_header(), rows)
+
+
+def _feed() -> list[bytes]:
+    """Passes over a data set, cold and warm, one of them with steps that wait for batches."""
+    case = ("feed", "--transport", "storage", "--sizes", "1M", "--files", "tar", "--record", "64K", "--workers", "1")
+    case += ("--step-time", "0.005s", "--prepare-time", "0.002s", "--batch", "4")
+    world = {"num_ranks": 1, "num_nodes": 1, "ranks_per_node": 1, "ranks": ({"host": "host0", "local_rank": 0},)}
+    header = _header(job="feed", case=case, pattern="feed", transport="storage", reduce_op="", **world)
+    seconds, size = (4e-3, 4.1e-3, 4.2e-3), 1 << 20
+    use = HostUse("host0", wall_s=0.5, num_cpus=2, used_s=0.3, stolen_s=0.0, limited_s=0.0, ours_s=0.1, num_ranks=1)
+    cold = ReadSamples("cold", 16, 1 << 16, (size,) * 3, (1e-3,) * 3, (5e-3,) * 3, (1e-4,) * 3)
+    warm = ReadSamples(
+        "warm", 16, 1 << 16, (0,) * 3, (1e-3,) * 3, (), (1e-4,) * 3, (1e-3,) * 3, (5e-3,) * 3, (2e-3,) * 3
+    )
+    rows = []
+    for reads in (cold, warm):
+        samples = Samples(seconds, by_rank=(seconds,), warmup=seconds)
+        one = {"num_ranks": 1, "num_nodes": 1, "bus_factor": 1.0, "min_steps": 1, "node_bytes": None, "hosts": (use,)}
+        rows.append(_record(size, samples=samples, reads=reads, **one))
+    return _written(header, rows)
 
 
 def _pairs() -> list[bytes]:
