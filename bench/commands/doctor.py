@@ -34,7 +34,7 @@ from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_REFUSED, EXIT_VERDICT, RefusedError, UsageError
 from bench.core.units import format_bytes, option_duration
 from bench.first_contact import plan_file, session
-from bench.first_contact.place import Place
+from bench.first_contact.contact_site import ContactSite
 from bench.hardware import catalogue, health, machine_page
 from bench.hardware.promises import promises
 from bench.probes import machine, topology, versions
@@ -120,7 +120,7 @@ def first_contact(args: argparse.Namespace) -> tuple[str, int]:
     steps, expectations = plan_file.load_plan(file), plan_file.load_expectations()
     budget_s = _CONTACT_S if args.budget is None else option_duration("--budget", args.budget)
     cluster = clusters.cluster(paths.config_file(args.config), args.cluster)
-    place = Place(
+    place = ContactSite(
         root=paths.PACKAGE_ROOT,
         folder=(args.keep or session.default_folder()).resolve(),
         cluster=args.cluster,

@@ -18,7 +18,7 @@ from bench.config.schema import Entries, Key, KeyMistake, NamedEntries, Section,
 from bench.core.errors import UsageError
 from bench.core.option_parsers import one_of, whole
 
-MOST_S = 590  # machines that are lent by the call end a command after ten minutes
+MOST_S = 590  # some machines end a command after ten minutes
 VARIANTS = ("one", "several", "nodes")
 READERS = ("none", "rows", "lines", "tests", "machine", "run", "counts", "seconds")
 NEEDS = ("module", "program", "file", "gpus", "tools")
@@ -28,7 +28,7 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 class ContactStep:
     """One command. Times in seconds.
 
-    `command`: words, with placeholders that `place.py` fills. `least_s`: with less time left, the step does not start.
+    `command`: words, with placeholders that `contact_site.py` fills. `least_s`: with less time left, the step does not start.
     `accept`: exit codes that are no failure. `read`: how its figures are read (`readers.py`). `counts`: for the reader
     of that name, a regular expression of lines by figure.
     """

@@ -18,10 +18,10 @@ from typing import Any
 from bench.core.codes import Coded
 from bench.core.errors import EXIT_DONE, EXIT_MEASUREMENT, EXIT_VERDICT, RefusedError
 from bench.first_contact import presence, process, readers
+from bench.first_contact.contact_site import ContactSite
 from bench.first_contact.judge import judge
 from bench.first_contact.messages import ContactError, StepSkip, StepState
 from bench.first_contact.page import ContactPage
-from bench.first_contact.place import Place
 from bench.first_contact.plan_file import ContactPlan, ContactStep, Expectation
 from bench.first_contact.state import MOST_ATTEMPTS, ContactState, StepRecord
 from bench.probes import processes
@@ -37,7 +37,7 @@ class ContactSession:
 
     plan: ContactPlan
     expectations: tuple[Expectation, ...]
-    place: Place
+    place: ContactSite
     budget_s: float
     tell: Callable[[str], None]
 

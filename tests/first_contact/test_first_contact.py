@@ -21,9 +21,9 @@ from bench.core.case import add_arguments, from_args
 from bench.core.errors import EXIT_MEASUREMENT, EXIT_REFUSED, EXIT_USAGE, UsageError
 from bench.core.option_parsers import Parser
 from bench.first_contact import plan_file, readers
+from bench.first_contact.contact_site import ContactSite
 from bench.first_contact.judge import judge
 from bench.first_contact.messages import ContactVerdict, StepSkip, StepState
-from bench.first_contact.place import Place
 from bench.first_contact.plan_file import ContactStep, Expectation
 from bench.first_contact.readers import StepFigure
 from bench.first_contact.state import StepRecord
@@ -287,7 +287,7 @@ def test_every_expectation_names_a_step_of_the_plan() -> None:
 
 def test_every_command_of_the_plan_is_understood() -> None:
     """Options change; the plan must not find out on a GPU."""
-    place = Place(ROOT, Path("/kept"), tools=Path("/tools"), num_gpus=2)
+    place = ContactSite(ROOT, Path("/kept"), tools=Path("/tools"), num_gpus=2)
     for step in plan_file.load_plan(plan_file.OWN_PLAN).steps.values():
         words = place.command(step, 100.0)
         for index, word in enumerate(words):

@@ -15,7 +15,7 @@ from bench.first_contact.plan_file import ContactStep
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContactSite:
     """`root`: the checkout. `folder`: the folder of the contact. `num_gpus`: None until they were counted.
 
     `tools`: folder of nccl-tests and nvbandwidth. `cluster`, `config`: a cluster of bench.yaml and its file.
