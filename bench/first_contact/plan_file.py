@@ -28,7 +28,7 @@ NEEDS = ("module", "program", "file", "gpus", "tools")
 class ContactStep:
     """One command. Times in seconds.
 
-    `command`: words, with placeholders that `contact_site.py` fills. `least_s`: with less time left, the step does not start.
+    `command`: words, with placeholders that `contact_site.py` fills. `least_s`: with less time left, it does not start.
     `accept`: exit codes that are no failure. `read`: how its figures are read (`readers.py`). `counts`: for the reader
     of that name, a regular expression of lines by figure.
     """
